@@ -73,11 +73,13 @@ def named_object(field: str, name: str) -> object:
         It cannot be imported; with the line at fault.
     """
     said = _TRUSTED.get()
-    if said is not None and not re.search(rf"(^|[^\w.:/-]|trace:){re.escape(name)}($|[^\w./-])", said):
+    if said is not None and not re.search(rf"(^|[^\w.:/-]|trace:){re.escape(name)}($|[^\w./=-])", said):
         raise CodeRefused(
             f"{field} {name!r} is code that only a file names: pass --allow-code if you trust it"
         )
     module, _, attribute = name.partition(":")
+    if not attribute.replace(".", "_").isidentifier():
+        raise KvsimError(f"{field} {name!r} must be package.module:Name")
     try:
         return getattr(_imported(module), attribute)
     except (SyntaxError, UnicodeDecodeError) as error:

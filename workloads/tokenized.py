@@ -82,6 +82,7 @@ class _Counted:
 
     def __init__(self, path: str, special: bool, done: Callable[[int], None]) -> None:
         self.lengths = array("q")
+        self._path = path
         self._tokenizer = _tokenizer(path)
         self._special = special
         self._done = done
@@ -97,7 +98,10 @@ class _Counted:
 
     def flush(self) -> None:
         """Count what waits."""
-        found = self._tokenizer.encode_batch(self._waiting, add_special_tokens=self._special)
+        try:
+            found = self._tokenizer.encode_batch(self._waiting, add_special_tokens=self._special)
+        except Exception as error:  # such as a text with a word that its vocabulary does not know
+            raise KvsimError(f"tokenizer {self._path} cannot count a text: {_why(error)}") from error
         self.lengths.extend(map(len, found))
         self._characters += sum(map(len, self._waiting))
         self._waiting.clear()
@@ -118,8 +122,11 @@ def _tokenizer(path: str) -> Any:  # noqa: ANN401 - of a package that may not be
     except OSError as error:
         raise KvsimError(f"tokenizer {path} cannot be read: {error.strerror or error}") from error
     except Exception as error:  # what is wrong with a file it says in a plain Exception
-        why = str(error).splitlines()[0][:160] if str(error) else type(error).__name__
-        raise KvsimError(f"tokenizer {path} is no Hugging Face tokenizer.json: {why}") from error
+        raise KvsimError(f"tokenizer {path} is no Hugging Face tokenizer.json: {_why(error)}") from error
     found.no_truncation()
     found.no_padding()
     return found
+
+
+def _why(error: Exception) -> str:
+    return str(error).splitlines()[0][:160] if str(error) else type(error).__name__

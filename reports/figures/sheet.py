@@ -2,7 +2,8 @@
 
 import re
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,15 @@ _NO_TRACES: dict[str, dict[str, Any]] = {
 _UNITS = re.compile(r"(?<=\d) (?=(%|ms|s)(\W|$))")  # no line ends before them
 
 FORMATS = tuple(_NO_TRACES)
+
+
+@contextmanager
+def drawn_in(style: Style) -> Iterator[None]:
+    """A block that draws in a style, whatever a `matplotlibrc` of the user or of this directory says."""
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(style.settings)
+        yield
 
 
 def check_format(fmt: str) -> None:
@@ -140,7 +150,7 @@ def _painted(figure: Figure, paint: Callable[[Figure], None]) -> Figure:
 def save(path: Path, style: Style, picture: Callable[[], Figure]) -> None:
     """Make a picture in this style and save it as the ending of the path says."""
     fmt = path.suffix[1:]
-    with matplotlib.rc_context(style.settings):
+    with drawn_in(style):
         figure = picture()
         for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
             if not axis.get_label_text():  # or its place is worked out each time that something is laid out

@@ -96,11 +96,7 @@ def read_run(directory: Path) -> Run:
         raise KvsimError(f"{directory / 'summary.json'} is damaged: it lacks {', '.join(lacking)}")
     _check_summary(directory / "summary.json", summary)
     config = read_json(directory / "config.json")
-    _check_objects(directory / "config.json", config, ("scenario", "workload"))
-    scenario = config.get("scenario", {})
-    _check_objects(directory / "config.json", scenario, ("model", "gpu", "engine"))
-    if scenario.get("profile") is not None:
-        _check_objects(directory / "config.json", scenario, ("profile",))
+    _check_config(directory / "config.json", config)
     found = Run(
         path=directory,
         label=str(summary["label"]),
@@ -134,9 +130,10 @@ def read_runs(directory: Path, whole: bool = False) -> list[Run]:
 
 
 def _check_replicas(run: Run) -> None:
-    """Raise KvsimError unless the time is known at each instant, and replicas have what a run has."""
-    if np.isnan(run.columns.timeline["time_s"]).any():
-        raise KvsimError(f"{run.path / 'timeline.parquet'} is damaged: column time_s must have no nulls")
+    """Raise KvsimError unless all is known at each instant, and replicas have what a run has."""
+    for name in _TIMELINE_COLUMNS:
+        if np.isnan(run.columns.timeline[name]).any():
+            raise KvsimError(f"{run.path / 'timeline.parquet'} is damaged: column {name} must have no nulls")
     replicas, path = run.summary.get("replicas") or [], run.path / "summary.json"
     if not isinstance(replicas, list):
         raise KvsimError(f"{path} is damaged: replicas must be a list, got {replicas!r}")
@@ -148,6 +145,27 @@ def _check_replicas(run: Run) -> None:
     for name, columns in (("requests", run.columns.requests), ("timeline", run.columns.timeline)):
         if replicas and "replica" not in columns:
             raise KvsimError(f"{run.path / name}.parquet is damaged: it lacks the column replica")
+
+
+def _check_config(path: Path, config: dict[str, Any]) -> None:
+    """Raise KvsimError unless the parts of a config are there, and those with names have them."""
+    _check_there(path, config, ("scenario", "workload"))
+    scenario = config["scenario"]
+    _check_there(path, scenario, ("model", "gpu", "engine"))
+    _check_objects(path, config, ("fleet",))
+    if scenario.get("profile") is not None:
+        _check_objects(path, scenario, ("profile",))
+    for part in ("model", "gpu"):
+        if not isinstance(scenario[part].get("name"), str):
+            raise KvsimError(f"{path} is damaged: {part} must have a name that is a text")
+
+
+def _check_there(path: Path, found: dict[str, Any], names: Iterable[str]) -> None:
+    """Raise KvsimError unless these are there, and hold names and values."""
+    lacking = [name for name in names if name not in found]
+    if lacking:
+        raise KvsimError(f"{path} is damaged: it lacks {', '.join(lacking)}")
+    _check_objects(path, found, names)
 
 
 def _check_objects(path: Path, found: dict[str, Any], names: Iterable[str]) -> None:

@@ -207,6 +207,17 @@ def test_an_own_module_may_have_any_name_that_is_not_installed():
         assert found == (0, "", "")
 
 
+def test_a_matplotlibrc_of_the_working_directory_changes_no_picture():
+    draw = ("run", *SMALL[:4], "--quiet", "--out")
+    assert sim(*draw, "plain") == (0, "", "")
+    Path("bait.py").write_text(RAN)
+    Path("matplotlibrc").write_text("backend: module://bait\ntext.usetex: True\nlines.linewidth: 30\n")
+    assert sim(*draw, "beside") == (0, "", "")
+    drawn = {path.name: path.read_bytes() for path in Path("plain").glob("*.png")}
+    assert drawn and drawn == {path.name: path.read_bytes() for path in Path("beside").glob("*.png")}
+    assert not Path("ran").exists()
+
+
 MISTAKES = {
     "class Mine(:\n    pass\n": "mine.py, line 1: invalid syntax",
     "import os\n\nclass Mine\n    pass\n": "mine.py, line 3: expected ':'",
@@ -346,6 +357,32 @@ def test_a_sweep_runs_code_that_is_named_again_or_allowed(command):
     )
     assert sim(*words, "--allocator", "bait:Mine,paged")[0] == 0 and Path("ran").exists()
     assert sim(*words, "--allow-code", "--force")[0] == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("capacity", "--slo", "bait:p99=1s", "--seeds", "1"),
+        ("capacity", "--slo", "ttft:p99=1s,bait:p99=1s", "--seeds", "1"),
+        ("sweep", "--slo", "bait:p99=1s"),
+        ("sweep", "--out", "./bait:p99"),
+    ],
+)
+def test_a_limit_of_the_slo_is_no_name_of_code(words, capsys):
+    """A folder with a sweep and a `ttft.py` in it: what a user says of latencies does not call for that."""
+    Path("theirs.toml").write_text('cost = "constant:0.03"\nnum_prompts = 5\nallocator = "bait:p99"\n')
+    Path("bait.py").write_text(RAN + MINE)
+    assert cli.main([words[0], "theirs.toml", *words[1:]]) == 2
+    assert "bait" not in sys.modules and not Path("ran").exists(), capsys.readouterr().err
+
+
+def test_what_cannot_be_a_name_is_not_imported(here):
+    """`constant:0.03` is said on many command lines; a file that lists it as an allocator runs nothing."""
+    Path("theirs.toml").write_text('num_prompts = 5\nallocator = "constant:0"\n')
+    Path("constant.py").write_text(RAN + MINE)
+    code, _, err = here("sweep", "theirs.toml", "--cost", "constant:0")
+    assert code == 2 and "allocator 'constant:0' must be package.module:Name" in err
+    assert not Path("ran").exists()
 
 
 def test_in_python_a_file_runs_no_code_either(monkeypatch):

@@ -6,7 +6,9 @@ import os
 import shutil
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 from support.fake_run import fake_run
 
 from kvsim.reports import figures
@@ -189,7 +191,31 @@ def test_remains_of_a_killed_process_are_cleared(tmp_path):
     assert "junk" not in files_of(tmp_path / "out")
 
 
+def changed(path, change):
+    """A JSON file with its value changed in place."""
+    value = json.loads(path.read_text())
+    change(value)
+    path.write_text(json.dumps(value))
+
+
+def without_numbers(path, name):
+    """A table with nothing known in one column."""
+    table = parquet.read_table(path)
+    nothing = pa.nulls(table.num_rows, pa.float64())
+    parquet.write_table(table.set_column(table.column_names.index(name), name, nothing), path)
+
+
 DAMAGES = {
+    "config.json is damaged: it lacks workload": lambda out: changed(
+        out / "config.json", lambda config: config.pop("workload")
+    ),
+    "config.json is damaged: it lacks gpu": lambda out: changed(
+        out / "config.json", lambda config: config["scenario"].pop("gpu")
+    ),
+    "config.json is damaged: model must have a name": lambda out: changed(
+        out / "config.json", lambda config: config["scenario"]["model"].pop("name")
+    ),
+    "column token must have no nulls": lambda out: without_numbers(out / "timeline.parquet", "token"),
     "is not a kvsim run: summary.json is missing": lambda out: (out / "summary.json").unlink(),
     "is not a directory": shutil.rmtree,
     "summary.json is not valid JSON": lambda out: (out / "summary.json").write_text('{"label": '),

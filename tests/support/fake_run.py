@@ -23,7 +23,10 @@ def fake_run(label="paged", requests=60, seed=0, rejected=0, request_rate=2.0, b
     timeline = _timeline(columns, places, split)
     engine = {"allocator": label, "scheduler": "vllm_v0", "block_size": block_size}
     workload = {"trace": "made-up", "seed": seed, "request_rate": request_rate}
-    config = {"workload": workload, "scenario": {"engine": engine}}
+    config = {
+        "workload": workload,
+        "scenario": {"model": {"name": "m"}, "gpu": {"name": "g"}, "engine": engine},
+    }
     return {
         "config": config,
         "summary": _summary(label, columns, timeline),

@@ -9,6 +9,7 @@ mutated_folder   one of its files changed so, emptied, removed, or a directory i
 
 import json
 import re
+from copy import deepcopy
 from pathlib import Path
 from random import Random
 
@@ -97,10 +98,10 @@ def mutated_json(rng: Random, text: str) -> bytes:
             holder[rng.choice(["", "x", "\ud800", "name", key.upper(), key + " "])] = holder.pop(key)
         elif what < 0.4:
             holder[key] = hole
-        elif what < 0.5 and isinstance(holder[key], int | float):
+        elif what < 0.5 and isinstance(holder[key], int | float) and abs(holder[key]) < 1e300:
             holder[key] = rng.choice([-holder[key], holder[key] * 10**9, holder[key] + 0.5, str(holder[key])])
         else:
-            holder[key] = rng.choice(VALUES)
+            holder[key] = deepcopy(rng.choice(VALUES))  # what follows may change it
     if rng.random() < 0.03:
         value = rng.choice(VALUES)
     raw = json.dumps(value).replace(json.dumps(hole), deep(rng))

@@ -339,9 +339,12 @@ def test_a_run_counts_texts_and_its_config_repeats_it(tokenizer):
 def test_mistakes_about_tokenizers_are_named(tokenizer, monkeypatch):
     source = str(shared("data/formats/sharegpt_format_synthetic_text.json"))
     azure, broken = write("azure.csv", AZURE), write("broken.json", "{}")
+    model = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "[UNK]"}
+    lacking = write("lacking.json", json.dumps({"version": "1.0", "model": model}))
     for arguments, says in (
         ((source, "none.json"), "cannot be read"),
         ((source, broken), "is no Hugging Face tokenizer.json"),
+        ((source, lacking), "lacking.json cannot count a text: WordLevel error: Missing"),
         ((source, tokenizer, "last"), "turns must be one of first, all"),
         ((azure, tokenizer), "tokenizer must be left out for trace azure.csv"),
         (("sharegpt", None, "all"), "turns must be left out for trace sharegpt"),

@@ -768,7 +768,7 @@ def test_a_trace_may_be_the_users_own_code(monkeypatch):
         ("own_trace:number", "must return kvsim.workloads.lengths.Lengths, got int"),
         ("own_trace:none", "cannot be imported"),
         ("no_such_module:none", "cannot be imported"),
-        (":", "cannot be imported"),
+        (":", "trace ':' must be package.module:Name"),
     ):
         with pytest.raises(KvsimError, match=message):
             workloads.load(trace)
