@@ -1,7 +1,7 @@
 """Which clock told the step times, in words: beside every answer, and where answers do not share one.
 
     told(costs)     `measured elsewhere (h100-vllm of 2026-11-21); 3.1 % of the time extrapolated; ...`
-    differ(named)   `Not comparable, as their clocks differ ...`, or nothing
+    differ(named)   `Not comparable: their clocks differ ...`, or nothing
 
 A cost is the section `cost` of a summary, see sim/cost/clock.py; older versions wrote less of it.
 """
@@ -13,7 +13,7 @@ from kvsim.reports.palette import number
 from kvsim.sim.cost.clock import NOT_VALIDATED
 
 Cost = Mapping[str, Any]
-REMEDY = "--cost roofline times them all alike"
+REMEDY = "--cost roofline puts them all on one clock"
 _MOST = 3
 """Clocks or trusts that one line tells."""
 
@@ -54,7 +54,7 @@ def differ(named: Iterable[tuple[str, Cost]]) -> str:
     if len(clocks) < 2:
         return ""
     whose = "; ".join(f"{clock}: {_listed(names, 'systems')}" for clock, names in clocks.items())
-    return f"Not comparable, as their clocks differ ({whose}): {REMEDY}."
+    return f"Not comparable: their clocks differ ({whose}): {REMEDY}."
 
 
 def cost_in(row: Mapping[str, Any]) -> Cost:

@@ -62,7 +62,7 @@ class Comparison:
                     table.add_row(row.name, *cells[chosen])
             yield table
         several = any(len(seeds) > 1 for seeds in self.systems)
-        beyond = ", or no different from it beyond the seeds' spread" if several else ""
+        beyond = ", or not distinguishable from it given seed noise" if several else ""
         yield Text(f"* best of its row{beyond}; memory: means of the whole run", style="dim")
 
     def cells(self, row: Quantity) -> list[Text]:

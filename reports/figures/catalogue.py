@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import matplotlib
 from matplotlib.figure import Figure
 
 from kvsim.reports.figures import (
@@ -20,7 +19,7 @@ from kvsim.reports.figures import (
     sweeps,
 )
 from kvsim.reports.figures.choices import CannotDraw, Choices
-from kvsim.reports.figures.sheet import check_format, save, sign
+from kvsim.reports.figures.sheet import check_format, drawn_in, save, sign
 from kvsim.reports.figures.systems import System, first_words, last_words, systems
 from kvsim.reports.rundir.run import Run
 from kvsim.sim.errors import KvsimError, unknown
@@ -73,7 +72,7 @@ def check(fmt: str | None, names: Sequence[str] | None) -> None:
 
 def picture(runs: Sequence[Run], name: str, choices: Choices) -> Figure:
     """One figure of these runs, for a notebook or to be saved; KvsimError if they lack what it needs."""
-    with matplotlib.rc_context(choices.style.settings):
+    with drawn_in(choices.style):
         figure = _signed(FIGURES[name], systems(runs), choices)
         figure.draw_without_rendering()  # lays it out while the style holds
     return figure

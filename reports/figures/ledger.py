@@ -106,7 +106,7 @@ def waste(systems: Sequence[System], choices: Choices) -> Figure:
 
 
 def _bar(axes: Axes, style: Style, row: int, percent: dict[str, float], waste: Interval) -> None:
-    """One bar of 100 % with its numbers; the waste in all stands at its end."""
+    """One bar of 100 % with its numbers; the total waste stands at its end."""
     left = 0.0
     least, decimals = (9.0, 0) if style.narrow else (4.5, 1)
     for kind, share in percent.items():

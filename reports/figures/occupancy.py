@@ -115,7 +115,7 @@ def _extent_marks(style: Style) -> list[Any]:
     external = style.kinds["external"]
     edge = {"edgecolor": style.muted, "linewidth": 0.5 * style.line}
     return [
-        Patch(facecolor=_free_colour(style), label="free in all (with cached prefixes)", **edge),
+        Patch(facecolor=_free_colour(style), label="free in total (with cached prefixes)", **edge),
         Line2D([], [], color=style.look(0).colour, linewidth=1.5 * style.line, label="largest free extent"),
         Patch(label="external: in pieces too small", **_filled(style, external.colour, external.hatch)),
     ]

@@ -179,7 +179,7 @@ def _throughput_headline(found: Sequence[Curve], load: str) -> str:
 
 
 def _block_headline(found: Sequence[Curve], sizes: Sequence[float]) -> str:
-    """Where the first curve serves most, within 1 %."""
+    """Where the first curve has its highest throughput, within 1 %."""
     curve = found[0]
     served = [(x, value.mean) for x, value in curve.points(_served)]
     if not served:
@@ -187,6 +187,7 @@ def _block_headline(found: Sequence[Curve], sizes: Sequence[float]) -> str:
     most = max(mean for _, mean in served)
     good = [f"{x:g}" for x, mean in served if mean >= 0.99 * most]
     if len(good) == len(served) > 1:
-        return f"{short(curve.name)} serves the same, within 1 %, with blocks of {good[0]} to {good[-1]}"
+        alike = f"blocks of {good[0]} to {good[-1]} tokens"
+        return f"{short(curve.name)} has the same throughput within 1 % with {alike}"
     sizes_words = " or ".join(filter(None, [", ".join(good[:-1]), good[-1]]))
-    return f"{short(curve.name)} serves most, within 1 %, with blocks of {sizes_words} tokens"
+    return f"{short(curve.name)} has its highest throughput (within 1 %) with blocks of {sizes_words} tokens"

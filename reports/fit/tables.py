@@ -153,11 +153,13 @@ def pool_table(fit: Fit) -> Table:
     chosen = ", ".join(text for name, text in given.items() if getattr(asked, name) is not None)
     table.add_row("cache", f"{fit.kv_memory_bytes / GIB:,.2f} GiB on each GPU")
     table.add_row("a block", f"{capacity.bytes_per_block / 2**20:,.2f} MiB in all layers of a group")
-    table.add_row("blocks", f"{capacity.num_blocks:,}, one of them the null block")
+    blocks = f"{capacity.num_blocks:,}, one of them the null block" if capacity.num_blocks else "none"
+    table.add_row("blocks", blocks)
     table.add_row(
         "a request", f"at most {capacity.blocks_per_request:,} blocks at {fit.request.max_model_len:,} tokens"
     )
-    table.add_row("the log says", fit.log_line)
+    if capacity.refusal is None:  # vLLM stops before it prints this
+        table.add_row("the log says", fit.log_line)
     if own:
         table.add_row(f"default of vLLM {engine.release}", own)
     if chosen:

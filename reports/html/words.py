@@ -116,7 +116,7 @@ def _difference(allocators: Sequence[Sequence[Summary]]) -> str:
     found = differences(allocators)
     rates = [each for each in found if each.measure == "requests per second" and each.beyond_spread]
     if not rates:
-        return "no run finishes more requests per second than another beyond the seeds' spread"
+        return "requests per second are not distinguishable given seed noise"
     rate = max(rates, key=lambda each: each.mean)
     others = {each.measure: each for each in found if (each.of, each.to) == (rate.of, rate.to)}
     at_once, waste = others.get("requests at once"), others.get("waste")

@@ -44,7 +44,7 @@ REASONS: dict[str, str] = {
     "swapped": "swapped requests come first",
 }
 """Why the head of the queue is not admitted."""
-IN_PIECES = "needs {need} contiguous slots, largest free extent {largest}; {free} free in all"
+IN_PIECES = "needs {need} contiguous slots, largest free extent {largest}; {free} free in total"
 """Instead of `no room`, where enough is free in all."""
 NOT_ENOUGH_LEFT = "needs {need} slots; {free} free once the step was decided"
 """Instead of `no room`, where it would fit by what was left after the decision."""
@@ -92,7 +92,7 @@ LINES: dict[str, str] = {
     "prompt": "prompt of {requests}",
     "whole prompt": "; the prompt has {prompt}",
     "ttft": ": TTFT {ttft}",
-    "e2e": ": E2E {e2e}, TPOT {tpot}, {normalized} per token in all",
+    "e2e": ": E2E {e2e}, TPOT {tpot}, {normalized} per token overall",
     "steps": ", in {steps} steps",
     "paged": ", on a write into a shared block",
     "dynamic": ", on a move to a larger extent",

@@ -17,7 +17,7 @@ from kvsim.reports.ranked import left_out, ranked
 from kvsim.reports.seeds.intervals import Interval, alike, difference, interval, ratio
 from kvsim.reports.waiting import rounded_share
 
-NO_DIFFERENCE = "no difference beyond the seeds' spread"
+NO_DIFFERENCE = "not distinguishable given seed noise"
 
 
 @dataclass(frozen=True)

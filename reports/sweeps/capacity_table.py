@@ -125,7 +125,7 @@ def _by_cost(rows: Sequence[Columns], unit: str) -> list[Columns]:
 
 
 def like_the_best(found: Sequence[Capacity]) -> list[Capacity]:
-    """Those that carry most per GPU of all on their clock, or no less beyond the seeds' spread."""
+    """Those with the highest capacity per GPU on their clock, or not distinguishable given seed noise."""
     by_clock: dict[str, list[Capacity]] = {}
     for system in found:
         if system.per_gpu is not None:

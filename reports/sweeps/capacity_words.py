@@ -10,7 +10,7 @@ from kvsim.reports.clocks import cost_in, differ, told
 from kvsim.reports.comparison import ruled_table
 from kvsim.reports.palette import figures
 from kvsim.reports.seeds.intervals import Interval
-from kvsim.reports.seeds.words import with_spread
+from kvsim.reports.seeds.words import NO_DIFFERENCE, with_spread
 from kvsim.reports.sweeps.assumed import assumed_words
 from kvsim.reports.sweeps.capacity import MET
 from kvsim.reports.sweeps.capacity_table import UNITS, clock_of
@@ -63,7 +63,7 @@ def _cheapest(known: Sequence[tuple[Row, str]]) -> str:
 
 
 def _most(known: Sequence[tuple[Row, str]], asked: Sought, within: str, *, alone: bool) -> str:
-    """`h100 carries most per GPU within ...: 5.16 requests/s, 20.6 in all`, of those on one clock."""
+    """`h100 has the highest capacity per GPU within ...: 5.16 requests/s, ...`, of those on one clock."""
     unit, words = UNITS[asked.find], WORDS[asked.find]
     row, label = max(known, key=lambda each: each[0][f"{unit}_per_gpu"])
     least = "at least " if row["at_least"] else ""
@@ -72,12 +72,15 @@ def _most(known: Sequence[tuple[Row, str]], asked: Sought, within: str, *, alone
     per_gpu, all_of_it = figures(row[f"{unit}_per_gpu"]), figures(row[unit])
     if alone:
         return f"{least}{all_of_it} {words}{faster}{within}, {per_gpu} per GPU"
-    carries = f"carries most per GPU{within}:" if within or len(known) > 1 else "carries per GPU"
-    said = f"{label} {carries} {least}{per_gpu} {words}, {all_of_it} in all{faster}"
+    if within or len(known) > 1:
+        said = f"{label} has the highest capacity per GPU{within}: {least}{per_gpu} {words}"
+    else:
+        said = f"{label}: {least}{per_gpu} {words} per GPU"
+    said = f"{said}, {all_of_it} in total{faster}"
     alike = [each for one, each in known if one["best_per_gpu"] and each != label]
     if len(alike) > 3:
         alike = [*alike[:2], f"{len(alike) - 2} others"]
-    return f"{said}; no different beyond the seeds' spread: {', '.join(alike)}" if alike else said
+    return f"{said}; {NO_DIFFERENCE}: {', '.join(alike)}" if alike else said
 
 
 def count_of(row: Row) -> str:
@@ -135,7 +138,7 @@ def capacity_words(
 
 
 def _columns(rows: Sequence[Row], find: str) -> tuple[list[str], list[list[str]]]:
-    """What each system carries: headings, and the cells of each row."""
+    """The capacity of each system: headings, and the cells of each row."""
     unit = UNITS[find]
     headings = ["GPUs", WORDS[find], "per GPU", "tokens/s/GPU", "tok/s/user"]
     columns = (f"{unit}_per_gpu", "output_tokens_per_s_per_gpu", "tokens_per_s_per_user")

@@ -1,8 +1,8 @@
 """What a sweep says in the terminal: how many runs, and one line per system; at most 80 columns.
 
 Of a system with several loads the table shows the largest at which the SLO is met with every seed, or, where
-there is none, the load at which it serves most; and what came out there, as means over the seeds. `>= 16`: it
-is met at the highest load that was tried.
+there is none, the load of its highest throughput; and what came out there, as means over the seeds.
+`>= 16`: it is met at the highest load that was tried.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -77,7 +77,7 @@ def sweep_words(rows: Sequence[Row], names: Sequence[str], slo: Slo | None) -> R
 
 
 def headline(found: Sequence[System], load: str | None, slo: Slo | None) -> str:
-    """Which system carries most within the SLO, or serves most; none where clocks differ."""
+    """The system with the highest load within the SLO, or throughput; none where clocks differ."""
     return different_clocks(found) or f"{first_words(found)}{_best(ranked(found), found, load, slo)}"
 
 
@@ -98,9 +98,9 @@ def first_words(found: Sequence[System]) -> str:
     if not fewer:
         return ""
     named = [f"{_called(system, found)}{_served_words(system)}" for system in fewer[:MOST_NAMED]]
-    more = [f"{len(fewer) - MOST_NAMED:,} more less than all"] if len(fewer) > MOST_NAMED else []
-    apart = "" if len(ranked(found)) == len(found) else ", and not ranked beside the others"
-    return f"Served: {', '.join([*named, *more])}{apart}. "
+    more = [f"{len(fewer) - MOST_NAMED:,} more systems not all"] if len(fewer) > MOST_NAMED else []
+    apart = "" if len(ranked(found)) == len(found) else "; not ranked with the others"
+    return f"Requests served: {', '.join([*named, *more])}{apart}. "
 
 
 def foot(found: Sequence[System]) -> str:
@@ -128,7 +128,7 @@ def _served_share(system: System) -> float:
 
 def _served_words(system: System) -> str:
     finished, submitted = _counts(system)
-    return f"{finished:,.0f} of {submitted:,.0f} requests"
+    return f"{finished:,.0f} of {submitted:,.0f}"
 
 
 def _best(fit: Sequence[System], found: Sequence[System], load: str | None, slo: Slo | None) -> str:
@@ -136,22 +136,29 @@ def _best(fit: Sequence[System], found: Sequence[System], load: str | None, slo:
     if slo is None or load is None:
         best = max(fit, key=lambda system: _most(system, "throughput.requests_per_s") or 0.0)
         most = figures(_most(best, "throughput.requests_per_s"))
-        return f"{_called(best, found)}serves most: {most} requests/s"
+        return f"{_highest(best, found, 'has', 'throughput')}: {most} requests/s"
     within = [system for system in fit if largest_within(system) is not None]
     if not within:
         return f"No system meets {slo} at any load of the sweep"
     best = max(within, key=rank)
     at = largest_within(best)
     most = f"{at:g} {_LOAD_UNITS[load]}"
-    met = f"{len(within)} of {len(found)} systems meet it" if len(found) > 1 else "it meets the SLO"
+    met = f"; {len(within)} of {len(found)} systems meet it" if len(found) > 1 else ""
     alike = sum(largest_within(each) == at for each in within) - 1
     if at_the_edge(best):
-        who = f"{_called(best, found)}carries" if not alike else f"{best.name} and {_others(alike)} carry"
-        most, made = f"at least {most}, the highest tried", figures(_made(best, at))
-        tie = f"; of these {best.name} makes most, {made} tokens/s/GPU" if alike else ""
-        return f"{who} {most}, within {slo}{tie}; {met}"
-    tie = f", more tokens/s/GPU than {_others(alike)} at that load" if alike else ""
-    return f"{_called(best, found)}carries most within {slo}: {most}{tie}; {met}"
+        most, made = f"at least {most}, the highest load tried", figures(_made(best, at))
+        if not alike:
+            return f"{_highest(best, found, 'sustains', 'load')} within {slo}: {most}{met}"
+        who = f"{best.name} and {_others(alike)} sustain"
+        tie = f"; {best.name} has the highest throughput of these, {made} tokens/s/GPU"
+        return f"{who} {most}, within {slo}{tie}{met}"
+    tie = f", with more tokens/s/GPU than {_others(alike)} at that load" if alike else ""
+    return f"{_highest(best, found, 'sustains', 'load')} within {slo}: {most}{tie}{met}"
+
+
+def _highest(best: System, found: Sequence[System], verb: str, what: str) -> str:
+    """`paged has the highest throughput`; of a system alone `Highest throughput`."""
+    return f"{best.name} {verb} the highest {what}" if len(found) > 1 else f"Highest {what}"
 
 
 def _others(many: int) -> str:

@@ -1,6 +1,6 @@
 """How far clocks were off against servers that really ran: rows that `sim validate --table FILE` writes.
 
-Errors   precision, servers, and of TTFT, TPOT and throughput the median size of the error and its median
+Errors   precision, servers, and of TTFT, TPOT and throughput the median absolute and median signed error
 Trust    the same of a clock, a model and a GPU
 """
 
@@ -24,9 +24,9 @@ class Errors:
     servers : int
         How many were measured.
     ttft_error, tpot_error, throughput_error : float
-        Median size of the error, as a share of what was measured.
+        Median absolute error, as a share of what was measured.
     ttft_bias, tpot_bias, throughput_bias : float
-        Median error: above 0 is too long, and too much for throughput.
+        Median signed error. Positive: simulated too long, or too high a throughput.
     """
 
     precision: str

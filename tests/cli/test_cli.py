@@ -134,7 +134,7 @@ requests at once, most              7           7        20 *
 
 tokens in KV memory            14.6 %      14.6 %    20.0 % *
 tokens, requests waiting       10.9 %      10.9 %    19.5 % *
-waste in all                   56.1 %      59.9 %     0.3 % *
+total waste                    56.1 %      59.9 %     0.3 % *
   reserved                      7.0 %       7.0 %       0.3 %
   internal                     43.9 %      43.9 %       0.0 %
   external                      5.2 %       8.9 %       0.0 %

@@ -38,7 +38,7 @@ def test_paging_carries_more(found):
 def test_the_command_says_the_same(found, tmp_path, capsys):
     flags = ["--allocator", "contiguous,paged", "--slo", SLO, *FLAGS, "--out", str(tmp_path / "out")]
     assert main(["capacity", *flags]) == 0
-    assert "paged carries most per GPU within" in capsys.readouterr().out
+    assert "paged has the highest capacity per GPU within" in capsys.readouterr().out
     pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "out/table.parquet"), found)
     before = (tmp_path / "out/runs.jsonl").read_bytes()
     assert main(["capacity", *flags]) == 0
@@ -179,7 +179,7 @@ def test_other_answers_stand_beside_a_search_that_fails(tmp_path, capsys):
     flags = ["--slo", SLO, "--max-model-len", "16,2048", *FLAGS, "--out", str(tmp_path / "out")]
     assert main(["capacity", "--trace", "synthetic", *flags]) == 1
     told = capsys.readouterr()
-    assert "carries most per GPU" in told.out and "failed: max model len 16: no request" in told.err
+    assert "highest capacity per GPU" in told.out and "failed: max model len 16: no request" in told.err
     table = pd.read_parquet(tmp_path / "out/table.parquet")
     assert list(table.status) == ["failed", "met"]
 

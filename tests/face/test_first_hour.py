@@ -1,6 +1,7 @@
 """What a new user meets in the first hour: names that are kept, mistakes in the user's words."""
 
 import json
+import re
 
 import pytest
 from support.summaries import plain
@@ -99,6 +100,8 @@ def test_a_fit_that_does_not_is_told_in_its_headline_and_no_share_is_above_all()
     assert said.count("would not start") == 1
     assert "165.0 %" not in said and "1.65 GPUs" in said and "missing" in said
     assert "134.4 GiB, before any cache, for the 79.6 of one GPU" in said
+    assert "the log says" not in said and re.search(r"blocks +none", said)  # vLLM prints no size
+    assert "the log says" in plain(fit_report([kvsim.fit("llama-3.1-8b", gpu="h100")]), width=200)
 
 
 def test_one_is_no_plural_and_nothing_has_no_sign():

@@ -185,7 +185,8 @@ def test_what_seeds_do_not_tell_apart_is_said():
     found = described(rows, price=None)
     assert [each["best_per_gpu"] for each in found] == [True, True, False], "b200 is less with every seed"
     said = answer(found, ["h100", "l40s", "b200"], Sought(), SLO)
-    assert said.startswith("l40s carries most") and said.endswith("beyond the seeds' spread: h100")
+    assert said.startswith("l40s has the highest capacity per GPU within")
+    assert said.endswith("; not distinguishable given seed noise: h100")
 
 
 def on(clock, load, gpu):
@@ -201,9 +202,9 @@ def test_systems_on_different_clocks_are_not_ranked():
     found = described(rows, price=None)
     assert [each["best_per_gpu"] for each in found] == [True, True, False], "each against its own clock"
     said = answer(found, gpus, Sought(), SLO)
-    assert said.startswith("Not comparable, as their clocks differ") and "--cost roofline" in said
-    assert "l40s (roofline) carries per GPU 10.5 requests/s" in said
-    assert "h100 (measured) carries most per GPU: 6.50 requests/s" in said
+    assert said.startswith("Not comparable: their clocks differ") and "--cost roofline" in said
+    assert "l40s (roofline): 10.5 requests/s per GPU, 21.0 in total" in said
+    assert "h100 (measured) has the highest capacity per GPU: 6.50 requests/s" in said
     fleets = described(rows, for_rate=10, price="h100=3,l40s=1,b200=2")
     assert [each["gpu"] for each in fleets] == ["b200", "h100", "l40s"], "the cheapest of each clock first"
     said = answer(fleets, [each["gpu"] for each in fleets], Sought(for_rate=10, margin="20%"), SLO)

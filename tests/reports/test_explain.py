@@ -50,7 +50,7 @@ def test_a_request_that_waits_for_a_contiguous_slab():
             "0 headed the queue for 3.00 s: needs 16 slots, 8 free",
             "3 admitted with 2 tokens",
             "4 prompt computed, first token: TTFT 4.00 s",
-            "4 finished: E2E 4.00 s, TPOT 0 s, 4.00 s per token in all",
+            "4 finished: E2E 4.00 s, TPOT 0 s, 4.00 s per token overall",
         ],
         [("head", "no room", 3), ("prefill", "", 1)],
     )
@@ -62,7 +62,7 @@ def test_a_request_that_finds_enough_room_but_in_pieces():
     lines, parts = life("orca", 6, work, 3, allocator="contiguous", reserve="oracle")
     assert lines[:3] == [
         "3 arrived; nobody was waiting",
-        "3 headed the queue for 3.00 s: needs 12 contiguous slots, largest free extent 8; 16 free in all",
+        "3 headed the queue for 3.00 s: needs 12 contiguous slots, largest free extent 8; 16 free in total",
         "6 admitted with 9 tokens",
     ]
     assert parts == [("head", "no room", 3), ("prefill", "", 1), ("decode", "", 2)]
@@ -81,7 +81,7 @@ def test_a_request_that_is_preempted_and_comes_back():
             "no room for 1.00 s (needs 12 slots, 4 free)",
             "4 admitted again with 9 tokens",
             "5 recomputed, decoding on",
-            "6 finished: E2E 6.00 s, TPOT 1.67 s, 1.50 s per token in all",
+            "6 finished: E2E 6.00 s, TPOT 1.67 s, 1.50 s per token overall",
         ],
         [("prefill", "", 1), ("decode", "", 2), ("preempted", "", 2), ("recompute", "", 1)],
     )
@@ -129,7 +129,7 @@ def test_a_request_of_one_token_in_an_empty_server():
             "7 arrived; nobody was waiting",
             "7 admitted with 3 tokens",
             "8 prompt computed, first token: TTFT 1.00 s",
-            "8 finished: E2E 1.00 s, TPOT 0 s, 1.00 s per token in all",
+            "8 finished: E2E 1.00 s, TPOT 0 s, 1.00 s per token overall",
         ],
         [("prefill", "", 1)],
     )
@@ -167,7 +167,7 @@ def test_answers_that_fork_and_copy():
             "1 prompt computed, first token: TTFT 1.00 s",
             "1 one more answer forked off, sharing 6 tokens",
             "1 2 slots copied, on a write into a shared block",
-            "4 finished: E2E 4.00 s, TPOT 1.00 s, 1.00 s per token in all",
+            "4 finished: E2E 4.00 s, TPOT 1.00 s, 1.00 s per token overall",
         ],
         [("prefill", "", 1), ("decode", "", 3)],
     )
@@ -204,7 +204,7 @@ def test_a_request_that_is_swapped_out_and_back():
             "1 prompt computed, first token: TTFT 1.00 s",
             "1 swapped out to the host pool with 7 tokens: request 0 needed the room",
             "4 swapped in again with 7 tokens",
-            "7 finished: E2E 7.00 s, TPOT 2.00 s, 1.75 s per token in all",
+            "7 finished: E2E 7.00 s, TPOT 2.00 s, 1.75 s per token overall",
         ],
         [("prefill", "", 1), ("decode", "", 3), ("swapped", "", 3)],
     )
@@ -221,7 +221,7 @@ def test_candidates_of_a_beam_search_are_one_life():
             "1 one more candidate of the beam search forked off, sharing 4 tokens",
             "4 3 times a candidate gave way to a fork of another, last at 8.00 s; 8 slots copied, "
             "on a write into a shared block",
-            "9 finished: E2E 9.00 s, TPOT 1.00 s, 1.00 s per token in all",
+            "9 finished: E2E 9.00 s, TPOT 1.00 s, 1.00 s per token overall",
         ],
         [("prefill", "", 1), ("decode", "", 8)],
     )
@@ -425,7 +425,7 @@ def test_every_event_state_and_reason_has_words():
     assert all(reason in told for reason in REASONS)
     pieces = {"need": 2048, "free": 6400, "largest": 1792}
     assert reason_text("no room", pieces) == (
-        "needs 2,048 contiguous slots, largest free extent 1,792; 6,400 free in all"
+        "needs 2,048 contiguous slots, largest free extent 1,792; 6,400 free in total"
     )
     assert reason_text("seats", {}) == "all seats were taken"
     assert reason_text("seats", {}, seats=256) == "all 256 seats were taken"

@@ -45,7 +45,7 @@ def test_those_that_served_most_are_ranked_among_themselves():
     assert verdict(some).startswith("paged holds 3.1 times as many requests at once as buddy")
     assert verdict(some).endswith("; not ranked, with fewer requests served: contiguous.")
     rows = plain(report_table([some], compared=True)).splitlines()
-    (at_once,) = [line for line in rows if line.startswith("waste in all")]
+    (at_once,) = [line for line in rows if line.startswith("total waste")]
     assert at_once.endswith("3.9 % *")
     lines = difference_lines([[each, each] for each in some])
     assert lines[-1] == "not ranked, with fewer requests served: contiguous"
@@ -67,8 +67,8 @@ def test_the_headline_of_a_run_says_what_it_rejected():
 
 def test_different_clocks_are_marked_and_nothing_is_ranked():
     some = [on("roofline", BUDDY), on("measured elsewhere", PAGED)]
-    said = "Not comparable, as their clocks differ (roofline: buddy; measured elsewhere: paged): "
-    assert verdict(some) == f"{said}--cost roofline times them all alike."
+    said = "Not comparable: their clocks differ (roofline: buddy; measured elsewhere: paged): "
+    assert verdict(some) == f"{said}--cost roofline puts them all on one clock."
     assert plain(report_table([some], compared=True), width=200).startswith(said)
     assert not starred(report_table([some], compared=True))
     assert difference_lines([[each, each] for each in some]) == []
@@ -89,7 +89,7 @@ def unlike():
 def test_figures_and_pages_say_so_too(unlike):
     clocks, served = (systems([run.stored() for run in runs]) for runs in unlike)
     assert not rankable(clocks) and not rankable(served)
-    assert first_words(clocks).startswith("Not comparable, as their clocks differ (roofline: ")
+    assert first_words(clocks).startswith("Not comparable: their clocks differ (roofline: ")
     assert first_words(served).startswith("Served: paged 7 of 100 requests, contiguous none of 100 requests;")
     assert last_words(served).startswith(
         "clock: roofline; not validated. Schedulers differ: orca (contiguous)"

@@ -204,11 +204,11 @@ def test_what_the_seeds_do_not_tell_apart_is_called_no_difference():
     runs = [[*each[:2], more] for each, more in zip(LARGE, other, strict=True)]
     lines = difference_lines(by_allocator(runs))
     assert lines[0].startswith("buddy serves 1.47 times the requests per second of contiguous; ")
-    assert lines[0].endswith("no difference beyond the seeds' spread from other")
+    assert lines[0].endswith("not distinguishable given seed noise from other")
     twins = [[each[1], more] for each, more in zip(LARGE, other, strict=True)]
     assert difference_lines(by_allocator(twins))[:2] == [
-        "requests per second: no difference beyond the seeds' spread",
-        "requests at once: no difference beyond the seeds' spread",
+        "requests per second: not distinguishable given seed noise",
+        "requests at once: not distinguishable given seed noise",
     ]
 
 

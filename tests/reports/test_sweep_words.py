@@ -32,22 +32,24 @@ def met_up_to(most, rates=(2.0, 4.0, 8.0), gpus=1):
 def test_a_tie_is_broken_by_tokens_per_second_and_gpu():
     found = systems(met_up_to({"one": 2.0, "two": 4.0, "three": 4.0}), NAMES)
     assert headline(found, "request_rate", SLO) == (
-        "three carries most within ttft:p99=1s: 4 requests/s, more tokens/s/GPU than 1 other at that load; "
-        "3 of 3 systems meet it"
+        "three sustains the highest load within ttft:p99=1s: 4 requests/s, "
+        "with more tokens/s/GPU than 1 other at that load; 3 of 3 systems meet it"
     )
-    assert headline(found[:2], "request_rate", SLO).startswith("two carries most within ttft:p99=1s: 4 req")
+    assert headline(found[:2], "request_rate", SLO).startswith(
+        "two sustains the highest load within ttft:p99=1s: 4 req"
+    )
     assert [system.name for system in sorted(found, key=rank)] == ["one", "two", "three"]
 
 
 def test_the_highest_load_tried_is_no_answer_but_a_bound():
     found = systems(met_up_to({"one": 2.0, "two": 8.0, "three": 8.0}), NAMES)
     assert headline(found, "request_rate", SLO) == (
-        "three and 1 other carry at least 8 requests/s, the highest tried, within ttft:p99=1s; "
-        "of these three makes most, 805 tokens/s/GPU; 3 of 3 systems meet it"
+        "three and 1 other sustain at least 8 requests/s, the highest load tried, within ttft:p99=1s; "
+        "three has the highest throughput of these, 805 tokens/s/GPU; 3 of 3 systems meet it"
     )
     (alone,) = systems(met_up_to({"one": 8.0}), ["request_rate"])
     assert headline([alone], "request_rate", SLO) == (
-        "carries at least 8 requests/s, the highest tried, within ttft:p99=1s; it meets the SLO"
+        "Highest load within ttft:p99=1s: at least 8 requests/s, the highest load tried"
     )
 
 
@@ -106,7 +108,7 @@ def test_a_sweep_names_its_clock_the_share_extrapolated_and_the_trust():
     said = shown(systems(rows, NAMES))
     foot = "clock: measured elsewhere (h100-vllm of 2026-11-21); 3.0 % of the time extrapolated; "
     assert f"{foot}{MEASURED['trust']}" in said
-    assert "serves most" in said
+    assert "one has the highest throughput: " in said
 
 
 def test_systems_on_different_clocks_are_not_ranked_and_told_the_remedy():
@@ -116,9 +118,9 @@ def test_systems_on_different_clocks_are_not_ranked_and_told_the_remedy():
         for rate in (2.0, 4.0)
     ]
     found = systems(rows, NAMES)
-    apart = "Not comparable, as their clocks differ (roofline: one; measured elsewhere: two): "
+    apart = "Not comparable: their clocks differ (roofline: one; measured elsewhere: two): "
     for slo in (None, SLO):
-        assert headline(found, "request_rate", slo) == f"{apart}--cost roofline times them all alike."
+        assert headline(found, "request_rate", slo) == f"{apart}--cost roofline puts them all on one clock."
     table = shown(found, SLO)
     assert "one (roofline) " in table and "two (measured elsewhere) " in table
     for figure in (curves, pareto):
@@ -134,10 +136,11 @@ def test_who_rejected_requests_is_not_ranked_beside_others():
     rows = [{**row, "throughput.requests_per_s": 9.0 if row["allocator"] == "one" else 3.0} for row in rows]
     found = systems(rows, NAMES)
     assert headline(found, "request_rate", None) == (
-        "Served: one 14 of 200 requests, and not ranked beside the others. two serves most: 3.00 requests/s"
+        "Requests served: one 14 of 200; not ranked with the others. "
+        "two has the highest throughput: 3.00 requests/s"
     )
     assert [line.split()[0] for line in shown(found, SLO).splitlines() if line.endswith(" %")] == [
         "two",
         "one",
     ]
-    assert pareto(found, "request_rate", SLO, SCREEN).get_label().startswith("Served: one 14 of 200 requests")
+    assert pareto(found, "request_rate", SLO, SCREEN).get_label().startswith("Requests served: one 14 of 200")

@@ -55,7 +55,7 @@ requests at once, most              9         12        32 *
 
 tokens in KV memory            19.6 %     25.8 %    95.1 % *
 tokens, requests waiting       20.6 %     26.8 %    96.1 % *
-waste in all                   79.4 %     73.2 %     3.9 % *
+total waste                    79.4 %     73.2 %     3.9 % *
   reserved                     13.3 %     17.9 %       0.0 %
   internal                     57.2 %     13.7 %       2.3 %
   external                      8.9 %     41.6 %       1.6 %

@@ -90,8 +90,8 @@ def test_systems_on_different_clocks_are_not_comparable_and_told_the_remedy():
     roofline, measured = {"clock": "roofline"}, {"clock": "measured elsewhere"}
     assert differ([("a100-80gb", measured), ("h100", measured)]) == ""
     assert differ([("a100-40gb", roofline), ("a100-80gb", measured), ("h100", measured)]) == (
-        "Not comparable, as their clocks differ (roofline: a100-40gb; measured elsewhere: a100-80gb, h100): "
-        "--cost roofline times them all alike."
+        "Not comparable: their clocks differ (roofline: a100-40gb; measured elsewhere: a100-80gb, h100): "
+        "--cost roofline puts them all on one clock."
     )
 
 
