@@ -24,6 +24,12 @@ class CacheRules(NamedTuple):
 
     newest: bool = False
     """of equal blocks the one entered last is found, not the first (nano-vLLM)"""
+    lookahead: int = 0
+    """tokens behind a block that must be equal, too, for it to be found (vLLM's EAGLE and MTP)"""
+    told: bool = False
+    """a table may grow before what it holds is verified (drafts): only what `fill` names is found"""
+    drops_last: bool = False
+    """the last block of a text that is found is computed all the same (vLLM's EAGLE with a connector)"""
 
 
 class Groups(NamedTuple):

@@ -110,7 +110,7 @@ class Paged(BlockTables):
             table += self._pool.allocate(missing)
             self.used_slots += missing * size
         if self.prefixes is not None:
-            if seq in self.prefixes.filling:
+            if seq in self.prefixes.filling and not self.prefixes.told:
                 self.prefixes.fill(seq, table, full)  # what the sequence held is full now
             self.cached_slots = self._pool.cached * size
         return True

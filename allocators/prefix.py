@@ -41,6 +41,8 @@ class Prefixes:
     ----------
     filling : set of int
         Sequences that will fill blocks others may share.
+    told : bool
+        Whether only `fill` says what is full; else a table that grows is full, too.
     """
 
     def __init__(self, num_blocks: int, block_size: int, rules: CacheRules, order: Order) -> None:
@@ -48,7 +50,10 @@ class Prefixes:
         self.block_size = block_size
         self.filling: set[int] = set()
         self._hashed_last = order is Order.HASHED_LAST
-        self._texts = Texts(block_size)
+        self._texts = Texts(block_size, rules.lookahead)
+        self._beyond = max(rules.lookahead - 1, 0)  # tokens of a key behind the one that is computed anew
+        self._drops_last = rules.drops_last
+        self.told = rules.told
         self._known: dict[int, Known] = {}  # of each sequence
         self._left_over: dict[int, list[Keys]] = {}  # by name: private keys of an evicted sequence
 
@@ -65,12 +70,15 @@ class Prefixes:
         pool.know(self._texts.count)
         blocks: list[int] = []
         woken = 0
-        for _, key, count in known.pieces(0, most // size):
+        for _, key, count in known.pieces(0, (most - self._beyond) // size):
             found = pool.find(key, count)
             blocks += found
             woken += pool.idle(key, len(found))
             if len(found) < count:
                 break
+        if self._drops_last and blocks:
+            woken -= pool.idle(known.pieces(len(blocks) - 1, len(blocks))[0][1], 1)
+            del blocks[-1]
         return PrefixMatch(len(blocks) * size, woken * size, blocks, known)
 
     def enter(self, seq: int, match: PrefixMatch) -> list[int]:
@@ -114,7 +122,7 @@ class Prefixes:
         """Grow full tables by a block each, in this order; which of them took one that could be found."""
         pool = self.pool
         evicted: list[int] = []
-        if not self.filling or self.filling.isdisjoint(seqs):
+        if self.told or not self.filling or self.filling.isdisjoint(seqs):
             pool.allocate_each(seqs, tables, evicted)
             return evicted
         for index, seq in enumerate(seqs):  # one by one, as an equal may be forgotten when a table is full

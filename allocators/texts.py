@@ -23,15 +23,20 @@ RECENT = 1024
 class Texts:
     """Hands out keys.
 
+    Parameters
+    ----------
+    lookahead : int
+        Tokens behind a block that its key stands for, too: vLLM's drafts depend on them.
+
     Attributes
     ----------
     count : int
         Keys handed out so far: 0 to `count - 1`.
     """
 
-    def __init__(self, block_size: int) -> None:
+    def __init__(self, block_size: int, lookahead: int = 0) -> None:
         self.count = 0
-        self._size = block_size
+        self._size, self._lookahead = block_size, lookahead
         self._ranges: dict[tuple[int, ...], Keys] = {}  # by the key before, and the runs of the first block
         self._recent: dict[Content, list[Keys]] = {}
         self._spare: dict[int, list[int]] = {}  # ranges given back, by their count
@@ -49,12 +54,12 @@ class Texts:
         size = self._size
         found: list[Keys] = []
         part: tuple[int, ...] = ()
-        before, filled = -1, 0
+        before, missing = -1, size + self._lookahead if self._lookahead else 0
         for stream, first, length in content:
-            if filled:  # complete the block that an earlier run began
-                taken = min(length, size - filled)
-                part, filled = (*part, stream, first, taken), filled + taken
-                if filled < size:
+            if missing:  # complete the block that an earlier run began, or the first and what is behind it
+                taken = min(length, missing)
+                part, missing = (*part, stream, first, taken), missing - taken
+                if missing:
                     continue
                 before = self._follow(found, (before, *part), 1)[0]
             else:
@@ -66,7 +71,7 @@ class Texts:
                 before = known + count - 1
                 start += count * size
                 whole -= count
-            part = (stream, start, filled)
+            part, missing = (stream, start, filled), size - filled if filled else 0
         return found
 
     def _follow(self, found: list[Keys], place: tuple[int, ...], blocks: int) -> Keys:

@@ -75,6 +75,8 @@ class Scheduler:
     """Most tokens of one prompt that a step computes; None: all of it."""
     watermark: float
     """Share of the memory that an admission leaves free while anything runs."""
+    ends_steps: bool
+    """Whether it wants to know when a step is over (`end_step`)."""
     host_blocks: int | None
     """Blocks of host memory for swapped sequences; None: as many as fit in vLLM's default swap space."""
 
@@ -93,6 +95,7 @@ class Scheduler:
         self.cache = said_by(type(self), "cache", None)
         self.max_chunk = said_by(type(self), "max_chunk", None)
         self.watermark, self.host_blocks = 0.0, None
+        self.ends_steps = False
         name, _, version = (config.scheduler or "").partition("@")
         if version and not self.VERSIONS:
             raise KvsimError(f"scheduler {name} has no releases, got {version!r}")
@@ -183,6 +186,9 @@ class Scheduler:
 
     def choose_beams(self, server: Server) -> None:
         """A step is over: say which candidates of each beam search live on."""
+
+    def end_step(self, server: Server) -> None:
+        """A step is over: its tokens are there, and it was said who has finished."""
 
     def finish(self, server: Server, request: Request) -> None:
         """A request has its last token: its memory is free for the next step."""

@@ -65,3 +65,10 @@ class VllmV1Options:
         shown="0: as many as the budget has",
         doc="most tokens of one prompt that a step computes while other requests run or wait",
     )
+    speculative_config: str | None = option(
+        "Speculative decoding, as vLLM's JSON: method, num_speculative_tokens, ...",
+        default=None,
+        value="JSON",
+        shown="off",
+        doc="[speculative decoding](speculation.md), as vLLM's JSON: `method`, `num_speculative_tokens`, ...",
+    )

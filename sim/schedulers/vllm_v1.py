@@ -30,10 +30,14 @@ from mypy_extensions import mypyc_attr
 from kvsim.allocators.base import Allocator
 from kvsim.allocators.options import CacheRules, Order
 from kvsim.sim.deployment.engine import EngineConfig
+from kvsim.sim.deployment.speculation import Speculation
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.schedulers.vllm_options import VllmV1Options
+from kvsim.sim.serving.acceptance import Acceptance, Drawn
 from kvsim.sim.serving.batch import Batch
+from kvsim.sim.serving.draft_batch import DraftBatch, VerifiedMemory
+from kvsim.sim.serving.drafts import Drafts, Limits
 from kvsim.sim.serving.memory import KvMemory
 from kvsim.sim.serving.pieces import Pieces
 from kvsim.sim.serving.queues import Ordered
@@ -113,7 +117,12 @@ class VllmV1(Scheduler):
                 self._refuse("reserve_full_prompt", own.reserve_full_prompt)
             if config.async_scheduling:
                 self._refuse("async_scheduling", True)
+            if own.speculative_config is not None:
+                self._refuse("speculative_config", own.speculative_config)
         self._pieces: Pieces | None = None
+        self._drafts: Drafts | None = None
+        self.speculation: Speculation | None = None
+        self.acceptance: Acceptance | None = None
         self.watermark = own.watermark
         self.cache = CacheRules() if config.enable_prefix_caching else None
         self.order = policy.cached_order if self.cache else policy.order
@@ -121,14 +130,57 @@ class VllmV1(Scheduler):
         self.asynchronous = policy.asynchronous
         if config.async_scheduling is not None:
             self.asynchronous = config.async_scheduling
+        if own.speculative_config is not None:
+            self._speculate(Speculation.of_json(own.speculative_config))
         self.hides_host = self.asynchronous
         self.keeps_groups = policy.keeps_groups
         self._whole = policy.reserve_full_prompt
         if own.reserve_full_prompt is not None:
             self._whole = own.reserve_full_prompt
 
+    def _speculate(self, speculation: Speculation) -> None:
+        """Verify drafts; what can be found of a text then depends on them."""
+        self.speculation = speculation
+        if not speculation.asynchronous:
+            if self.config.async_scheduling:
+                raise KvsimError(
+                    f"async_scheduling must be off with method {speculation.method}, which drafts on the "
+                    "host (ngram_gpu does not)"
+                )
+            self.asynchronous = False
+        if self.cache is not None:
+            rules = speculation.rules(True, self.config.max_num_seqs)
+            self.cache = CacheRules(
+                lookahead=rules.hash_lookahead, told=True, drops_last=speculation.drops_last
+            )
+
+    def _new_drafts(self, speculation: Speculation, allocator: Allocator, rules: Rules) -> Drafts:
+        config, seats = self.config, self.config.max_num_seqs
+        server = Server(batch := DraftBatch(VerifiedMemory(allocator)), rules)
+        if self.acceptance is None:
+            self.acceptance = Drawn(speculation.rates, 0)
+        return Drafts(
+            server,
+            batch,
+            speculation.rules(self.cache is not None, seats),
+            Limits(
+                self._budget,
+                seats,
+                self.max_model_len,
+                self._whole,
+                config.enable_chunked_prefill,
+                self.watermark,
+            ),
+            self.acceptance,
+        )
+
     def new_server(self, allocator: Allocator, bound: Callable[[Request], int]) -> Server:
         """A server whose steps may be decided before the one before has ended."""
+        if self.speculation is not None:
+            rules = Rules(bound, self.config.policy, publishes_late=True, known_late=self.asynchronous)
+            self._drafts = self._new_drafts(self.speculation, allocator, rules)
+            self.ends_steps = True
+            return self._drafts.server
         rules = Rules(bound, self.config.policy, known_late=self.asynchronous)
         waiting = Ordered(_urgency) if rules.policy == "priority" else None
         server = Server(Batch(KvMemory(allocator)), rules, waiting)
@@ -142,7 +194,9 @@ class VllmV1(Scheduler):
         told = server.memory.abilities.knows_prompts
         if told:
             server.allocator.new_step()
-        if self._pieces is not None:
+        if self._drafts is not None:
+            self._drafts.decide()
+        elif self._pieces is not None:
             self._admit(server, self._pieces.continue_in_order(self._budget))
         else:
             server.grow_due()
@@ -206,7 +260,14 @@ class VllmV1(Scheduler):
 
     def finish(self, server: Server, request: Request) -> None:
         """The memory is free for the next step, or for the one after it."""
-        if server.rules.known_late:
+        if self._drafts is not None:
+            self._drafts.finish(request)
+        elif server.rules.known_late:
             server.depart_late(request)
         else:
             server.release(request)
+
+    def end_step(self, server: Server) -> None:
+        """A step with drafts is over."""
+        if self._drafts is not None:
+            self._drafts.end_step()

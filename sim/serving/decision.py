@@ -13,7 +13,7 @@ from kvsim.sim.serving.request import Request
 
 NAMES = (
     *("decodes", "chunks", "prefill_tokens", "prefill_pairs", "recomputed_tokens"),
-    *("hit_tokens", "charged_hit_tokens", "changed", "copies", "paused", "repeats"),
+    *("hit_tokens", "charged_hit_tokens", "changed", "copies", "paused", "spent", "repeats"),
     *("preemptions", "departures", "preempted_finished", "rejected"),
     *("swapped_in_blocks", "swapped_out_blocks", "copied_slots", "cow_copies", "no_room", "asks_by_cached"),
 )
@@ -40,6 +40,8 @@ class Decision:
         Whether shared blocks may be copied in this step, and the next ones are like it but for that.
     paused : bool
         Whether the decoding sequences stand still.
+    spent : bool
+        Whether it takes its time even if it computes nothing: what comes next is known only behind it.
     repeats : int
         Most steps, this one included, for which the decision holds; 0: as long as nothing happens.
     preemptions, departures : int
@@ -70,6 +72,7 @@ class Decision:
     changed: bool = False
     copies: bool = False
     paused: bool = False
+    spent: bool = False
     repeats: int = 0
     preemptions: int = 0
     departures: int = 0

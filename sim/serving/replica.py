@@ -132,6 +132,8 @@ class Replica:
             self._after_steps.append(self.pricing.after_step)
         if self.scheduler.forks:
             self._after_steps.insert(0, self._choose_beams)
+        if self.scheduler.ends_steps:
+            self._after_steps.insert(0, self._end_step)
         self._alarm.begin(env, self._serve(takes))
 
     def _serve(self, takes: bool) -> Process:
@@ -191,7 +193,8 @@ class Replica:
         Asynchronous engines find out one decision later that there is room, and the step is spent.
         """
         server, step = self.server, self.decision
-        if step.preemptions or (server.rules.known_late and step.departures and server.waiting):
+        late = server.rules.known_late and step.departures and server.waiting
+        if step.preemptions or step.spent or late:
             duration = self.pricing.step_ps(step, 0, self.pricing.due())
             held_by = limit(server, self.scheduler) if server.waiting or server.swapped else ""
             self.recorder.idle(duration, held_by, server.rest())
@@ -291,6 +294,9 @@ class Replica:
                 act()
         if self._turned_away.noted:
             self._turned_away.write_noted()
+
+    def _end_step(self) -> None:
+        self.scheduler.end_step(self.server)
 
     def _choose_beams(self) -> None:
         self.scheduler.choose_beams(self.server)

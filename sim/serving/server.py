@@ -270,7 +270,7 @@ class Server:
             self.step.hit_tokens += hits
             self.step.charged_hit_tokens += charged
             self.totals.hit_tokens += hits
-        self._prefill(request, tokens - request.computed if chunk is None else chunk)
+        self.compute(request, tokens - request.computed if chunk is None else chunk)
         return True
 
     def most_reserved(self, request: Request) -> int:
@@ -326,10 +326,11 @@ class Server:
         """Prefill `tokens` more; preempts the last running request while there is no room for them."""
         if not self.make_room(request, request.computed + tokens, request.computed):
             return False
-        self._prefill(request, tokens)
+        self.compute(request, tokens)
         return True
 
-    def _prefill(self, request: Request, tokens: int) -> None:
+    def compute(self, request: Request, tokens: int) -> None:
+        """Prefill `tokens` more, for which there is room."""
         start, allocator = request.computed, self.allocator
         request.computed = start + tokens
         self.memory.prefill_held += tokens

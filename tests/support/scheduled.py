@@ -8,6 +8,7 @@ queues, block tables and free blocks after each decision. A step takes one secon
 
 import gzip
 import json
+from collections import deque
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -156,10 +157,19 @@ class Noted:
             "sched": scheduled + admissions,
             "adm": [list(each) for each in self.admitted.items()],
             "pre": self.preempted,
-            "wait": [ids[request.index] for request in server.waiting],
+            "wait": self.waiting(),
             **self.held,
         }
         return step
+
+    def waiting(self):
+        """The queue as the engine sees it: who was preempted is its head, even if he has just finished."""
+        waiting, ids = self.server.waiting, self.ids
+        names = [ids[request.index] for request in waiting]
+        if len(self.server.step.preempted_finished) and isinstance(waiting, deque):
+            head = self.preempted[::-1]
+            names = head + [name for name in names if name not in head]
+        return names
 
     def computed(self, request):
         return self.server.progress.stored(request) if request.state == State.DECODE else request.computed

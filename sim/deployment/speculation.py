@@ -1,0 +1,206 @@
+"""What a user says of speculative decoding: vLLM's `--speculative-config`, as JSON, checked.
+
+{"method": "eagle3", "num_speculative_tokens": 3, "synthetic_acceptance_length": 2.4}
+
+method        lookahead   a block is found by   budget   asynchronous
+ngram             0       its own text             0     no (ngram_gpu: yes)
+draft_model       K       its own text             1     yes
+eagle, mtp        K       1 token more, too        0     yes
+mtp, modules      K       K tokens more, too       0     yes
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from itertools import pairwise
+from typing import Final, Self
+
+from kvsim.sim.errors import KvsimError, unknown
+from kvsim.sim.serving.drafts import DraftRules
+
+SAME: Final = {"eagle3": "eagle", "deepseek_mtp": "mtp"}
+"""Other names of methods that schedule alike."""
+METHODS: Final = ("ngram", "ngram_gpu", "eagle", "eagle3", "mtp", "deepseek_mtp", "draft_model")
+UNUSED: Final = ("draft_tensor_parallel_size", "prompt_lookup_max", "prompt_lookup_min", "max_model_len")
+"""Keys of vLLM's that change nothing here."""
+PER_BATCH: Final = "num_speculative_tokens_per_batch_size"
+MOST_DRAFTS: Final = 64
+
+
+@dataclass(frozen=True)
+class Speculation:
+    """How an engine speculates.
+
+    Attributes
+    ----------
+    method : str
+        One of `METHODS`.
+    num_speculative_tokens : int
+        K: drafts proposed at a time.
+    model : str or None
+        The draft, where it is a model of its own.
+    num_speculative_tokens_per_batch_size : tuple of (int, int, int)
+        (smallest batch, largest, K there), in ascending order; empty: always the same.
+    synthetic_acceptance_length : float or None
+        Tokens that a step gives a sequence on average, 1 to K + 1.
+    synthetic_acceptance_rates : tuple of float or None
+        How often the draft at each place is accepted if those before it were.
+    num_nextn_predict_layers : int
+        Modules of MTP that the model has.
+    disable_lookahead_block_hashes, disable_eagle_block_drop : bool
+        Drop the last block of each hit, instead of finding blocks by the tokens behind them; not even that.
+    """
+
+    method: str
+    num_speculative_tokens: int
+    model: str | None = None
+    num_speculative_tokens_per_batch_size: tuple[tuple[int, int, int], ...] = ()
+    synthetic_acceptance_length: float | None = None
+    synthetic_acceptance_rates: tuple[float, ...] | None = None
+    num_nextn_predict_layers: int = 1
+    disable_lookahead_block_hashes: bool = False
+    disable_eagle_block_drop: bool = False
+
+    @classmethod
+    def of_json(cls, text: str) -> Self:
+        """What a command line says; KvsimError names the key that is wrong."""
+        try:
+            given = json.loads(text)
+        except ValueError as error:
+            raise KvsimError(f"speculative_config must be JSON, got {text!r}: {error}") from error
+        if not isinstance(given, dict):
+            raise KvsimError(f"speculative_config must be an object of JSON, got {text!r}")
+        return cls.of(given)
+
+    @classmethod
+    def of(cls, given: Mapping[str, object]) -> Self:
+        """The same from a mapping."""
+        known = [each.name for each in fields(cls)]
+        for name in given:
+            if name not in (*known, *UNUSED, "rejection_sample_method"):
+                raise unknown("speculative_config key", name, known)
+        values = {
+            name: _frozen(value) for name, value in given.items() if name in known and value is not None
+        }
+        for name in ("method", "num_speculative_tokens"):
+            if name not in values:
+                raise KvsimError(f"speculative_config must have {name}, got {json.dumps(dict(given))}")
+        return cls(**values)  # type: ignore[arg-type]
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise unknown("speculative method", str(self.method), list(METHODS))
+        _whole("num_speculative_tokens", self.num_speculative_tokens, 1, MOST_DRAFTS)
+        _whole("num_nextn_predict_layers", self.num_nextn_predict_layers, 1, MOST_DRAFTS)
+        most = self.num_speculative_tokens
+        ranges = self.num_speculative_tokens_per_batch_size
+        for each in ranges:
+            if not (isinstance(each, tuple) and len(each) == 3 and all(type(one) is int for one in each)):
+                raise KvsimError(f"{PER_BATCH} must be a list of [from, to, K], got {_shown(each)}")
+            if not (1 <= each[0] <= each[1] and 0 <= each[2] <= most):
+                raise KvsimError(
+                    f"{PER_BATCH} must have ranges from 1 on, with K from 0 to {most}, got {_shown(each)}"
+                )
+        if any(after[0] <= before[1] for before, after in pairwise(ranges)):
+            raise KvsimError(f"{PER_BATCH} must have ascending ranges, got {_shown(ranges)}")
+        length, rates = self.synthetic_acceptance_length, self.synthetic_acceptance_rates
+        if length is not None and rates is not None:
+            raise KvsimError(
+                "synthetic_acceptance_rates must be left out beside synthetic_acceptance_length, got both"
+            )
+        if length is not None and not (_is_number(length) and 1 <= length <= most + 1):
+            raise KvsimError(
+                f"synthetic_acceptance_length must be from 1 to {most + 1} (num_speculative_tokens + 1), "
+                f"got {length!r}"
+            )
+        if rates is not None:
+            if not isinstance(rates, tuple) or len(rates) != most:
+                raise KvsimError(
+                    f"synthetic_acceptance_rates must be {most} numbers (num_speculative_tokens), "
+                    f"got {_shown(rates)}"
+                )
+            for rate in rates:
+                if not (_is_number(rate) and 0 <= rate <= 1):
+                    raise KvsimError(f"synthetic_acceptance_rates must be from 0 to 1, got {rate!r}")
+        if self.method == "draft_model" and self.model is None:
+            raise KvsimError("speculative_config must have model for method draft_model, got none")
+
+    @property
+    def kind(self) -> str:
+        """The method, by one name."""
+        return SAME.get(self.method, self.method)
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether vLLM schedules asynchronously with it."""
+        return self.method != "ngram"
+
+    def rules(self, caches: bool, seats: int) -> DraftRules:
+        """What it asks of vLLM's scheduler, with a prefix cache or without, and for so many requests."""
+        most, kind = self.num_speculative_tokens, self.kind
+        kept_back = 0
+        if kind in ("eagle", "mtp"):
+            kept_back = most if kind == "mtp" and self.num_nextn_predict_layers > 1 else 1
+        hashed = caches and not (self.disable_lookahead_block_hashes or self.disable_eagle_block_drop)
+        return DraftRules(
+            most,
+            lookahead=0 if kind.startswith("ngram") else most,
+            kept_back=kept_back,
+            hash_lookahead=kept_back if hashed else 0,
+            slots=int(kind == "draft_model"),
+            to_the_end=kind.startswith("ngram"),
+            by_batch=self._by_batch(seats),
+        )
+
+    @property
+    def drops_last(self) -> bool:
+        """Whether the last block of a hit is computed again."""
+        drops = self.disable_lookahead_block_hashes and not self.disable_eagle_block_drop
+        return drops and self.kind in ("eagle", "mtp")
+
+    def _by_batch(self, seats: int) -> tuple[int, ...]:
+        """K by the number of requests in a step; behind a range, what it says."""
+        ranges = self.num_speculative_tokens_per_batch_size
+        if not ranges:
+            return ()
+        found, now = [0], self.num_speculative_tokens
+        for size in range(1, seats + 1):
+            now = next((drafts for first, last, drafts in ranges if first <= size <= last), now)
+            found.append(now)
+        return tuple(found)
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """How often the draft at each place is accepted if those before it were.
+
+        For a mean length L these are the ones whose number of accepted drafts varies least, as in vLLM's
+        synthetic sampler: floor(L - 1) places are always right, the next one with the rest of L.
+        """
+        if self.synthetic_acceptance_rates is not None:
+            return self.synthetic_acceptance_rates
+        most, length = self.num_speculative_tokens, self.synthetic_acceptance_length
+        if length is None:
+            raise KvsimError(
+                "speculative_config must say how many drafts are accepted: synthetic_acceptance_length (1 to "
+                f"{most + 1}) or synthetic_acceptance_rates ({most} numbers)"
+            )
+        whole = int(length - 1)
+        rates = [1.0] * whole + [length - 1 - whole] * (whole < most) + [0.0] * max(most - whole - 1, 0)
+        return tuple(rates)
+
+
+def _frozen(value: object) -> object:
+    return tuple(_frozen(each) for each in value) if isinstance(value, list) else value
+
+
+def _shown(value: object) -> str:
+    return json.dumps(value)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _whole(name: str, value: object, least: int, most: int) -> None:
+    if type(value) is not int or not least <= value <= most:
+        raise KvsimError(f"{name} must be a whole number from {least} to {most}, got {_shown(value)}")

@@ -1,0 +1,406 @@
+"""Speculative decoding as in vLLM V1: a token and its drafts for each that decodes, in order of admission.
+
+    held        S drafts were proposed for a sequence of n tokens, of which C = n - 1 are computed
+    scheduled   1 + S tokens of the step's budget; room for the proposals behind them, too
+    verified    a of them are right: a + 1 tokens more, C goes back by S - a; the blocks stay
+
+With asynchronous scheduling a step is decided before it is known what the one before accepted: C counts all
+of its drafts, and as many placeholders stand for its tokens. Who has finished meanwhile may be computed once
+more, in vain; near the longest sequence there may be no room for what is not known to be rejected, and no
+token.
+
+What an engine knows of a request therefore stands apart from what is true of it: `Seen` is the engine's view,
+`Request` and the progress of its batch hold what is true. The rules are those of 0.33.0, as recorded.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mypy_extensions import mypyc_attr
+
+from kvsim.sim.serving.acceptance import Acceptance
+from kvsim.sim.serving.draft_batch import DraftBatch
+from kvsim.sim.serving.request import Request, State
+from kvsim.sim.serving.server import Server
+
+
+class DraftRules(NamedTuple):
+    """What the proposer asks of the scheduler.
+
+    Attributes
+    ----------
+    most : int
+        Drafts proposed at a time.
+    lookahead : int
+        Slots for the proposals behind a step's tokens.
+    kept_back : int
+        Known tokens that a piece of a prompt leaves, at least, unless it is the last.
+    hash_lookahead : int
+        Tokens behind a block that its hash covers.
+    slots : int
+        Of the budget, what a separate draft model takes for each request.
+    to_the_end : bool
+        Whether it proposes nothing beyond the longest sequence.
+    by_batch : tuple of int
+        Drafts proposed at a time, by the number of requests in a step; empty: always `most`.
+    """
+
+    most: int
+    lookahead: int = 0
+    kept_back: int = 0
+    hash_lookahead: int = 0
+    slots: int = 0
+    to_the_end: bool = False
+    by_batch: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What bounds a step, whether or not it speculates."""
+
+    budget: int
+    seats: int
+    longest: int
+    whole_prompt: bool
+    in_pieces: bool
+    watermark: float
+
+
+class Seen:
+    """A request as its scheduler sees it.
+
+    Attributes
+    ----------
+    tokens, computed, drafts : int
+        Known; computed, drafts that are not verified included; proposals that it holds.
+    placeholders, in_flight : int
+        Tokens that a step under way will give, at most; those it computes.
+    in_prompt : bool
+        Whether its last step left some of the prompt.
+    events, valid : int
+        Steps that gave it tokens; drafts that were proposed in the last of them.
+    """
+
+    __slots__ = (
+        "computed",
+        "drafts",
+        "events",
+        "in_flight",
+        "in_prompt",
+        "placeholders",
+        "tokens",
+        "valid",
+    )
+
+    def __init__(self) -> None:
+        self.tokens = self.computed = self.drafts = 0
+        self.placeholders = self.in_flight = 0
+        self.in_prompt = False
+        self.events = self.valid = 0
+
+
+class Taken:
+    """What a step computes of one request, and what comes of it.
+
+    Attributes
+    ----------
+    start, tokens, drafts : int
+        Tokens computed before, as far as the engine knows; scheduled; drafts among them.
+    ends : bool
+        Whether it gives the last token even if all drafts are rejected.
+    accepted, returned, kept : int
+        Drafts that are right; tokens that it gives; those of them before the end of the answer.
+    """
+
+    __slots__ = (
+        "accepted",
+        "drafts",
+        "ends",
+        "in_prompt",
+        "kept",
+        "padded",
+        "request",
+        "returned",
+        "seen",
+        "seq",
+        "start",
+        "tokens",
+    )
+
+    def __init__(self, request: Request, seen: Seen, tokens: int, drafts: int, padded: bool = False) -> None:
+        self.request, self.seen, self.seq = request, seen, request.seq
+        self.start, self.tokens, self.drafts, self.padded = seen.computed, tokens, drafts, padded
+        self.accepted = self.returned = self.kept = 0
+        certain = seen.computed + tokens - drafts + 1 - max(seen.placeholders - 1, 0)
+        self.ends, self.in_prompt = certain > request.final_tokens, False
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Drafts:
+    """Decides the steps of a server that speculates.
+
+    Attributes
+    ----------
+    seen : dict
+        The engine's view of each request that came so far and has not finished, as far as it knows.
+    taken : list of Taken
+        What the step decided last computes, in the order of admission.
+    proposed : int
+        Drafts proposed behind that step, at most.
+    """
+
+    def __init__(
+        self, server: Server, batch: DraftBatch, rules: DraftRules, limits: Limits, acceptance: Acceptance
+    ) -> None:
+        self.server, self.batch, self.progress = server, batch, batch.drafted
+        self.rules, self.limits, self.acceptance = rules, limits, acceptance
+        self.seen: dict[Request, Seen] = {}
+        self.taken: list[Taken] = []
+        self.proposed = rules.most
+        self.passed_over: dict[int, Request] = {}
+        self._late = server.rules.known_late
+        self._budget = self._input = 0
+
+    # -- deciding -----------------------------------------------------------------------------
+
+    def decide(self) -> None:
+        """Serve those that run, then the queue; with asynchronous scheduling, hear of the step before."""
+        server = self.server
+        before, self.taken = self.taken, []
+        self._budget = self._input = self.limits.budget
+        self._run_on()
+        continued = len(self.taken)
+        if not server.step.preemptions:
+            self._admit()
+        self._compute(continued)
+        server.step.changed = True
+        if self._late:
+            self._hear(before)
+            if not (self.progress.size or server.step.chunks):
+                server.step.spent = len(server.running) > len(self.batch.departed)
+            self._leave()
+
+    def end_step(self) -> None:
+        """A step is over: without asynchronous scheduling, all of it is known before the next is decided."""
+        if not self._late:
+            self._hear(self.taken)
+            for taken in self.taken:
+                if not taken.in_prompt:
+                    taken.seen.drafts = taken.seen.valid
+            self._leave()
+
+    @property
+    def skips_drafts(self) -> bool:
+        """Whether nobody in the step gets a token that is not his last: then nothing is proposed."""
+        return bool(self.taken) and all([taken.in_prompt or taken.ends for taken in self.taken])
+
+    def finish(self, request: Request) -> None:
+        """A request has its last token, as its engine does not know yet."""
+        self.batch.departed[request.seq] = request
+
+    def _leave(self) -> None:
+        """Those go of whom it is known now that they have finished, in the order of admission."""
+        departed = self.batch.departed
+        if departed:
+            last = list(departed.items())
+            departed.clear()
+            departed.update(sorted(last, key=lambda each: each[0]))
+            self.server.release_departed()
+
+    def _most(self) -> int:
+        """Tokens that a request may take of the budgets."""
+        return min(self._budget, self._input - self.rules.slots)
+
+    def _keep_back(self, left: int, tokens: int) -> int:
+        """Of `left` known tokens, as many as may be computed now, of `tokens` at most."""
+        kept_back = self.rules.kept_back
+        return max(left - kept_back, 0) if 0 < left - tokens < kept_back else tokens
+
+    def _run_on(self) -> None:
+        server, longest, lookahead = self.server, self.limits.longest, self.rules.lookahead
+        running = list(server.running.values())
+        for request in running:
+            if self._budget <= 0 or self._input <= self.rules.slots:
+                return
+            if request.seq not in server.running:
+                continue
+            seen = self.seen[request]
+            unknown = seen.placeholders
+            if unknown and seen.computed + 2 - unknown > request.final_tokens:
+                continue  # its last token is under way even if all drafts are rejected
+            tokens = seen.tokens + seen.drafts + unknown - seen.computed
+            tokens = min(tokens, self._most(), longest - seen.computed - 1)
+            tokens = self._keep_back(seen.tokens - seen.computed, tokens)
+            if tokens < 1:
+                continue
+            preempted = server.step.preemptions
+            computed = None if request.state is State.DECODE else request.computed
+            found = server.make_room(request, min(seen.computed + tokens + lookahead, longest), computed)
+            if server.step.preemptions != preempted:
+                self._forget_preempted(running)
+            if not found:
+                return
+            drafts = max(0, min(seen.drafts, tokens + seen.computed - seen.tokens - unknown))
+            seen.drafts = 0
+            self._take(Taken(request, seen, tokens, drafts))
+
+    def _take(self, taken: Taken) -> None:
+        self.taken.append(taken)
+        self._budget -= taken.tokens
+        self._input -= taken.tokens + self.rules.slots
+        self._publish(taken, taken.seen.computed + taken.tokens)
+
+    def _publish(self, taken: Taken, computed: int) -> None:
+        """Let those blocks be found whose tokens are verified, as are those behind that their hash covers."""
+        if self.server.allocator.caches:
+            rules = self.rules
+            full = min(computed, taken.seen.tokens) - max(rules.kept_back - 1, 0)
+            full = min(full, taken.seen.tokens - rules.hash_lookahead)
+            if full > 0:
+                self.server.allocator.fill(taken.seq, full)
+
+    def _forget_preempted(self, before: list[Request]) -> None:
+        """Some of those who ran before were preempted: what was scheduled for them is given back."""
+        running = self.server.running
+        for request in before:
+            if request.seq not in running:
+                seen = self.seen[request]
+                seen.computed = seen.drafts = seen.placeholders = 0
+        gone = [taken for taken in self.taken if taken.seq not in running]
+        for taken in gone:
+            self.taken.remove(taken)
+            self._budget += taken.tokens
+            self._input += taken.tokens + self.rules.slots
+
+    # -- admitting ----------------------------------------------------------------------------
+
+    def _admit(self) -> None:
+        server, limits, waiting = self.server, self.limits, self.server.waiting
+        kept: list[Request] = []
+        ran = bool(self.taken)
+        pads = self.rules.most > 0 and not self.rules.by_batch
+        pads = pads and not any(taken.seen.in_prompt for taken in self.taken)
+        while waiting and self._most() > 0 and len(server.running) < limits.seats:
+            request = waiting[0]
+            match = server.match_head()
+            hits, known, most = match.tokens if match else 0, request.known_tokens, self._most()
+            left = tokens = known - hits
+            padded = pads and left == 1 and (ran or hits > 0) and hits + self.rules.most + 2 <= limits.longest
+            if padded:
+                tokens += self.rules.most
+            if tokens > most:
+                if padded or not limits.in_pieces:
+                    break
+                tokens = most
+            if not padded:
+                tokens = self._keep_back(left, tokens)
+            if tokens < 1:
+                kept.append(waiting.popleft())
+                continue
+            room = min(hits + tokens + self.rules.lookahead, limits.longest)
+            if limits.whole_prompt and not server.head_fits(known, match):
+                break
+            if limits.watermark and not (
+                (not limits.whole_prompt or server.head_leaves(known, match, limits.watermark))
+                and server.head_leaves(room, match, limits.watermark)
+            ):
+                break
+            if not server.admit_head(room, match, left if padded else tokens):
+                break
+            seen = self.seen.setdefault(request, Seen())
+            seen.tokens, seen.computed = known, hits
+            seen.drafts = seen.placeholders = seen.in_flight = 0
+            seen.in_prompt = False
+            self._take(Taken(request, seen, tokens, tokens - left if padded else 0, padded))
+        for request in reversed(kept):
+            waiting.appendleft(request)
+
+    # -- computing ----------------------------------------------------------------------------
+
+    def _compute(self, continued: int) -> None:
+        """Enter what the step computes, and what comes of it."""
+        server, taken, rules = self.server, self.taken, self.rules
+        self.proposed = rules.by_batch[len(taken)] if rules.by_batch and taken else rules.most
+        for each in taken[:continued]:
+            request = each.request
+            if request.state is State.DECODE:
+                self._set_internal(request)
+            elif request.seq in self.passed_over:
+                del self.passed_over[request.seq]
+                server.start_decode(request)
+                self._set_internal(request)
+            elif request.state is State.PREFILL:
+                server.compute(request, each.tokens)
+        self._pass_over()
+        adds: dict[int, int] = {}
+        for each in taken:
+            seen, request = each.seen, each.request
+            seen.computed += each.tokens
+            seen.in_flight += each.tokens
+            each.in_prompt = seen.in_prompt = seen.computed < seen.tokens + seen.placeholders
+            if seen.in_prompt:
+                continue
+            if self._late:
+                seen.placeholders += 1 + each.drafts
+                seen.drafts = self.proposed
+            if request.state is State.FINISHED:
+                continue
+            self._verify(each)
+            if request.state is State.DECODE:
+                adds[each.seq] = each.kept
+        self.progress.will_add(adds)
+
+    def _verify(self, taken: Taken) -> None:
+        """What comes of a sequence's drafts."""
+        seen, request = taken.seen, taken.request
+        decodes = request.state is State.DECODE
+        generated = self.progress.generated(request) if decodes else request.generated
+        proposed, accepted = self.acceptance.event(request, seen.events)
+        taken.accepted = 0 if taken.padded else min(accepted, taken.drafts, seen.valid)
+        taken.returned = taken.accepted + 1
+        taken.kept = min(taken.returned, request.output_tokens - generated)
+        seen.events += 1
+        seen.valid = min(proposed, self.proposed)
+        if self.rules.to_the_end:
+            after = request.prompt_tokens + generated + taken.kept
+            seen.valid = max(min(seen.valid, self.limits.longest - after), 0)
+
+    def _set_internal(self, request: Request) -> None:
+        surplus = self.server.allocator.surplus(request.seq, request.final_tokens)
+        if surplus > 0 or request.internal:
+            self.server.memory.set_internal(request, max(0, surplus))
+
+    def _pass_over(self) -> None:
+        """Who decodes, but was not reached, gets no token in this step."""
+        decoding = [each for each in self.taken if each.request.state is State.DECODE]
+        if len(decoding) == self.progress.size:
+            return
+        reached = {each.seq for each in decoding}
+        for request in list(self.server.running.values()):
+            if request.state is State.DECODE and request.seq not in reached:
+                self.batch.leave(request)
+                request.move(State.PREFILL)
+                self.server.memory.prefill_held += request.computed
+                self.passed_over[request.seq] = request
+
+    # -- hearing ------------------------------------------------------------------------------
+
+    def _hear(self, taken: list[Taken]) -> None:
+        """Now the engine knows what came of a step."""
+        running = self.server.running
+        for each in taken:
+            seen, request = each.seen, each.request
+            if request not in self.seen:
+                continue  # it had finished before
+            seen.in_flight -= each.tokens
+            if not each.returned:
+                continue
+            seen.tokens += each.kept
+            if each.seq in running:
+                rejected = each.drafts - each.accepted
+                seen.computed -= rejected + each.returned - each.kept
+                if self._late:
+                    seen.placeholders -= rejected + each.returned
+                self._publish(each, seen.computed - seen.in_flight)
+            if seen.tokens > request.final_tokens:
+                del self.seen[request]
