@@ -2,40 +2,14 @@
 
 import pytest
 from support.scheduled import names_in, recording
+from support.sglang_rounds import Entered, insert, memory_of, request_of
 
 import kvsim
-from kvsim.allocators.sglang.cached import SglangCached
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.schedulers.sglang_order import Orders
-from kvsim.sim.serving.request import Request
-from kvsim.sim.serving.sglang_parts import SglangMemory, WaitingList
+from kvsim.sim.serving.sglang_parts import SglangMemory
 
 FOLDER = "policies/sglang"
-SLOTS = 1 << 20
-
-
-def runs(ids):
-    """Token ids as text: consecutive ids are consecutive tokens of one stream."""
-    found = []
-    for token in ids:
-        if found and found[-1][1] + found[-1][2] == token:
-            found[-1] = (0, found[-1][1], found[-1][2] + 1)
-        else:
-            found.append((0, token, 1))
-    return found
-
-
-class Entered(WaitingList):
-    """A waiting list that knows when each came."""
-
-    def __init__(self, entries):
-        super().__init__()
-        self.entries = entries
-        for request in entries:
-            self.append(request)
-
-    def came(self, request):
-        return self.entries[request]
 
 
 def policy_of(config):
@@ -43,16 +17,6 @@ def policy_of(config):
     if config["enable_priority_scheduling"] and config["policy"] == "fcfs":
         return "priority"
     return config["policy"]
-
-
-def request_of(told, sign):
-    answer = told.get("out", [])
-    request = Request(told["id"], len(told["ids"]), len(answer) + 1)
-    request.generated = len(answer)
-    request.known_tokens += request.generated
-    request.priority = told["priority"] * sign
-    request.content = runs([*told["ids"], *answer])
-    return request
 
 
 def names():
@@ -70,14 +34,10 @@ def test_who_waits_is_sorted_as_in_sglang(name):
     sign = 1 if config["schedule_low_priority_values_first"] else -1
     told = {each["id"]: each for each in case["requests"]}
     requests = {number: request_of(each, sign) for number, each in told.items()}
-    size = config["page_size"]
-    cached = SglangCached(SLOTS, size, caches=not config["tree_disabled"])
+    cached = memory_of(config)
     memory, orders = SglangMemory(cached), None
     for round_ in case["rounds"]:
-        for ids in round_["insert"]:
-            whole = len(ids) // size
-            if cached.caches and whole:
-                cached.tree.insert(runs(ids[: whole * size]), range(whole))
+        insert(cached, round_["insert"])
         if orders is None or config["policy"] == "random":
             orders = Orders(
                 policy_of(config), lambda request: told[request.index]["max_new"], round_["random_seed"]
