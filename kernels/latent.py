@@ -27,7 +27,7 @@ from kvsim.kernels.checks import (
 )
 from kvsim.kernels.decode import LOG2_E
 from kvsim.kernels.launch import INTERPRETED, LATENT, Gpu, Launch, Tiling, gpu_of
-from kvsim.kernels.pieces import Pieces, cut_or_given
+from kvsim.kernels.pieces import Pieces, cut, cut_or_given
 
 
 def latent_attention(
@@ -126,10 +126,7 @@ def plan_latent(
     expect_between("longest", longest, 0, (homes.shape[1] if paged else cache.shape[0]) * cache.shape[1])
     expect_between("query: batch", batch, 0, 65535)
     tiling = tiling or LATENT[cache.element_size()]
-    group = min(heads, tiling.rows)
-    if heads % max(group, 1):
-        raise ValueError(f"query: heads must be up to {group} or a multiple of {group}, got {heads}")
-    blocks = heads // group if group else 1
+    blocks = blocks_of(heads, tiling, "query: heads")
     pieces, launches = cut_or_given(
         pieces, lengths, longest=longest, kv_heads=blocks, tokens=tokens, window=None, splits=splits,
         tiling=tiling, gpu=gpu,
@@ -145,12 +142,32 @@ def plan_latent(
         "value_scale": cache_scale,
         "row": width,
         "kv_heads": blocks,
-        "GROUP": group,
+        "GROUP": heads // blocks,
         "HEAD_DIM": latent,
         "BLOCK_SIZE": cache.shape[1],
         "ROPE": width - latent,
     }
     return [*launches, *attending(arguments, None, pieces, tiling)]
+
+
+def blocks_of(heads: int, tiling: Tiling, name: str = "heads") -> int:
+    """How many programs side by side read the same rows; raises ValueError unless heads fill whole blocks."""
+    group = min(heads, tiling.rows)
+    if heads % max(group, 1):
+        raise ValueError(f"{name} must be up to {group} or a multiple of {group}, got {heads}")
+    return heads // group if group else 1
+
+
+def cut_latents(
+    lengths: torch.Tensor, *, heads: int, longest: int, element_bytes: int = 2, tokens: int | None = None
+) -> Pieces:
+    """What `pieces.cut` does, for `latent_attention` of so many query heads over elements of so many bytes.
+
+    Raises TypeError or ValueError, which name the argument.
+    """
+    tiling = LATENT[element_bytes]
+    blocks = blocks_of(heads, tiling)
+    return cut(lengths, longest=longest, kv_heads=blocks, head_dim=512, tokens=tokens, tiling=tiling)
 
 
 def expect_power_of_2(name: str, value: int, low: int, high: int) -> None:

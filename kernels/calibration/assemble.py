@@ -37,10 +37,10 @@ def profile_of(planned: Plan, journal: Journal, name: str | None = None) -> dict
 
     device, sheet = planned.device, planned.sheet
     measured, refused = sifted(planned, journal)
-    expect_complete(planned, journal, refused)
+    lacking = expect_complete(planned, journal, refused)
     parts = {}
     for part in dict.fromkeys(point.part for point in planned.points):
-        if part in NO_PARTS:
+        if part in NO_PARTS or part in lacking:
             continue
         some = [one for one in measured if one.point.part == part]
         found = fit_part(
@@ -109,6 +109,7 @@ def constants_of(part: str, device: Device) -> dict[str, Any]:
     """What form.py needs to compute the work of a part: how the kernels are launched on this device."""
     from kvsim.kernels.launch import (
         DECODE,
+        LATENT,
         LEAST_SHARE_TOKENS,
         Gpu,
         prefill_tiling,
@@ -120,6 +121,14 @@ def constants_of(part: str, device: Device) -> dict[str, Any]:
             "shares": {str(head): DECODE[head, 2].at_once(gpu) for head in heads},
             "least_piece_tokens": LEAST_SHARE_TOKENS,
             "tile_tokens": {str(head): DECODE[head, 2].tile for head in heads},
+        }
+    if part == "latent":
+        sizes = {str(size): tiling for size, tiling in LATENT.items()}
+        return {
+            "rows": {size: tiling.rows for size, tiling in sizes.items()},
+            "shares": {size: tiling.at_once(gpu) for size, tiling in sizes.items()},
+            "least_piece_tokens": LEAST_SHARE_TOKENS,
+            "tile_tokens": {size: tiling.tile for size, tiling in sizes.items()},
         }
     if part == "prefill":
         tilings = {head: prefill_tiling(head, 2, gpu) for head in heads}

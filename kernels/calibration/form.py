@@ -15,22 +15,19 @@ kernel merges the pieces of decode attention, which takes `merge`; else 0.
                     But where sequences * kv_heads <= shares and longest < 2 * least_piece_tokens
                         work   = longest / tile, rounded up;  merged = 0
                     (least_piece_tokens is a tile where that is more.)
-                    The kernel before it cut all contexts into pieces of one length, together about as many as
-                    the constant `pieces`, but none shorter than `least_piece_tokens` (or a tile):
-                        work   = max(piece, rounded * kv_heads / at_once) / tile * weight
-                        cuts   = min(round(longest * pieces / (sum * kv_heads)),       (half to even)
-                                     floor(longest / least_piece_tokens)), at least 1
-                        piece  = longest / cuts, rounded up to whole tiles; longest where cuts = 1
-                        merged = 1 where cuts > 1
-                    Earlier kernels aimed at `programs` programs, each context cut alone; so do profiles
-                    that have this constant instead:
+                    Other kernels aim at `programs` programs, a constant instead of `shares`, and cut each
+                    context alone:
+                        work   = max(piece, rounded * kv_heads / at_once) / tile
                         most   = max(round(programs / (sequences * kv_heads)), 1)
                         piece  = longest / max(min(most, floor(longest / least_piece_tokens)), 1)
                     `at_once` programs run at the same time; constant, `programs` where it is not there.
                     `rounded` is the sum of the contexts, each rounded up to whole tiles: where only their
-                    sum is known, sum + sequences * tile / 2, at least a tile each. `weight` is how long a
-                    tile takes beside one of the base's head size: constant `tile_weight` by head size, 1
-                    where it is not there
+                    sum is known, sum + sequences * tile / 2, at least a tile each
+    latent   bytes  sum of contexts * width * element_bytes: a row of `width` numbers a token, which is
+                    key and value of all query heads
+             work   as in decode, where blocks of query heads take the place of KV heads. The constants `rows`
+                    (query heads of a block at most), `shares` and `tile_tokens` go by element_bytes
+                        blocks = heads / min(heads, rows), rounded up
     prefill  bytes  queries and outputs, and each key and value once:
                     2 * head_dim * (2 * tokens * kv_heads * group + kv_heads * context * element_bytes)
                     context = sequences * (pairs / tokens + (chunk - 1) / 2): prefixes and chunks
@@ -80,6 +77,9 @@ NORMS = (1, 1.5, 2, 3, 4, "max")
 
 MERGED = "merged"
 """Of a place: 1 where pieces are merged. No table goes along it."""
+
+LEAST_HEADS = 16
+"""Query heads of a program that reads latents: fewer take as long, as a matrix instruction has 16 rows."""
 
 
 def pnorm(p: object, a: float, b: float) -> float:
@@ -146,9 +146,9 @@ def padded_head(head_dim: int) -> str:
     return str(min(max(1 << (head_dim - 1).bit_length(), 32), 256))
 
 
-def by_head_dim(sizes: Mapping[str, Any], head_dim: int, default: Any = None) -> Any:  # noqa: ANN401
-    """A constant by head size; the default where there is none."""
-    return sizes.get(padded_head(head_dim), default)
+def by_head_dim(sizes: Mapping[str, Any], head_dim: int) -> Any:  # noqa: ANN401
+    """A constant by head size."""
+    return sizes[padded_head(head_dim)]
 
 
 def decode_features(
@@ -166,30 +166,45 @@ def decode_features(
     tile = by_head_dim(constants["tile_tokens"], head_dim)
     if rounded is None:
         rounded = max(total + sequences * tile / 2, sequences * tile)
-    moved, merged = 2 * total * kv_heads * head_dim * element_bytes, 0
+    moved = 2 * total * kv_heads * head_dim * element_bytes
     if "shares" in constants:
         programs, least = by_head_dim(constants["shares"], head_dim), constants["least_piece_tokens"]
-        if sequences * kv_heads <= programs and longest < 2 * least:
-            return moved, max(ceil(longest / tile), 1), 0
-        shares = max(min(programs // kv_heads, max(ceil(total / max(least, tile)), sequences)), 1)
-        return moved, ceil(rounded / tile / shares), int(shares > 1)
-    if "pieces" in constants:
-        piece = even_piece(constants, longest, total * kv_heads, tile)
-        merged = int(piece < longest)
-    else:
-        most = max(round(constants["programs"] / (sequences * kv_heads)), 1)
-        piece = longest / max(min(most, longest // constants["least_piece_tokens"]), 1)
+        spread = sequences, total, longest, rounded
+        return moved, *in_shares(spread, programs=programs, kv_heads=kv_heads, tile=tile, least=least)
+    most = max(round(constants["programs"] / (sequences * kv_heads)), 1)
+    piece = longest / max(min(most, longest // constants["least_piece_tokens"]), 1)
     at_once = constants["at_once"] if "at_once" in constants else constants["programs"]
-    work = max(piece, rounded * kv_heads / at_once) / tile
-    work *= by_head_dim(constants.get("tile_weight", {}), head_dim, 1.0)
-    return moved, work, merged
+    return moved, max(piece, rounded * kv_heads / at_once) / tile, 0
 
 
-def even_piece(constants: Mapping[str, Any], longest: float, token_heads: float, tile: int) -> float:
-    """Tokens of the longest program's piece, where all contexts are cut into pieces of one length."""
-    most = longest // max(constants["least_piece_tokens"], tile)
-    cuts = min(round(longest * constants["pieces"] / max(token_heads, 1)), most)
-    return -(-longest // (cuts * tile)) * tile if cuts > 1 else longest
+def in_shares(
+    spread: tuple[int, float, float, float], *, programs: int, kv_heads: int, tile: int, least: int
+) -> tuple[int, int]:
+    """(tiles of the longest program, whether parts are merged), where all tiles are shared out evenly.
+
+    `spread`: sequences, the sum of their contexts, the longest, and the sum in whole tiles.
+    """
+    sequences, total, longest, rounded = spread
+    if sequences * kv_heads <= programs and longest < 2 * least:
+        return max(ceil(longest / tile), 1), 0
+    shares = max(min(programs // kv_heads, max(ceil(total / max(least, tile)), sequences)), 1)
+    return ceil(rounded / tile / shares), int(shares > 1)
+
+
+def latent_features(
+    constants: Mapping[str, Any],
+    *,
+    spread: tuple[int, float, float, float],
+    heads: int,
+    width: int,
+    element_bytes: int,
+) -> tuple[float, int, int]:
+    """(bytes, work, merged) of decode attention over latents; `spread` as in `in_shares`."""
+    size = str(element_bytes)
+    rows, programs, tile = (constants[name][size] for name in ("rows", "shares", "tile_tokens"))
+    blocks, least = ceil(heads / min(heads, rows)), constants["least_piece_tokens"]
+    found = in_shares(spread, programs=programs, kv_heads=blocks, tile=tile, least=least)
+    return spread[1] * width * element_bytes, *found
 
 
 def prefill_features(

@@ -9,11 +9,12 @@ the tiles of products.
 The largest ones fill the memory as far as an engine could fill it, with a model whose tokens take 32 KiB.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import product
 from math import sqrt
 
 from kvsim.kernels.calibration.device import Device
+from kvsim.kernels.calibration.form import LEAST_HEADS
 from kvsim.kernels.calibration.points import BYTES, MAIN, PREFIX_OFFSET, Point
 from kvsim.kernels.calibration.sizes import FULL, QUICK, TOY, Sizes
 
@@ -30,9 +31,10 @@ def points(device: Device, quick: bool) -> list[Point]:
     """Everything that is measured on a device, part after part."""
     sizes = TOY if device.rehearsal else QUICK if quick else FULL
     made = [
-        *ceilings(device), *launch(), *decode(sizes, device), *prefill(sizes), *products("product", sizes),
-        *products("lm_head", sizes), *sampling(sizes), *elementwise(sizes), *kv_write(sizes),
-        *block_copy(sizes), *host_copies(sizes), *all_reduce(sizes, device.count), *composed(sizes),
+        *ceilings(device), *launch(), *decode(sizes, device), *latents(sizes, device), *prefill(sizes),
+        *products("product", sizes), *products("lm_head", sizes), *sampling(sizes), *elementwise(sizes),
+        *kv_write(sizes), *block_copy(sizes), *host_copies(sizes), *all_reduce(sizes, device.count),
+        *composed(sizes),
     ]  # fmt: skip
     unique: dict[str, Point] = {}
     for point in made:
@@ -70,7 +72,6 @@ def launch() -> list[Point]:
 
 def decode(sizes: Sizes, device: Device) -> list[Point]:
     """Sequences x KV heads by context; skewed batches; block sizes, groups, head sizes, 8-bit keys."""
-    most_tokens = int(0.9 * device.memory_bytes / LEAST_BYTES_OF_A_TOKEN)
     base = {"group": sizes.group, "head_dim": sizes.head_dim, "element_bytes": 2, "block_size": 16}
 
     def batch(programs: int, context: int, skew: str = "even", **other: int) -> dict:
@@ -78,9 +79,6 @@ def decode(sizes: Sizes, device: Device) -> list[Point]:
         return base | {
             "batch": max(1, programs // kv_heads), "context": context, "skew": skew, "kv_heads": kv_heads,
         } | other  # fmt: skip
-
-    def fits(x: Mapping[str, int]) -> bool:
-        return x["batch"] * x["context"] <= most_tokens
 
     found = []
     for programs, context in product(sizes.decode_programs, sizes.decode_contexts):
@@ -104,7 +102,36 @@ def decode(sizes: Sizes, device: Device) -> list[Point]:
         found.append(Point("decode", batch(whole, context), "held_out"))
     for programs, context, skew, other in sizes.decode_held_out:
         found.append(Point("decode", batch(programs, context, skew, **other), "held_out"))
-    return [point for point in found if fits(point.x)]
+    return fitting(found, device)
+
+
+def fitting(found: Iterable[Point], device: Device) -> list[Point]:
+    """The points of decode attention whose contexts fit the memory."""
+    most_tokens = int(0.9 * device.memory_bytes / LEAST_BYTES_OF_A_TOKEN)
+    return [point for point in found if point.x["batch"] * point.x["context"] <= most_tokens]
+
+
+def latents(sizes: Sizes, device: Device) -> list[Point]:
+    """Query heads by sequences by context, over latents; skewed batches; block sizes, 8-bit latents."""
+    latent, rope = sizes.latent_size
+    base = {"latent": latent, "rope": rope, "element_bytes": 2, "block_size": 64}
+
+    def batch(heads: int, sequences: int, context: int, skew: str = "even", **other: int) -> dict:
+        return base | {"batch": sequences, "context": context, "skew": skew, "heads": heads} | other
+
+    found = []
+    for heads, sequences, context in product(*sizes.latent):
+        cell = {"heads": max(heads, LEAST_HEADS), "sequences": sequences, "context_tokens": context}
+        found.append(Point("latent", batch(heads, sequences, context), "grid", MAIN, cell))
+    found += [Point("latent", batch(*some), "shape") for some in sizes.latent_skewed]
+    for axis, values in sizes.latent_factors.items():
+        if axis == "element_bytes" and device.capability < (8, 9):
+            continue
+        others = [value for value in values if value != base[axis]]
+        for value, some in product(others, sizes.latent_factor_bases):
+            found.append(Point("latent", batch(*some, **{axis: value}), "grid", axis, {axis: value}))
+    found += [Point("latent", batch(*some), "held_out") for some in sizes.latent_held_out]
+    return fitting(found, device)
 
 
 def prefill(sizes: Sizes) -> list[Point]:

@@ -15,6 +15,7 @@ from kvsim.kernels.calibration.points import BYTES, Arguments, Point, lengths_of
 from kvsim.kernels.calibration.room import Room
 from kvsim.kernels.copy import copy_blocks
 from kvsim.kernels.decode import decode_attention
+from kvsim.kernels.latent import cut_latents, latent_attention
 from kvsim.kernels.pieces import cut
 from kvsim.kernels.prefill import prefill_attention
 from kvsim.kernels.swap import gather_blocks, scatter_blocks
@@ -65,6 +66,30 @@ def decode(room: Room, x: Arguments) -> list[Call]:
         )
 
     return [one(*buffers[i % len(buffers)]) for i in range(count)]
+
+
+def latent(room: Room, x: Arguments) -> list[Call]:
+    """One token of each sequence over its blocks of latents."""
+    lengths, width, narrow = lengths_of(x), x["latent"] + x["rope"], x["element_bytes"] == 1
+    table, blocks = block_tables(room, lengths, x["block_size"])
+    on_device, longest = room.integers(lengths), max(lengths)
+    pieces = cut_latents(
+        on_device, heads=x["heads"], element_bytes=x["element_bytes"], longest=longest, tokens=sum(lengths)
+    )
+    query = room.normal(len(lengths), x["heads"], width)
+    out = query.new_empty((*query.shape[:2], x["latent"]))
+    count = room.launches(*useful(Point("latent", x)))
+    buffers = [room.cut(blocks, x["block_size"], width) for _ in range(2 if narrow else count)]
+    if narrow:
+        buffers = [cache.to(torch.float8_e4m3fn) for cache in buffers]
+
+    def one(cache: torch.Tensor) -> Call:
+        return lambda: latent_attention(
+            query, cache, on_device, latent=x["latent"], scale=width**-0.5, longest=longest,
+            block_table=table, out=out, pieces=pieces,
+        )  # fmt: skip
+
+    return [one(buffers[i % len(buffers)]) for i in range(count)]
 
 
 def prefill(room: Room, x: Arguments) -> list[Call]:
@@ -212,6 +237,7 @@ def eager(room: Room) -> list[Call]:
 PARTS: Mapping[str, Callable[[Room, Any], list[Call]]] = {
     "ceilings": ceilings,
     "decode": decode,
+    "latent": latent,
     "prefill": prefill,
     "product": product,
     "lm_head": product,

@@ -83,6 +83,8 @@ def left_out(planned: Plan) -> dict[str, str]:
             for part in dict.fromkeys(more):
                 counted = f"{more.count(part)} points that {why}"
                 found[part] = f"{found[part]}, {counted}" if part in found else counted
+    if not any(point.part == "latent" for point in planned.points):
+        found["latent"] = "few models have latents: the full grid measures them"
     if not any(point.part == "all_reduce" for point in planned.points):
         found["all_reduce"] = "it takes two GPUs"
     return found

@@ -20,7 +20,7 @@ TURNS = 11
 SECONDS_OF_A_POINT = 0.15
 """Beside the launches: making tensors, capturing graphs."""
 
-SECONDS_OF_A_VARIANT: Mapping[str, float] = {"decode": 2.5, "prefill": 3.5}
+SECONDS_OF_A_VARIANT: Mapping[str, float] = {"decode": 2.5, "latent": 2.5, "prefill": 3.5}
 """Compiling a kernel anew; 0.5 for all others."""
 
 
@@ -106,6 +106,8 @@ def variants_of(point: Point) -> Iterable[tuple[object, ...]]:
         return [variant for one, _ in components(x) for variant in variants_of(one)]
     if point.part in {"decode", "prefill"}:
         return [(point.part, *(x[name] for name in ("group", "head_dim", "element_bytes", "block_size")))]
+    if point.part == "latent":  # query heads beyond a program's are more programs
+        return [(point.part, min(x["heads"], 32), x["element_bytes"], x["block_size"])]
     if point.part == "elementwise":  # rows of the next power of two
         return [(point.part, x["op"], x["width"].bit_length())]
     return [(point.part,)] if point.part in {"kv_write", "block_copy"} else []

@@ -117,10 +117,9 @@ def features(point: Point, constants: Mapping[str, Any]) -> Features:
 
 def _features(point: Point, constants: Mapping[str, Any]) -> Features:
     x = point.x
-    if point.part == "decode":
-        return _decode(x, constants)
-    if point.part == "prefill":
-        return _prefill(x, constants)
+    attention = {"decode": _decode, "latent": _latent, "prefill": _prefill}
+    if point.part in attention:
+        return attention[point.part](x, constants)
     if point.part in {"product", "lm_head"}:
         place = {name: x[name] for name in ("tokens", "inputs", "outputs")}
         return *form.product_features(constants, **place), place
@@ -149,9 +148,22 @@ def _decode(x: Arguments, constants: Mapping[str, Any]) -> Features:
     )
     place = {"sequence_heads": len(lengths) * x["kv_heads"], "context_tokens": sum(lengths) / len(lengths)}
     place |= {name: x[name] for name in ("block_size", "group", "head_dim", "element_bytes")}
-    if "programs" not in constants:
+    if "shares" in constants:
         place[form.MERGED] = merged
     return moved, work, place
+
+
+def _latent(x: Arguments, constants: Mapping[str, Any]) -> Features:
+    lengths, width = lengths_of(x), x["latent"] + x["rope"]
+    tile = constants["tile_tokens"][str(x["element_bytes"])]
+    rounded = sum(-(-length // tile) * tile for length in lengths)
+    moved, work, merged = form.latent_features(
+        constants, spread=(len(lengths), sum(lengths), max(lengths), rounded), heads=x["heads"], width=width,
+        element_bytes=x["element_bytes"],
+    )  # fmt: skip
+    place = {"sequences": len(lengths), "context_tokens": sum(lengths) / len(lengths), form.MERGED: merged}
+    place |= {"heads": max(x["heads"], form.LEAST_HEADS), "width": width}
+    return moved, work, place | {name: x[name] for name in ("block_size", "element_bytes")}
 
 
 def pairs_of(chunk: int, prefix: int) -> int:
@@ -195,6 +207,9 @@ def useful(point: Point) -> tuple[float, float]:
     x, moved, flops = point.x, 0.0, 0.0
     if point.part == "decode":
         moved = 2 * sum(lengths_of(x)) * x["kv_heads"] * x["head_dim"] * x["element_bytes"]
+    elif point.part == "latent":
+        tokens, width = sum(lengths_of(x)), x["latent"] + x["rope"]
+        moved, flops = tokens * width * x["element_bytes"], 2 * tokens * x["heads"] * (width + x["latent"])
     elif point.part == "prefill":
         pairs = x["sequences"] * pairs_of(x["chunk"], x["prefix"])
         flops = 4 * x["kv_heads"] * x["group"] * x["head_dim"] * pairs

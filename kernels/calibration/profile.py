@@ -53,6 +53,8 @@ Parts and their axes (values are numbers, mostly whole):
 
     decode       sequence_heads (sequences x KV heads), context_tokens (mean of the sequences), block_size
                  (tokens), group (query heads a KV head), head_dim, element_bytes (of a key)
+    latent       heads (query heads, 16 at least), sequences, context_tokens, width (numbers of a row: latent
+                 and position), block_size, element_bytes; absent from quick profiles
     prefill      tokens (of all chunks), prefix_tokens (mean of what is cached before each), block_size,
                  group, head_dim
     product      tokens, inputs, outputs: [tokens, inputs] times weights [inputs, outputs], 16-bit
@@ -77,7 +79,8 @@ How they make a step of n tokens (prompts and decoding), m rows with logits, on 
                          + 2 all_reduce(n * hidden * 2))
              + norm + lm_head(m) + sampling(m) + layers * block_copy + swaps
 
-and without graphs at least `launches * eager_s`. A part that has nothing to do costs nothing.
+and without graphs at least `launches * eager_s`. A part that has nothing to do costs nothing. In models with
+latents (MLA) `latent` takes the place of decode.
 """
 
 import json

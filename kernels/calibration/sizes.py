@@ -24,6 +24,14 @@ class Sizes:
         Axis -> values of a table of its own, measured at `decode_factor_bases`.
     decode_held_out : sequence
         (sequences x KV heads, mean context, skew, what differs from the base).
+    latent : tuple of three axes
+        Of decode attention over latents: query heads, sequences, tokens of each.
+    latent_size : tuple of int
+        Numbers of a row that are its value too, and those of its position.
+    latent_skewed, latent_held_out : sequence
+        (query heads, sequences, mean context, skew).
+    latent_factors, latent_factor_bases
+        As of decode; the bases are (query heads, sequences, mean context).
     prefill_chunks, prefill_held_out : sequence
         (sequences, chunk, prefix).
     product, lm_head : sequence of three axes
@@ -48,6 +56,12 @@ class Sizes:
     decode_factors: Mapping[str, Numbers]
     decode_factor_bases: Sequence[tuple[int, int]]
     decode_held_out: Sequence[tuple[int, int, str, Mapping[str, int]]]
+    latent: tuple[Numbers, Numbers, Numbers]
+    latent_size: tuple[int, int]
+    latent_skewed: Sequence[tuple[int, int, int, str]]
+    latent_factors: Mapping[str, Numbers]
+    latent_factor_bases: Sequence[tuple[int, int, int]]
+    latent_held_out: Sequence[tuple[int, int, int, str]]
     prefill_tokens: Numbers
     prefill_prefixes: Numbers
     prefill_chunks: Sequence[tuple[int, int, int]]
@@ -115,6 +129,18 @@ FULL = Sizes(
         (256, 3000, "even", {"block_size": 32}), (128, 3000, "even", {"kv_heads": 2, "group": 8}),
         (512, 700, "lognormal", {"head_dim": 64}), (2048, 800, "even", {"kv_heads": 32, "group": 1}),
     ),
+    latent=((16, 32, 128), (1, 16, 64, 256), (1, 511, 512, 4064, 32_736, 131_040)),
+    latent_size=(512, 64),  # DeepSeek, Kimi
+    latent_skewed=(
+        (16, 64, 2016, "lognormal"), (16, 64, 2016, "one_long"), (128, 48, 3000, "bimodal"),
+        (128, 20, 4064, "one_long"),
+    ),
+    latent_factors={"block_size": (16, 64), "element_bytes": (1, 2)},
+    latent_factor_bases=((16, 64, 992), (16, 64, 8160)),
+    latent_held_out=(
+        (64, 40, 3000, "even"), (64, 128, 1500, "lognormal"), (16, 100, 2500, "even"), (128, 30, 700, "even"),
+        (128, 64, 6000, "lognormal"), (32, 200, 1000, "bimodal"), (16, 4, 20_000, "even"),
+    ),
     prefill_tokens=(1, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384),
     prefill_prefixes=(0, 512, 2048, 8192, 32_768, 131_072),
     prefill_chunks=((4, 512, 3584), (16, 128, 3968), (8, 256, 0), (32, 64, 1000)),
@@ -170,6 +196,12 @@ QUICK = Sizes(
     decode_factors={"block_size": (16, 256), "group": (1, 8)},
     decode_factor_bases=((512, 992),),
     decode_held_out=((256, 4000, "lognormal", {}), (1024, 1500, "bimodal", {})),
+    latent=((), (), ()),  # of few models
+    latent_size=(512, 64),
+    latent_skewed=(),
+    latent_factors={},
+    latent_factor_bases=(),
+    latent_held_out=(),
     prefill_tokens=(1, 64, 512, 2048, 8192),
     prefill_prefixes=(0, 2048, 32_768),
     prefill_chunks=((16, 128, 3968),),
@@ -209,6 +241,12 @@ TOY = Sizes(
     decode_factors={"block_size": (16, 32), "head_dim": (32, 64)},
     decode_factor_bases=((2, 16),),
     decode_held_out=((4, 100, "lognormal", {}),),
+    latent=((4,), (1, 2), (16, 320)),
+    latent_size=(32, 16),
+    latent_skewed=((4, 2, 100, "one_long"),),
+    latent_factors={"block_size": (16, 64)},
+    latent_factor_bases=((4, 2, 16),),
+    latent_held_out=((4, 2, 60, "lognormal"),),
     prefill_tokens=(8, 48),
     prefill_prefixes=(0, 40),
     prefill_chunks=((2, 8, 20),),

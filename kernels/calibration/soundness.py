@@ -1,8 +1,8 @@
 """Whether enough was measured for a profile, and what speaks against one that was made.
 
 A part is there when at most a tenth of its points that fit the device failed or were refused; a profile needs
-all of its parts but those that no step depends on. What is wrong with a whole profile are its faults: it is
-written, but a run prefers one without.
+all of its parts but those that most steps do without. What is wrong with a whole profile are its faults: it
+is written, but a run prefers one without.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,8 +13,9 @@ from kvsim.kernels.calibration.errors import IncompleteError
 from kvsim.kernels.calibration.journal import Journal
 from kvsim.kernels.calibration.plan import Plan
 
-OPTIONAL = ("all_reduce", "to_host", "to_gpu")
-"""Parts that steps can do without: nothing is reduced on one GPU, and engines that recompute swap nothing."""
+OPTIONAL = ("latent", "all_reduce", "to_host", "to_gpu")
+"""Parts that steps can do without: few models have latents, nothing is reduced on one GPU, and engines that
+recompute swap nothing."""
 
 MISSING_SHARE = 0.1
 COMPOSED_ERROR = 0.05
@@ -24,21 +25,26 @@ FAULTY_EXIT_CODE, DISTURBED_EXIT_CODE = 3, 4
 """Of a calibration that ended with a profile and faults; the second where the card changed meanwhile."""
 
 
-def expect_complete(planned: Plan, journal: Journal, refused: Sequence[Mapping[str, Any]]) -> None:
-    """Raise IncompleteError where a part lacks too much of what fits the device."""
+def expect_complete(planned: Plan, journal: Journal, refused: Sequence[Mapping[str, Any]]) -> set[str]:
+    """Raise IncompleteError where a part lacks too much of what fits the device.
+
+    Returns those of the optional parts that do: they are left out.
+    """
     fits = [point for point in planned.points if journal.samples[point.key].fits]
+    lacking = set()
     for part in dict.fromkeys(point.part for point in planned.points):
-        if part in OPTIONAL:
-            continue
         wanted = sum(point.part == part for point in fits)
         reasons = [one["reason"] for one in refused if one["part"] == part and one["fits"]]
         most = 0 if part in {"ceilings", "launch"} else MISSING_SHARE * wanted
-        if wanted == 0 or len(reasons) > most:
+        if part in OPTIONAL and len(reasons) > most:
+            lacking.add(part)
+        elif part not in OPTIONAL and (wanted == 0 or len(reasons) > most):
             why = f", the first: {reasons[0]}" if reasons else ", as none fits the memory"
             raise IncompleteError(
                 f"no profile without the part {part}: {len(reasons) or 'all'} of its {wanted} points are "
                 f"missing{why}. What was measured is kept: the same command tries the others again"
             )
+    return lacking
 
 
 def faults_of(profile: Mapping[str, Any]) -> list[str]:

@@ -25,6 +25,7 @@ PARTS = {
     "ceilings": "ceilings",
     "launch": "launches",
     "decode": "decode attention",
+    "latent": "decode over latents",
     "prefill": "prefill attention",
     "product": "matrix products",
     "lm_head": "output matrix",

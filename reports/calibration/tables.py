@@ -58,9 +58,9 @@ _HOW = (
 
 def _how(fit: Fit) -> str:
     """How to read the table of forms."""
-    merging = [each.form["merge_s"] for each in fit.parts if each.form.get("merge_s")]
-    more = [f" Merging the pieces of contexts that are cut takes {duration(each)} more." for each in merging]
-    return _HOW + "".join(more)
+    merging = [each for each in fit.parts if each.form.get("merge_s")]
+    more = [f"{duration(each.form['merge_s'])} more in {each.title}" for each in merging]
+    return _HOW + (f" Merging the pieces of contexts that are cut takes {', '.join(more)}." if more else "")
 
 
 def headline(fit: Fit) -> str:
@@ -153,7 +153,8 @@ def _work(part: Fitted) -> str:
     per_second = part.form["work_per_s"]
     if not per_second:
         return "-"
-    return f"{duration(1 / per_second)}/tile" if part.name == "decode" else rate(per_second, "FLOP/s")
+    in_tiles = part.name in {"decode", "latent"}
+    return f"{duration(1 / per_second)}/tile" if in_tiles else rate(per_second, "FLOP/s")
 
 
 def errors_table(fit: Fit) -> Table:

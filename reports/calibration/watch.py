@@ -25,6 +25,8 @@ Values = tuple[float, float] | tuple[str, ...]
 _SIZES = {
     "decode": (("batch", "batch"), ("context", "context"), ("block_size", "blocks of"),
                ("head_dim", "heads of")),
+    "latent": (("heads", "query heads"), ("batch", "batch"), ("context", "context"),
+               ("block_size", "blocks of")),
     "prefill": (("sequences", "prompts"), ("chunk", "tokens"), ("prefix", "after"), ("head_dim", "heads of")),
     "product": (("tokens", "tokens"), ("inputs", "inputs"), ("outputs", "outputs")),
     "lm_head": (("tokens", "rows"), ("inputs", "inputs"), ("outputs", "words")),

@@ -27,12 +27,19 @@ from kvsim.reports.figures.style import Look, Style
 Line = tuple[str, Sequence[Timed]]
 """What sets a line apart from the others of its panel, and its points."""
 
-ALONG = {"decode": "context_tokens", "prefill": "tokens", "product": "tokens", "lm_head": "tokens"}
+ALONG = {
+    "decode": "context_tokens",
+    "latent": "context_tokens",
+    "prefill": "tokens",
+    "product": "tokens",
+    "lm_head": "tokens",
+}
 """The axis to the right; that of all others is bytes."""
 
 AXES = {"context_tokens": "tokens of context", "tokens": "tokens", "bytes": "bytes"}
 APART = {
     "decode": "sequences x KV heads",
+    "latent": "sequences x query heads",
     "prefill": "tokens before",
     "product": "weights",
     "lm_head": "weights",

@@ -14,6 +14,7 @@ PARTS = ("decode", "prefill", "product", "sampling", "elementwise", "kv_write", 
 
 AXES: dict[str, tuple[str, ...]] = {
     "decode": ("sequence_heads", "context_tokens", "block_size", "group", "head_dim", "element_bytes"),
+    "latent": ("heads", "sequences", "context_tokens", "width", "block_size", "element_bytes"),
     "prefill": ("tokens", "prefix_tokens", "sequences", "block_size", "group", "head_dim", "element_bytes"),
     "product": ("tokens", "inputs", "outputs"),
     "lm_head": ("tokens", "inputs", "outputs"),

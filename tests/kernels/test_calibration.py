@@ -188,6 +188,20 @@ def test_a_few_points_that_fail_are_left_out_with_their_reason(quick, tmp_path):
     ]
 
 
+def test_a_part_that_most_steps_do_without_is_left_out_where_too_much_of_it_fails():
+    """All latents, and every second copy to the GPU: the profile has neither, and tells why."""
+
+    class Flawed(SyntheticGpu):
+        def sample(self, point):
+            fails = point.part == "latent" or (point.part == "to_gpu" and point.x["bytes"] > 2**18)
+            return DEAD if fails else super().sample(point)
+
+    full = Plan(H200, False, tuple(points(H200, False)))
+    found = fixed(full, Flawed())
+    assert set(full.parts) - {"ceilings", "launch", "composed"} - set(found["parts"]) == {"latent", "to_gpu"}
+    assert {one["part"] for one in found["refused"]} == {"latent", "to_gpu"}
+
+
 def test_what_does_not_fit_the_memory_is_no_failure(quick):
     """A third of the decode points: a GPU that others use."""
 
@@ -431,8 +445,8 @@ def test_rehearsal_from_end_to_end(tmp_path):
     profile = json.loads(out.read_text(encoding="utf-8"))
     assert (profile["kind"], profile["gpu"], profile["device"]["name"]) == ("rehearsal", None, "CPU")
     assert set(profile["parts"]) == {
-        "decode", "prefill", "product", "lm_head", "sampling", "elementwise", "kv_write", "block_copy",
-        "to_host", "to_gpu",
+        "decode", "latent", "prefill", "product", "lm_head", "sampling", "elementwise", "kv_write",
+        "block_copy", "to_host", "to_gpu",
     }  # fmt: skip
     assert profile["refused"] == []
     assert len(profile["composed"]["points"]) == 3
@@ -463,6 +477,22 @@ def test_every_launch_has_other_keys(room, monkeypatch):
     for call in launches.decode(room, x | {"block_size": 16}):
         call()
     assert len(set(seen)) == 4
+
+
+@pytest.mark.parametrize("element_bytes", [1, 2])
+def test_every_launch_over_latents_has_others_and_is_shared_out_once(room, monkeypatch, element_bytes):
+    """8-bit ones are made, so that two take turns."""
+    seen = []
+    monkeypatch.setattr(room, "launches", lambda *_: 4)
+    monkeypatch.setattr(
+        launches, "latent_attention",
+        lambda query, cache, *_, pieces, **__: seen.append((cache.data_ptr(), cache.dtype.itemsize, pieces)),
+    )  # fmt: skip
+    x = {"batch": 3, "context": 300, "heads": 4, "latent": 32, "rope": 16, "block_size": 16}
+    for call in launches.latent(room, x | {"element_bytes": element_bytes}):
+        call()
+    addresses, sizes, pieces = (set(column) for column in zip(*seen, strict=True))
+    assert (len(addresses), sizes, len(pieces)) == (2 if element_bytes == 1 else 4, {element_bytes}, 1)
 
 
 def test_block_tables_are_shuffled_and_no_block_is_shared(room):

@@ -30,7 +30,7 @@ from kvsim.kernels.calibration.timing import (
     refusal,
     spread,
 )
-from kvsim.kernels.launch import DECODE
+from kvsim.kernels.launch import DECODE, LATENT
 from kvsim.sim.models.catalog import gpu_named
 
 pytestmark = pytest.mark.slow
@@ -153,21 +153,7 @@ def test_decode_in_shares_by_hand():
         assert max(programs) == work
 
 
-def test_decode_in_pieces_of_one_length_by_hand():
-    """528 pieces over all contexts, none below 256 tokens."""
-    constants = {"pieces": 528, "at_once": 396, "least_piece_tokens": 256, "tile_tokens": {"128": 64}}
-    assert decode_work(constants, [4096] * 64) == (64 * 4096 * 8 / 396 / 64, 0)  # 528 / 512: not cut
-    assert decode_work(constants, [1024] * 2) == (256 / 64, 1)
-    assert decode_work(constants, [1023] * 2) == (384 / 64, 1)  # 3 pieces of 341, in whole tiles
-    assert decode_work(constants, [511] * 2) == (511 / 64, 0)
-    assert decode_work(constants, [512] * 2) == (256 / 64, 1)
-    # One of 40,000 beside 63 of 400: of 65,200 tokens in 8 heads, 528 pieces have 988; it gets 40 of 1,024.
-    one_long = [40_000] + [400] * 63
-    assert decode_work(constants, one_long) == ((40_000 + 63 * 448) * 8 / 396 / 64, 1)
-    assert decode_work(constants | {"at_once": 8 * 396}, one_long) == (1024 / 64, 1)
-
-
-def test_decode_of_earlier_kernels_by_hand():
+def test_decode_of_kernels_that_cut_each_context_alone_by_hand():
     """64 sequences of 8 heads on 528 programs: one piece each; 2 sequences: 33 pieces, but none below 256."""
     constants = {"programs": 528, "least_piece_tokens": 256, "tile_tokens": {"128": 64}}
     shape = {"kv_heads": 8, "head_dim": 128, "element_bytes": 2}
@@ -187,7 +173,34 @@ def test_decode_of_earlier_kernels_by_hand():
     assert work(2, 66 * 256, 2 * 66 * 256)[1] == 66 * 256 / 33 / 64
     assert work(128, 4096, 128 * 4096)[1] == 128 * 4096 * 8 / 528 / 64
     assert work(48, 100_000, 200_000)[1] == 100_000 / 64  # 528 / 384 rounds to one piece
-    assert work(64, 4096, 64 * 4096, tile_weight={"128": 0.5})[1] == 32
+
+
+def test_latents_by_hand():
+    """132 programs: of 128 query heads, four blocks of 32, 33 for each; of 8-bit latents eight of 16."""
+    constants = {
+        "rows": {"1": 16, "2": 32}, "shares": {"1": 132, "2": 132}, "tile_tokens": {"1": 32, "2": 32},
+        "least_piece_tokens": 256,
+    }  # fmt: skip
+
+    def work(heads, lengths, element_bytes=2):
+        rounded = sum(-(-length // 32) * 32 for length in lengths)
+        spread = (len(lengths), sum(lengths), max(lengths), rounded)
+        moved, *found = form.latent_features(
+            constants, spread=spread, heads=heads, width=576, element_bytes=element_bytes
+        )
+        assert moved == sum(lengths) * 576 * element_bytes
+        return tuple(found)
+
+    assert work(16, [4096] * 64) == (63, 1)  # 64 * 128 / 132, rounded up
+    assert work(128, [4096] * 64) == (249, 1)  # of 33
+    assert work(128, [4096] * 64, 1) == (512, 1)  # of 16
+    assert work(128, [500] * 33) == (16, 0)
+    assert work(128, [500] * 34) == (17, 1)
+    assert work(16, [1024]) == (8, 1)
+    tiling = LATENT[2]
+    for heads, lengths in ((16, [4096] * 64), (128, [511] * 50), (64, [9000, 3, 700]), (32, [40])):
+        programs, merged = programs_of(lengths, -(-heads // tiling.rows), tiling)
+        assert (max(programs), merged) == work(heads, lengths)
 
 
 def test_products_by_hand():
@@ -428,19 +441,21 @@ def test_the_errors_on_a_synthetic_gpu_are_those_of_the_documents(profile):
             name: [point for point in part["points"] if point["role"] == "held_out"]
             for name, part in one["parts"].items()
         }
-        moving = set(apart) - {"decode", "prefill", "product", "lm_head"}
+        moving = set(apart) - {"decode", "latent", "prefill", "product", "lm_head"}
         rows = {
             "whole layers and heads": one["composed"]["points"],
             "decode attention": apart["decode"],
             "of it, skewed batches": [point for point in apart["decode"] if point["x"]["skew"] != "even"],
+            "decode over latents": apart.get("latent"),
             "prefill attention": apart["prefill"],
             "matrix products": apart["product"],
             "output matrix": apart["lm_head"],
             "all that only moves bytes": [point for name in sorted(moving) for point in apart[name]],
         }
         for name, some in rows.items():
-            error = error_of(some)
-            found.setdefault(name, []).append(f"{error['mean']:.1%}, {error['worst']:.1%}".replace("%", " %"))
+            error = some and error_of(some)
+            said = f"{error['mean']:.1%}, {error['worst']:.1%}" if error else "not measured"
+            found.setdefault(name, []).append(said.replace("%", " %"))
     page = (Path(__file__).parents[2] / "docs/cost.md").read_text(encoding="utf-8")
     for name, (full, short) in found.items():
         assert f"| {name} | {full} | {short} |" in page, (name, full, short)

@@ -18,7 +18,7 @@ from support.paged_case import (
 )
 
 from kvsim.kernels import reference
-from kvsim.kernels.latent import latent_attention
+from kvsim.kernels.latent import cut_latents, latent_attention
 from kvsim.kernels.launch import Tiling
 from kvsim.kernels.pieces import cut
 
@@ -126,6 +126,19 @@ def test_shares_are_cut_once_for_all_layers():
     tiling = Tiling(32, 4, 1, rows=4)
     pieces = cut(batch.integers(batch.lengths), longest=300, kv_heads=1, head_dim=64, splits=5, tiling=tiling)
     assert_right(batch, batch.queries(4), 64, pieces=pieces, tiling=tiling)
+
+
+def test_latents_are_cut_by_what_a_gpu_holds_of_their_programs():
+    """Of 16-bit ones, 64 heads are two blocks: each of the interpreter's two programs has one of them."""
+    lengths = [0, 300, 3, 640]
+    batch = latents(lengths, heads=64, width=96)
+    numbers = batch.integers(lengths)
+    pieces = cut_latents(numbers, heads=64, longest=640, tokens=943)
+    assert (pieces.batch, pieces.tile, pieces.shares) == (4, 32, 1)
+    assert cut_latents(numbers, heads=16, longest=640, tokens=943).shares == 2
+    assert_right(batch, batch.queries(4), 64, pieces=pieces)
+    with pytest.raises(ValueError, match="heads must be up to 32 or a multiple of 32, got 48"):
+        cut_latents(numbers, heads=48, longest=640)
 
 
 def meta(*shape, dtype=torch.float16):

@@ -50,6 +50,13 @@ def cost(*args, **choices):
     return cost_named("calibrated", scenario(*args, **choices))
 
 
+def without_latents():
+    """The example, as quick profiles and those of earlier versions are."""
+    found = settings()
+    del found["parts"]["latent"]
+    return found
+
+
 def with_norm(p):
     """The example, with another norm in decode attention."""
     found = settings()
@@ -67,6 +74,8 @@ COSTS = {
     "windows": cost("mistral-7b"),
     "some windows": cost("gemma-3-27b"),
     "experts and a latent": cost("deepseek-v3", 8),
+    "a latent that was not measured": cost("deepseek-v3", 8, without_latents()),
+    "a latent of eight heads": cost("kimi-k2", 8),
     "small blocks": cost(block_size=1),
     "no graphs": cost(enforce_eager=True),
 }
@@ -183,11 +192,12 @@ def form_decode_s(shape, kv_heads, group, head_dim, block_size=16, profile=PROFI
     return form.predict_s(part, moved, work, place)
 
 
-def later(shape, steps, longer=0):
+def later(shape, steps, longer=0, tile=64):
     """So many steps later, all of them longer by so much where they are alike, else the longest of them."""
     seqs, spread = shape.decode_seqs, shape.spread.later(steps, shape.decode_seqs)
     total, longest = shape.context_tokens + steps * seqs, spread.longest + longer
-    rounded = -(-longest // 64) * 64 * seqs if spread.longest * seqs == total and longer else spread.rounded
+    alike = spread.longest * seqs == total and longer
+    rounded = -(-longest // tile) * tile * seqs if alike else spread.rounded
     spread = Spread(longest=longest, rounded=rounded)
     return shape._replace(context_tokens=total + longer * seqs, spread=spread)
 
@@ -226,6 +236,49 @@ def form_tokens_s(n, m, model, tp):
         + form_bytes_s("sampling", m * model.vocab_size * 2)
     )
     return model.layers * layer + once
+
+
+def form_latent_s(shape, heads, block_size=16, element_bytes=2):
+    part, n, (longest, rounded) = PARTS["latent"], shape.decode_seqs, shape.spread
+    moved, work, merged = form.latent_features(
+        part["constants"], spread=(n, shape.context_tokens, longest, rounded), heads=heads, width=576,
+        element_bytes=element_bytes,
+    )  # fmt: skip
+    place = {
+        "heads": max(heads, 16), "sequences": n, "context_tokens": shape.context_tokens / n, "width": 576,
+        "block_size": block_size, "element_bytes": element_bytes, "merged": merged,
+    }  # fmt: skip
+    return form.predict_s(part, moved, work, place)
+
+
+@pytest.mark.parametrize(("name", "tp", "heads"), [
+    ("deepseek-v3", 8, 16), ("deepseek-v3", 1, 128), ("kimi-k2", 1, 64), ("kimi-k2", 8, 8),
+])  # fmt: skip
+@given(st.lists(st.integers(1, 9000), min_size=1, max_size=60))
+def test_attention_over_latents_is_what_the_calibration_measured(name, tp, heads, contexts):
+    """61 layers; at the mean of a stretch exactly, as everywhere else (test of keys and values)."""
+    mean = max(sum(contexts) // len(contexts) // STRETCH, 1) * STRETCH
+    contexts[0] += mean * len(contexts) - sum(contexts)
+    if contexts[0] < 1:
+        contexts = [mean] * len(contexts)
+    shape = shape_of(contexts, 32)
+    parts = cost(name, tp)._parts
+    before = later(shape, 0, INSIDE, 32)
+    found, _ = parts.decode_ends_ps(len(contexts), sum(contexts), shape.spread, STRETCH)
+    assert found / 1e12 == pytest.approx(61 * form_latent_s(before, heads), rel=1e-9)
+
+
+def test_between_multiples_of_64_tokens_the_straight_line_is_close_for_latents_too():
+    """Of two tiles of 32: a step that just fills its tiles counts with the ones that it begins."""
+    found, errors = cost("deepseek-v3", 8), []
+    tile_s = 1 / PARTS["latent"]["form"]["work_per_s"]
+    for seqs, context in product((1, 4, 16, 33, 64, 100, 200), range(1, 4000, 37)):
+        shape = shape_of([context] * seqs, 32)
+        since, start, more = found._line(seqs, context * seqs, shape.spread)
+        form_s = form_latent_s(shape, 16)
+        errors.append(((start + more * since) / 1e12 / 61 - form_s) / form_s)
+        assert abs(errors[-1]) * form_s < 0.01 * form_s + tile_s, (seqs, context)
+    assert sum(map(abs, errors)) / len(errors) < 0.006
 
 
 @pytest.mark.parametrize(
@@ -385,7 +438,7 @@ def test_time_outside_is_named_with_what_was_measured_and_only_that_of_the_parts
 
 
 def test_what_no_calibration_measures_counts_with_its_own_time():
-    found = cost_named("calibrated", scenario("deepseek-v3", 8))
+    found = cost_named("calibrated", scenario("deepseek-v3", 8, without_latents()))
     shape = StepShape(decode_seqs=8, context_tokens=8000)
     duration = found.step_ps(shape)
     found.carried_out(shape, duration)
@@ -393,6 +446,21 @@ def test_what_no_calibration_measures_counts_with_its_own_time():
     unmeasured = parts._unmeasured_products(8).ps * 61 + parts.decode_ends_ps(8, 8000, None, 0)[0]
     assert found.extrapolated_share == pytest.approx(unmeasured / duration, rel=1e-3)
     assert found.outside()[:2] == ["mixture of experts", "multi-head latent attention"]
+
+
+def test_latents_that_were_measured_are_outside_only_where_they_lie_outside():
+    """Prompts of such models are of no part: their queries and keys are of other sizes than any."""
+    found = cost("deepseek-v3", 8)
+    steps = StepShape(decode_seqs=8, context_tokens=8000), StepShape(2000, 2001000, 1)
+    said = []
+    for shape in steps:
+        found.carried_out(shape, found.step_ps(shape))
+        said.append(found.outside())
+    assert said[0] == ["mixture of experts"]
+    assert said[1] == ["mixture of experts", "prompts of multi-head latent attention"]
+    many = StepShape(decode_seqs=300, context_tokens=300 * 1000)
+    found.carried_out(many, found.step_ps(many))
+    assert "latent: sequences 300 (measured: 1 to 256)" in found.outside()
 
 
 def dense():

@@ -81,11 +81,11 @@ def decode(gpu, dtype=torch.bfloat16, kv=None, heads=32, kv_heads=8, head_dim=12
     return plan_decode(query, pool, pool, lengths, query, longest=8192, gpu=gpu, **where, **more)
 
 
-def latent(gpu, kv=torch.bfloat16, heads=128, paged=True):
+def latent(gpu, kv=torch.bfloat16, heads=128, paged=True, block_size=64):
     """Launches of a decode over the latents of DeepSeek."""
     batch = 64
     cache, query, lengths = (
-        meta(16384, 64, 576, dtype=kv),
+        meta(16384, block_size, 576, dtype=kv),
         meta(batch, heads, 576),
         meta(batch, dtype=torch.int32),
     )
@@ -219,6 +219,7 @@ def variants(gpu):
         "": {},
         " contiguous": {"paged": False},
         " of 16 heads": {"heads": 16},
+        " blocks of 16": {"block_size": 16},
         " fp8 of 128 heads": {"kv": fp8},
         " fp8 of 16 heads": {"kv": fp8, "heads": 16},
     }.items():

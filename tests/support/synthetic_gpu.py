@@ -22,7 +22,7 @@ from kvsim.kernels.calibration.grid import points
 from kvsim.kernels.calibration.plan import Plan
 from kvsim.kernels.calibration.points import BYTES, Sample, components, lengths_of, useful
 from kvsim.kernels.calibration.profile import write_profile
-from kvsim.kernels.launch import DECODE, PREFILL, Gpu, shares_of
+from kvsim.kernels.launch import DECODE, LATENT, PREFILL, Gpu, shares_of
 
 EXAMPLE = Path(__file__).parents[1] / "data/calibrated-example.json"
 
@@ -76,6 +76,19 @@ def decode_s(x):
     return 3e-6 + 2.1e-6 * merged + paging * ran
 
 
+def latent_s(x):
+    """Blocks of query heads read the same rows, from the memory once; they compute for themselves."""
+    tiling, lengths = LATENT[x["element_bytes"]], lengths_of(x)
+    rows, width = min(x["heads"], tiling.rows), x["latent"] + x["rope"]
+    programs, merged = programs_of(lengths, x["heads"] // rows, tiling)
+    tile_bytes = tiling.tile * width * x["element_bytes"] * rows / x["heads"]
+    filled = sum(lengths) / (tiling.tile * sum(ceil(length / tiling.tile) for length in lengths))
+    flops = 2 * tiling.tile * max(rows, 16) * (width + x["latent"])
+    tile_s = 4e-7 + flops / (5.5e14 / 132)
+    ran = run_s(programs, tiling.at_once(GPU), tile_s, tile_bytes * filled / BANDWIDTH)
+    return 3.2e-6 + 2.4e-6 * merged + (1 + 0.35 / x["block_size"] ** 0.7) * ran
+
+
 def prefill_s(x):
     tiling, chunk = PREFILL[x["head_dim"], 2], x["chunk"]
     queries = tiling.rows // x["group"]
@@ -126,7 +139,10 @@ def true_s(point):
     if point.part == "ceilings":
         moved, flops = useful(point)
         return moved / BANDWIDTH + flops / PEAK
-    own = {"decode": decode_s, "prefill": prefill_s, "product": product_s, "lm_head": product_s}
+    own = {
+        "decode": decode_s, "latent": latent_s, "prefill": prefill_s, "product": product_s,
+        "lm_head": product_s,
+    }  # fmt: skip
     return own[point.part](point.x) if point.part in own else bytes_s(point)
 
 
@@ -174,12 +190,20 @@ class SyntheticGpu:
         return Sample(tuple(true * (1 + random.gauss(0, self.noise)) for _ in range(self.turns)), 16)
 
 
+def few_points(part):
+    """A part with one point of each role."""
+    roles = {point["role"]: point for point in reversed(part["points"])}  # the first of each
+    return part | {"points": list(reversed(roles.values()))}
+
+
 def example():
     """The example that other tests read: forms and tables as eight such GPUs give them, the rest by hand."""
     device = replace(H200, count=8)
     planned = Plan(device, False, tuple(points(device, False)))
     fitted = calibrate(planned, stopwatch=SyntheticGpu(), read_clocks=dict)
     found = json.loads(EXAMPLE.read_text(encoding="utf-8"))
+    names = [*fitted["parts"], *(name for name in found["parts"] if name not in fitted["parts"])]
+    found["parts"] = {name: found["parts"].get(name) or few_points(fitted["parts"][name]) for name in names}
     for name, part in found["parts"].items():
         keep = ("form", "constants", "base", "tables", "range", "unmeasured")
         part.update({key: fitted["parts"][name][key] for key in keep})

@@ -10,13 +10,9 @@ The form, and a ratio by sequences x KV heads and by the mean context:
                 work   = ceil(rounded / tile / n), and of n = 1 nothing is merged
             but where sequences * kv_heads <= shares and longest < 2 * least_piece_tokens
                 work   = max(ceil(longest / tile), 1), and nothing is merged
-            Profiles with the constant `pieces` are of a kernel of which `at_once` programs run at once:
-                work   = max(piece, rounded * kv_heads / at_once) / tile * tile_weight
-            All contexts are cut into pieces of one length, together about `pieces` of them, but none shorter
-            than `least_piece_tokens` or a tile; a second kernel merges them, which takes `merge_s`:
-                cuts   = min(round(longest * pieces / (sum * kv_heads)), longest // least_piece_tokens)
-                piece  = longest / cuts, rounded up to whole tiles; of cuts below 2 longest, and no merging
-            Profiles with the constant `programs` are of kernels that cut each context alone:
+            Profiles with the constant `programs` are of kernels that cut each context alone, of which
+            `at_once` programs run at the same time:
+                work   = max(piece, rounded * kv_heads / at_once) / tile
                 most   = max(round(programs / (sequences * kv_heads)), 1)
                 piece  = longest / max(min(most, longest // least_piece_tokens), 1)
 
@@ -33,13 +29,15 @@ memory, as far as the keys that one head has of all sequences do not stay in the
 
 Of what LLMServingSim measured on two GPUs (batches of 1 to 128 beside a chunk of 256 tokens, medians) the sum
 of two launches is 38 to 61 % short; this is 10 to 12 % off, and nothing in it was fitted to them.
+
+Latents (MLA) are one row a token, key and value of all query heads, which are taken in blocks: these take the
+place of KV heads in the form, and each row is read once. Their ratio goes by sequences and the mean context.
 """
 
-from collections.abc import Mapping
 from math import sqrt
-from typing import Any
+from typing import NamedTuple
 
-from kvsim.sim.cost.calibrated.parts import Line, Part, Place, by_head_dim, padded_head
+from kvsim.sim.cost.calibrated.parts import Line, Part, Place, by_head_dim
 from kvsim.sim.cost.step_cost import Spread
 from kvsim.sim.workload import PS_PER_S
 
@@ -47,8 +45,49 @@ ROWS = 64
 """Queries of a tile of FlashAttention 2 where the cache is paged."""
 
 
+class Kernel(NamedTuple):
+    """How a model's decode attention runs."""
+
+    kv_heads: int
+    """or blocks of query heads that read the same latents: programs side by side"""
+    token_bytes: int
+    """of a context's token in one layer"""
+    tile: int
+    """tokens"""
+    shares: int
+    """programs that the GPU holds at once; 0: each context is cut alone"""
+    by_heads: bool
+    """whether the ratio goes by sequences x KV heads, or by sequences"""
+
+
+def over_heads(part: Part, kv_heads: int, head_dim: int, element_bytes: int) -> Kernel:
+    """Over keys and values."""
+    constants = part.constants
+    shares = by_head_dim(constants["shares"], head_dim) if "shares" in constants else 0
+    token_bytes = 2 * kv_heads * head_dim * element_bytes
+    return Kernel(kv_heads, token_bytes, by_head_dim(constants["tile_tokens"], head_dim), shares, True)
+
+
+def over_latents(part: Part, heads: int, width: int, element_bytes: int) -> Kernel:
+    """Over latents of `width` numbers, those of the position included."""
+    size = str(element_bytes)
+    rows, tile, shares = (int(part.constants[name][size]) for name in ("rows", "tile_tokens", "shares"))
+    return Kernel(-(-heads // min(heads, rows)), width * element_bytes, tile, shares, False)
+
+
 class DecodePart:
     """Decode attention in `layers` layers, on one of the GPUs that share them.
+
+    Parameters
+    ----------
+    part : Part
+        Of the profile; what never changes in a run is fixed.
+    kernel : Kernel
+        `over_heads` or `over_latents`.
+    group, head_dim, element_bytes : int
+        Query heads of a KV head, and what a key is: where one kernel takes prompts too.
+    most_bytes_per_s : float
+        Of the memory.
 
     Ratios between cells, and beyond them, may say that memory is faster than it is: contexts take at least
     what reading them at `most_bytes_per_s` takes, the datasheet's.
@@ -65,51 +104,46 @@ class DecodePart:
 
     def __init__(
         self,
-        part: Mapping[str, Any],
+        part: Part,
+        kernel: Kernel,
         *,
         layers: int,
-        kv_heads: int,
-        group: int,
-        head_dim: int,
-        element_bytes: int,
-        block_size: int,
         most_bytes_per_s: float,
+        group: int = 1,
+        head_dim: int = 0,
+        element_bytes: int = 0,
     ) -> None:
-        fixed = {"block_size": block_size, "group": group, "head_dim": head_dim}
-        self._part = Part("decode", part, **fixed, element_bytes=element_bytes)
-        constants = self._part.constants
+        self._part, constants, kv_heads = part, part.constants, kernel.kv_heads
         self._layers, self._kv_heads, self._group = layers, kv_heads, group
+        self._axis, self._counted = ("sequence_heads", kv_heads) if kernel.by_heads else ("sequences", 1)
         self._l2_bytes: float = constants.get("l2_bytes", 0)
         self.one_launch = bool(self._l2_bytes)
         self._multiprocessors: float = constants.get("multiprocessors", 1)
         self._tile_flops, self._key_bytes = 4 * ROWS * head_dim, 2 * head_dim * element_bytes
-        self._shares: int = by_head_dim(constants["shares"], head_dim) if "shares" in constants else 0
-        self._together: float = constants.get("pieces", 0)
-        self._programs: float = 0.0 if self._together or self._shares else constants["programs"]
-        self.tile: int = by_head_dim(constants["tile_tokens"], head_dim)
+        self._shares: int = kernel.shares
+        self._programs: float = 0.0 if self._shares else constants["programs"]
+        self.tile: int = kernel.tile
         self._least_piece: float = constants["least_piece_tokens"]
-        if (self._together or self._shares) and self._least_piece < self.tile:
+        if self._shares and self._least_piece < self.tile:
             self._least_piece = float(self.tile)
-        self._token_ps = 2 * kv_heads * head_dim * element_bytes * self._part.byte_ps
-        self._least_token_ps = layers * 2 * kv_heads * head_dim * element_bytes * PS_PER_S / most_bytes_per_s
-        weight: float = constants.get("tile_weight", {}).get(padded_head(head_dim), 1.0)
-        self._tile_ps = self._part.work_ps / self.tile * weight
+        self._token_ps = kernel.token_bytes * part.byte_ps
+        self._least_token_ps = layers * kernel.token_bytes * PS_PER_S / most_bytes_per_s
+        self._tile_ps = part.work_ps / self.tile
         at_once: float = constants.get("at_once", self._programs)
         self._round_ps = self._tile_ps * kv_heads / at_once if at_once else 0.0
         self._lines: dict[int, tuple[Line, int]] = {}
-        self.limits = self._part.limits
+        self.limits = part.limits
 
     def outside(self, seqs: int) -> list[Place]:
         """What lies outside of what was measured, the contexts left out."""
-        heads = seqs * self._kv_heads
-        return [*self._part.outside_always, *self._part.outside({"sequence_heads": heads})]
+        counted = {self._axis: seqs * self._counted}
+        return [*self._part.outside_always, *self._part.outside(counted)]
 
     def _line(self, seqs: int) -> tuple[Line, int]:
         """Of so many sequences: the ratio by mean context, times layers; most pieces of a context."""
-        heads = seqs * self._kv_heads
-        found = self._part.line("context_tokens", sequence_heads=heads)
+        found = self._part.line("context_tokens", **{self._axis: float(seqs * self._counted)})
         line = Line(found.values, found.offset, [self._layers * ratio for ratio in found.ratio])
-        known = self._lines[seqs] = line, max(round(self._programs / heads), 1)
+        known = self._lines[seqs] = line, max(round(self._programs / (seqs * self._kv_heads)), 1)
         return known
 
     def ends_ps(self, seqs: int, total: int, spread: Spread | None, steps: int) -> tuple[float, float]:
@@ -130,22 +164,7 @@ class DecodePart:
             longest, half, tiles = mean, total + seqs * self.tile / 2, float(seqs * self.tile)
             rounded, later = max(half, tiles), max(half + further, tiles)
         length = longest + steps
-        if self._together:
-            least, tile = self._least_piece, self.tile
-            if length >= 2 * least:  # else no context is cut
-                cuts = round(longest * self._together / (total * self._kv_heads or 1))
-                if cuts * least > longest:
-                    cuts = int(longest // least)
-                if cuts > 1:
-                    longest = (longest // (cuts * tile) + 1) * tile
-                    start += part.merge_ps
-                cuts = round(length * self._together / ((total + further) * self._kv_heads or 1))
-                if cuts * least >= length:
-                    cuts = int(-(-length // least)) - 1
-                if cuts > 1:
-                    length = -(-length // (cuts * tile)) * tile
-                    end += part.merge_ps
-        elif most > 1:
+        if most > 1:
             longest, length = longest / self._pieces(most, longest), length / self._pieces(most, length)
         if self._shares:
             totals, tiled = (total, total + further), (rounded, later)

@@ -9,9 +9,10 @@ Which products and experts a layer has, and in which precision, says layer.py; a
 each precision (`product_fp8`, `decode_fp8`, `experts_nvfp4`). Beside its price each part tells how much of it
 lies outside what was measured, and on which axes. What a profile lacks is outside throughout, and priced so:
 experts, where it has no part for them, by the form of matrix products, those read that the tokens are
-expected to choose; weights of other bits by small_weights.py, or by experts that unpack theirs; multi-head
-latent attention by the bandwidth of the products and their peak; recurrent layers likewise, their states and
-scans as in the roofline; all-reduces and copies to and from the host as in the roofline.
+expected to choose; weights of other bits by small_weights.py, or by experts that unpack theirs; decoding over
+latents (MLA), where it has no part for it, by the bandwidth of the products and their peak, and prompts of
+such models always by their pairs at the rate of prefill attention; recurrent layers by bandwidth and peak,
+their states and scans as in the roofline; all-reduces and copies to and from the host as in the roofline.
 """
 
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ from math import inf
 from typing import Any
 
 from kvsim.sim.cost.calibrated.all_reduce import AllReduce
-from kvsim.sim.cost.calibrated.decode import DecodePart
+from kvsim.sim.cost.calibrated.decode import DecodePart, over_heads, over_latents
 from kvsim.sim.cost.calibrated.layer import (
     Layer,
     dense_precision,
@@ -55,6 +56,9 @@ REDUCE = "all_reduce"
 BY_SIZE = ("sampling", "elementwise", "kv_write", "block_copy", "to_host", "to_gpu", REDUCE)
 """Parts that only move bytes."""
 LATENT = ("multi-head latent attention", "", 0.0)
+LATENT_PROMPTS = ("prompts of multi-head latent attention", "", 0.0)
+LEAST_HEADS = 16
+"""Query heads of a program over latents: fewer take as long (kernels/calibration/form.py)."""
 RECURRENT = ("recurrent layers", "", 0.0)
 
 
@@ -67,7 +71,8 @@ class StepParts:
     Attributes
     ----------
     decode : DecodePart or None
-        Of layers that see everything; None where there are none, or with multi-head latent attention.
+        Of layers that see everything, over keys and values or latents; None where there are none, or latents
+        that were not measured.
     windowed : DecodePart or None
         Of those with a sliding window.
     block : mapping of str to Priced
@@ -137,10 +142,27 @@ class StepParts:
         return found
 
     def _decode(self, parts: Mapping[str, Any], layers: int, own: Mapping[str, int]) -> DecodePart | None:
-        if not layers or self._model.kv_latent_dim:
+        if not layers:
             return None
-        name = in_precision(parts, "decode", "_fp8" if self._element == 1 else "")
-        return DecodePart(parts[name], layers=layers, **own, most_bytes_per_s=self._most_bytes_per_s)
+        if self._model.kv_latent_dim:
+            return self._over_latents(parts, layers, self._model.kv_latent_dim)
+        name, element = in_precision(parts, "decode", "_fp8" if self._element == 1 else ""), self._element
+        kv_heads, group, head_dim = (own[each] for each in ("kv_heads", "group", "head_dim"))
+        fixed = {each: own[each] for each in ("block_size", "group", "head_dim", "element_bytes")}
+        part = Part("decode", parts[name], **fixed)
+        return DecodePart(
+            part, over_heads(part, kv_heads, head_dim, element), layers=layers, group=group,
+            head_dim=head_dim, element_bytes=element, most_bytes_per_s=self._most_bytes_per_s,
+        )  # fmt: skip
+
+    def _over_latents(self, parts: Mapping[str, Any], layers: int, width: int) -> DecodePart | None:
+        """None where the profile has no part for it."""
+        if "latent" not in parts:
+            return None
+        fixed = {"block_size": self._block_size, "element_bytes": self._element, "width": width}
+        part = Part("latent", parts["latent"], **fixed, heads=max(self._heads, LEAST_HEADS))
+        kernel = over_latents(part, self._heads, width, self._element)
+        return DecodePart(part, kernel, layers=layers, most_bytes_per_s=self._most_bytes_per_s)
 
     # -- all but attention --------------------------------------------------------------------
 
@@ -239,7 +261,7 @@ class StepParts:
 
     def _decode_ps(self, seqs: int, total: int, spread: Spread | None) -> float:
         model = self._model
-        if model.kv_latent_dim:
+        if model.kv_latent_dim and self.decode is None:
             product = self._product
             read = model.kv_bytes_per_token_per_gpu(self._tp) * product.byte_ps
             computed = model.decode_pair_flops / self._tp * product.work_ps
@@ -285,7 +307,8 @@ class StepParts:
         model, part = self._model, self._prefill.part
         if model.kv_latent_dim:
             work = pairs * model.prefill_pair_flops / self._tp
-            latent = Priced.of(model.attention_layers * part.t0_ps + work * part.work_ps, [LATENT])
+            place = LATENT if self.decode is None else LATENT_PROMPTS
+            latent = Priced.of(model.attention_layers * part.t0_ps + work * part.work_ps, [place])
             return total([latent, self._states(0, tokens)]) if self._recurrent else latent
         chunks = sequences, tokens, pairs
         found = self._prompts.get(chunks)
@@ -348,7 +371,7 @@ class StepParts:
 
     def limits(self, part: str) -> Mapping[str, tuple[float, float]]:
         """What was measured of a part: axis -> least and most."""
-        if part == "decode":
+        if part in {"decode", "latent"}:
             found = self.decode or self.windowed
             return found.limits if found else {}
         if part == "prefill":
