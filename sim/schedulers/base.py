@@ -184,6 +184,9 @@ class Scheduler:
     def choose_beams(self, server: Server) -> None:
         """A step is over: say which candidates of each beam search live on."""
 
+    def rest(self, server: Server) -> None:
+        """Nobody runs or waits, and nothing is to be decided before somebody comes."""
+
     def finish(self, server: Server, request: Request) -> None:
         """A request has its last token: its memory is free for the next step."""
         server.release(request)

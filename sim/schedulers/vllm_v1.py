@@ -34,6 +34,7 @@ from kvsim.sim.errors import KvsimError
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.schedulers.vllm_options import VllmV1Options
 from kvsim.sim.serving.batch import Batch
+from kvsim.sim.serving.lower_tier import LowerTier
 from kvsim.sim.serving.memory import KvMemory
 from kvsim.sim.serving.pieces import Pieces
 from kvsim.sim.serving.queues import Ordered
@@ -114,6 +115,7 @@ class VllmV1(Scheduler):
             if config.async_scheduling:
                 self._refuse("async_scheduling", True)
         self._pieces: Pieces | None = None
+        self._lower: LowerTier | None = None
         self.watermark = own.watermark
         self.cache = CacheRules() if config.enable_prefix_caching else None
         self.order = policy.cached_order if self.cache else policy.order
@@ -139,6 +141,9 @@ class VllmV1(Scheduler):
 
     def schedule(self, server: Server) -> None:
         """Grow the running requests, then admit within the token budget."""
+        if self._lower is not None:
+            self._lower.schedule(self._budget, self.config.max_num_seqs)
+            return
         told = server.memory.abilities.knows_prompts
         if told:
             server.allocator.new_step()
@@ -206,7 +211,14 @@ class VllmV1(Scheduler):
 
     def finish(self, server: Server, request: Request) -> None:
         """The memory is free for the next step, or for the one after it."""
-        if server.rules.known_late:
+        if self._lower is not None:
+            self._lower.finish(request)
+        elif server.rules.known_late:
             server.depart_late(request)
         else:
             server.release(request)
+
+    def rest(self, server: Server) -> None:
+        """What is still to be stored is offered."""
+        if self._lower is not None:
+            self._lower.rest()
