@@ -98,6 +98,12 @@ class BlockTables(Blocks):
             tables = [self._table(seq) for seq in seqs]
         return len({block for table in tables for block in table}) * self.block_size
 
+    def rename(self, seq: int, name: int) -> None:
+        """Know a sequence by another id from now on; it has not forked."""
+        self._tables[name] = self._tables.pop(seq)
+        if self.prefixes is not None:
+            self.prefixes.rename(seq, name)
+
     # -- room ---------------------------------------------------------------------------------
 
     def can_admit(self, tokens: int, bound: int) -> bool:

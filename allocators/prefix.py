@@ -105,6 +105,13 @@ class Prefixes:
         new.full, new.alone = old.full, blocks
         old.alone = max(old.alone, blocks)
 
+    def rename(self, seq: int, name: int) -> None:
+        """Know a sequence by another id."""
+        self._known[name] = self._known.pop(seq)
+        if seq in self.filling:
+            self.filling.remove(seq)
+            self.filling.add(name)
+
     def fill(self, seq: int, table: list[int], full: int) -> None:
         """The first `full` blocks of a table are computed: look-ups find those that others may share."""
         known = self._known[seq]

@@ -190,6 +190,9 @@ class Scheduler:
     def end_step(self, server: Server) -> None:
         """A step is over: its tokens are there, and it was said who has finished."""
 
+    def rest(self, server: Server) -> None:
+        """Nobody runs or waits, and nothing is to be decided before somebody comes."""
+
     def finish(self, server: Server, request: Request) -> None:
         """A request has its last token: its memory is free for the next step."""
         server.release(request)

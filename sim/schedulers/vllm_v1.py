@@ -38,6 +38,7 @@ from kvsim.sim.serving.acceptance import Acceptance, Drawn
 from kvsim.sim.serving.batch import Batch
 from kvsim.sim.serving.draft_batch import DraftBatch, VerifiedMemory
 from kvsim.sim.serving.drafts import Drafts, Limits
+from kvsim.sim.serving.lower_tier import LowerTier
 from kvsim.sim.serving.memory import KvMemory
 from kvsim.sim.serving.pieces import Pieces
 from kvsim.sim.serving.queues import Ordered
@@ -123,6 +124,7 @@ class VllmV1(Scheduler):
         self._drafts: Drafts | None = None
         self.speculation: Speculation | None = None
         self.acceptance: Acceptance | None = None
+        self._lower: LowerTier | None = None
         self.watermark = own.watermark
         self.cache = CacheRules() if config.enable_prefix_caching else None
         self.order = policy.cached_order if self.cache else policy.order
@@ -191,6 +193,9 @@ class VllmV1(Scheduler):
 
     def schedule(self, server: Server) -> None:
         """Grow the running requests, then admit within the token budget."""
+        if self._lower is not None:
+            self._lower.schedule(self._budget, self.config.max_num_seqs)
+            return
         told = server.memory.abilities.knows_prompts
         if told:
             server.allocator.new_step()
@@ -262,6 +267,8 @@ class VllmV1(Scheduler):
         """The memory is free for the next step, or for the one after it."""
         if self._drafts is not None:
             self._drafts.finish(request)
+        elif self._lower is not None:
+            self._lower.finish(request)
         elif server.rules.known_late:
             server.depart_late(request)
         else:
@@ -271,3 +278,8 @@ class VllmV1(Scheduler):
         """A step with drafts is over."""
         if self._drafts is not None:
             self._drafts.end_step()
+
+    def rest(self, server: Server) -> None:
+        """What is still to be stored is offered."""
+        if self._lower is not None:
+            self._lower.rest()

@@ -9,7 +9,7 @@ Requests come one by one from the columns of the workload, and become objects wh
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from heapq import heappop, heappush
-from typing import Final, Protocol
+from typing import Protocol
 
 import simpy
 
@@ -17,12 +17,11 @@ from kvsim.sim.record.recorder import Recorder
 from kvsim.sim.record.request_log import RequestLog
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.serving.request import Group, Request
-from kvsim.sim.serving.server import Server
+from kvsim.sim.serving.server import NEVER_PS, Server
 from kvsim.sim.workload import Chain, Clients
 
 ROWS_AT_ONCE = 8192
 """Requests are taken from the columns in portions, so that a long trace is never a list of objects."""
-NEVER_PS: Final = 1 << 63
 
 Row = tuple[int, int, int, int]
 """(index, arrival_ps, prompt_tokens, output_tokens) of a request."""

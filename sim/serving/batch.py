@@ -40,6 +40,8 @@ class Batch:
         By sequence id, in order of admission.
     departed : dict of Request
         Those of them who finished in the last step, where the engine cannot know it yet.
+    loading : dict of Request
+        By sequence id, those that hold memory and run only when keys and values were loaded into it.
     growth : GrowthCalendar
         When the decoding ones must grow.
     works_in_spans : bool
@@ -58,6 +60,7 @@ class Batch:
         self.progress = progress = Lockstep() if progress is None else progress
         self.running: dict[int, Request] = {}
         self.departed: dict[int, Request] = {}
+        self.loading: dict[int, Request] = {}
         unit = allocator.growth_unit or allocator.grows_by
         self.works_in_spans = self.may_work_in_spans and allocator.works_in_spans and progress.linear
         if not self.works_in_spans and allocator.growth_slots != unit * allocator.slots_per_token:
@@ -72,15 +75,16 @@ class Batch:
 
     def lengths(self, new: bool) -> dict[int, int]:
         """The tokens of each living sequence in the step, its `new` ones included or not; from scratch."""
+        loading = {seq: request.computed for seq, request in self.loading.items()}
         if self.progress.linear:
             clock, decode, finished = self.progress.clock + new, State.DECODE, State.FINISHED
-            return {
+            return loading | {
                 seq: r.base + clock if r.state == decode else r.computed
                 for seq, r in self.running.items()
                 if r.state != finished
             }
         of_decoding = self.progress.tokens if new else self.progress.stored
-        return {
+        return loading | {
             seq: of_decoding(r) if r.state == State.DECODE else r.computed
             for seq, r in self.running.items()
             if r.state != State.FINISHED

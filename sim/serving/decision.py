@@ -15,7 +15,15 @@ NAMES = (
     *("decodes", "chunks", "prefill_tokens", "prefill_pairs", "recomputed_tokens"),
     *("hit_tokens", "charged_hit_tokens", "changed", "copies", "paused", "spent", "repeats"),
     *("preemptions", "departures", "preempted_finished", "rejected"),
-    *("swapped_in_blocks", "swapped_out_blocks", "copied_slots", "cow_copies", "no_room", "asks_by_cached"),
+    *(
+        "swapped_in_blocks",
+        "swapped_out_blocks",
+        "copied_slots",
+        "cow_copies",
+        "delay_ps",
+        "no_room",
+        "asks_by_cached",
+    ),
 )
 """What is printed, where there is anything to say."""
 
@@ -54,6 +62,8 @@ class Decision:
         Blocks that come from the host pool and go there.
     copied_slots, cow_copies : int
         Slots that were copied; copies on write among the copies.
+    delay_ps : int
+        By which it begins later: it waits for transfers to or from a tier below.
     no_room : bool
         Whether the head of the queue was refused memory.
     asks_by_cached : bool
@@ -82,6 +92,7 @@ class Decision:
     swapped_out_blocks: int = 0
     copied_slots: int = 0
     cow_copies: int = 0
+    delay_ps: int = 0
     no_room: bool = False
     asks_by_cached: bool = False
     refusal: Refusal | None = None

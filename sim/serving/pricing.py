@@ -90,6 +90,7 @@ class Pricing:
         duration = self.cost.step_ps(shape)
         if self._hears:
             self.cost.carried_out(shape, duration)
+        duration += step.delay_ps
         return self._upkeep.step_ps(duration, self.cost) if due and self._upkeep else duration
 
     # -- several ------------------------------------------------------------------------------

@@ -30,13 +30,13 @@ from kvsim.sim.record.span import Span
 from kvsim.sim.record.timeline import instant_of
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.serving.alarm import Alarm
-from kvsim.sim.serving.arrivals import NEVER_PS, Arrivals, Promise
+from kvsim.sim.serving.arrivals import Arrivals, Promise
 from kvsim.sim.serving.decision import Decision
 from kvsim.sim.serving.observers import Checks, EventLog, MapDrawer, Observer, Pace, StepLog
 from kvsim.sim.serving.planner import Planner
 from kvsim.sim.serving.pricing import Pricing
 from kvsim.sim.serving.request import Request, State
-from kvsim.sim.serving.server import Server
+from kvsim.sim.serving.server import NEVER_PS, Server
 from kvsim.sim.serving.turned_away import TurnedAway
 
 LATE_PS: Final = 1 << 61
@@ -110,6 +110,7 @@ class Replica:
         self._turned_away = TurnedAway(self.recorder, self.observers)
         self._alarm = Alarm()
         self._current: Span | None = None  # the plan, while it sleeps on it
+        self._waits = False  # does it sleep until a transfer ends?
 
     def wait_before_steps(self, wait: Callable[[int], None], max_span: int) -> None:
         """For who watches: call `wait` with the time in ps before each step, or each `max_span` of them."""
@@ -145,7 +146,7 @@ class Replica:
                     arrivals.bring(server.now_ps)
                 else:  # asked for by an answer just given
                     yield self._alarm.at(server.now_ps)
-            if not (server.running or server.waiting or server.swapped):
+            if not (server.running or server.waiting or server.swapped or server.batch.loading):
                 yield from self._idle(takes)
                 continue
             if self.observers:
@@ -173,6 +174,7 @@ class Replica:
     def _idle(self, takes: bool) -> Process:
         """Wait until somebody comes."""
         server, now_ps = self.server, self.server.now_ps
+        self.scheduler.rest(server)
         self.recorder.sample(instant_of(server, 0))
         for observer in self.observers:
             observer.idle()
@@ -194,7 +196,9 @@ class Replica:
         """
         server, step = self.server, self.decision
         late = server.rules.known_late and step.departures and server.waiting
-        if step.preemptions or step.spent or late:
+        if server.wakes_ps < NEVER_PS:
+            yield from self._wait_for_transfers()
+        elif step.preemptions or step.spent or late:
             duration = self.pricing.step_ps(step, 0, self.pricing.due())
             held_by = limit(server, self.scheduler) if server.waiting or server.swapped else ""
             self.recorder.idle(duration, held_by, server.rest())
@@ -213,6 +217,21 @@ class Replica:
                 f"{len(server.waiting)} waiting, is refused"
             )
 
+    def _wait_for_transfers(self) -> Process:
+        """Nothing can be computed before a transfer ends, or somebody comes; a step is spent at least."""
+        server, step = self.server, self.decision
+        least = server.now_ps + self.pricing.step_ps(step, 0, self.pricing.due())
+        held_by = limit(server, self.scheduler) if server.waiting or server.swapped else ""
+        until_ps = self._on_the_clock(max(least, min(server.wakes_ps, self._arrivals.next_ps)))
+        rest, start_ps = server.rest(), server.now_ps
+        if until_ps >= self._ahead.next_ps:
+            self._waits = True
+            yield self._alarm.at(until_ps)
+            self._waits = False
+            until_ps = max(start_ps, self._alarm.now_ps)
+        self.recorder.idle(until_ps - start_ps, held_by, rest)
+        server.wait(until_ps)
+
     def _on_the_clock(self, now_ps: int) -> int:
         """The same, unless it is later than the clock goes."""
         return self.recorder.log.on_the_clock(now_ps, self.server.steps)
@@ -223,7 +242,9 @@ class Replica:
         """Somebody came: wake up, or end the plan at the next boundary if it might enter there."""
         if self._alarm.ring():
             return
-        if self._current is not None and not self._planner.stands:
+        if self._waits:
+            self._alarm.move(self._alarm.now_ps)
+        elif self._current is not None and not self._planner.stands:
             ends = self._current.ends
             last = bisect_left(ends, self._alarm.now_ps - self.server.now_ps)
             if last + 1 < len(ends):

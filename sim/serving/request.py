@@ -1,4 +1,4 @@
-"""A request on its way through the server: waiting -> prefill -> decode -> finished.
+"""A request on its way through the server: waiting (-> loading) -> prefill -> decode -> finished.
 
 Objects exist only while a request waits or runs; before and after, it is a row of columns. A request with
 several answers is several objects, one for each: its *samples*. Engines that fork schedule them together,
@@ -18,15 +18,17 @@ class State:
     DECODE: Final = 2
     SWAPPED: Final = 3
     FINISHED: Final = 4
+    LOADING: Final = 5
 
 
-NAMES = ("waiting", "prefill", "decode", "swapped", "finished")
+NAMES = ("waiting", "prefill", "decode", "swapped", "finished", "loading")
 SUCCESSORS = (
-    (State.PREFILL,),
+    (State.PREFILL, State.LOADING),
     (State.DECODE, State.FINISHED, State.WAITING),
     (State.FINISHED, State.WAITING, State.SWAPPED, State.PREFILL),
     (State.DECODE, State.FINISHED),
     (),
+    (State.PREFILL,),
 )
 """By state, the allowed moves; back to WAITING is preemption, to PREFILL a step without a token."""
 MOVES: Final = frozenset(10 * state + after for state, moves in enumerate(SUCCESSORS) for after in moves)

@@ -31,6 +31,7 @@ from kvsim.sim.serving.reservation import Predicted
 from kvsim.sim.serving.seats import Seats
 from kvsim.sim.serving.totals import Totals
 
+NEVER_PS: Final = 1 << 63
 MOST_FUTILE: Final = 1_000
 """Preemptions without a token for anybody, beside one of each request, that are no error yet."""
 
@@ -80,6 +81,8 @@ class Server:
         Sequences in the host pool.
     waits : int
         How often time passed without a step.
+    wakes_ps : int
+        When something ends beside the steps that the next decision may depend on; `NEVER_PS`: nothing does.
     """
 
     def __init__(self, batch: Batch, rules: Rules, waiting: Queue | None = None) -> None:
@@ -91,6 +94,7 @@ class Server:
         self.seats = Seats()
         self.step = undecided()
         self.steps = self.waits = self.now_ps = 0
+        self.wakes_ps = NEVER_PS
         self.totals = Totals()
         self.events: Events | None = None
 
@@ -264,8 +268,8 @@ class Server:
         if request.first_scheduled_ps is None:
             request.first_scheduled_ps = self.now_ps
             request.first_scheduled_step = self.steps
-        if match is not None and match.tokens:
-            hits = request.computed = match.tokens if cached is None else cached
+        if (match is not None and match.tokens) or cached:
+            hits = request.computed = match.tokens if match and cached is None else cached or 0
             self.memory.prefill_held += hits
             self.step.hit_tokens += hits
             self.step.charged_hit_tokens += charged
@@ -322,6 +326,15 @@ class Server:
         least = int(watermark * (allocator.capacity_slots // unit + 1)) * unit
         return allocator.leaves(match, tokens, self.rules.bound(request)) >= least
 
+    def begin_loaded(self, request: Request, tokens: int) -> None:
+        """Let a request run that holds memory already, and prefill `tokens` of it in this step."""
+        request.move(State.PREFILL)
+        self.running[request.seq] = request
+        if request.first_scheduled_ps is None:
+            request.first_scheduled_ps = self.now_ps
+            request.first_scheduled_step = self.steps
+        self.compute(request, tokens)
+
     def continue_prefill(self, request: Request, tokens: int) -> bool:
         """Prefill `tokens` more; preempts the last running request while there is no room for them."""
         if not self.make_room(request, request.computed + tokens, request.computed):
@@ -330,7 +343,7 @@ class Server:
         return True
 
     def compute(self, request: Request, tokens: int) -> None:
-        """Prefill `tokens` more, for which there is room."""
+        """Compute `tokens` more of a prompt, for which there is room, in this step."""
         start, allocator = request.computed, self.allocator
         request.computed = start + tokens
         self.memory.prefill_held += tokens
@@ -547,7 +560,8 @@ class Server:
     def check(self) -> None:
         """Raise InvariantError when the running sums and the allocator's own count disagree."""
         lengths = self.lengths()
-        finals = {seq: self.running[seq].final_tokens for seq in lengths}
+        living = self.running | self.batch.loading
+        finals = {seq: living[seq].final_tokens for seq in lengths}
         counted = self.allocator.ledger(lengths, finals)
         held, internal = self.tokens()[0], self.memory.internal_slots()
         if (counted.token, counted.internal) != (held, internal):

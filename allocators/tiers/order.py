@@ -1,0 +1,65 @@
+"""What a tier asks of an eviction order that knows who uses a chunk, and what is pinned.
+
+The policies of allocators/eviction see one use after the other, and whatever they choose leaves. In a tier
+chunks that are written or read stay, several are evicted at once or none, and vLLM tells the order of use
+only when a request has finished. So its two orders are classes of their own.
+"""
+
+from abc import abstractmethod
+from collections.abc import Container, Mapping, Sequence
+
+from kvsim.allocators.tiers.chunks import Chunks
+
+
+class EvictionOrder:
+    """Chooses among the idle chunks."""
+
+    def __init__(self, chunks: Chunks) -> None:
+        self.chunks = chunks
+        self._positions: dict[int, Mapping[int, int]] = {}  # by user
+
+    def introduce(self, user: int, positions: Mapping[int, int]) -> None:
+        """Somebody comes, with a text whose keys stand for so many tokens."""
+        self._positions[user] = positions
+
+    def tail_first(self, user: int, keys: Sequence[int]) -> list[int]:
+        """Keys of a user who leaves, the deepest first; where no positions are known, the last used first."""
+        positions = self._positions.pop(user, {})
+        if not positions:
+            return list(reversed(keys))
+        return sorted(keys, key=lambda key: (-positions.get(key, 0), -key))
+
+    @abstractmethod
+    def offer(self, user: int, missing: Sequence[int], usable: Sequence[int]) -> None:
+        """A user offers keys: those `missing` here, and in their order those that are not being written."""
+
+    @abstractmethod
+    def insert(self, user: int, key: int) -> None:
+        """A user's key comes in."""
+
+    @abstractmethod
+    def use(self, user: int, key: int) -> None:
+        """A user loads a key."""
+
+    @abstractmethod
+    def touch(self, user: int, key: int) -> None:
+        """A user says that it uses a key now, there or not."""
+
+    def released(self, key: int) -> None:
+        """A key is idle from now on."""
+
+    @abstractmethod
+    def remove(self, key: int) -> None:
+        """A key could not be written."""
+
+    @abstractmethod
+    def choose(self, count: int, kept: Container[int]) -> list[int] | None:
+        """Give up so many idle keys, of which none is in `kept`; None, and no change: there are too few."""
+
+    @abstractmethod
+    def leave(self, user: int) -> None:
+        """A user has finished."""
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Everything is dropped."""

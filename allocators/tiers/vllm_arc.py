@@ -1,0 +1,126 @@
+"""vLLM's ARC of chunks: lists of what was used once and what was used again, and a border that learns.
+
+    B1 ( left T1 )  T1 [ used once ]  |target|  T2 [ used again ]  B2 ( left T2 )
+
+A chunk counts as used again when a request has finished that found it there; until then nothing moves. A key
+that is offered again after it left says that its list was too small.
+"""
+
+from collections import OrderedDict
+from collections.abc import Container, Iterator, Sequence
+from typing import Final
+
+from kvsim.allocators.tiers.chunks import WRITTEN, Chunks
+from kvsim.allocators.tiers.order import EvictionOrder
+
+Keys = OrderedDict[int, None]
+
+OFFERED: Final = 0
+OWN: Final = 1
+FOUND: Final = 2
+"""What a user did with a key: offered it in vain, brought it in, found it there."""
+
+
+class VllmArc(EvictionOrder):
+    """Evicts from the list that is above its target."""
+
+    def __init__(self, chunks: Chunks) -> None:
+        super().__init__(chunks)
+        self.once: Keys = OrderedDict()
+        self.again: Keys = OrderedDict()
+        self.left_once: Keys = OrderedDict()
+        self.left_again: Keys = OrderedDict()
+        self.target = 0.0
+        self._missed: dict[int, set[int]] = {}  # by user
+        self._used: dict[int, dict[int, int]] = {}  # by user, in the order of first use
+
+    def offer(self, user: int, missing: Sequence[int], usable: Sequence[int]) -> None:
+        missed = self._missed.setdefault(user, set())
+        for key in reversed(missing):
+            if key not in missed:
+                missed.add(key)
+                self._learn(key)
+        used = self._used.setdefault(user, {})
+        for key in usable:
+            used.setdefault(key, OFFERED)
+            if key in self.once or key in self.again:
+                self.use(user, key)
+
+    def insert(self, user: int, key: int) -> None:
+        self.once[key] = None
+        self.left_once.pop(key, None)
+        self.left_again.pop(key, None)
+        used = self._used.setdefault(user, {})
+        if used.get(key) != FOUND:
+            used[key] = OWN
+
+    def use(self, user: int, key: int) -> None:
+        used = self._used.setdefault(user, {})
+        if used.get(key) != OWN:
+            used[key] = FOUND
+
+    def touch(self, user: int, key: int) -> None:
+        if key in self.once:
+            del self.once[key]
+            written = self.chunks.of[key].references == WRITTEN
+            (self.once if written else self.again)[key] = None
+        elif key in self.again:
+            self.again.move_to_end(key)
+        else:
+            self._learn(key)
+
+    def remove(self, key: int) -> None:
+        del (self.once if key in self.once else self.again)[key]
+
+    def choose(self, count: int, kept: Container[int]) -> list[int] | None:
+        once, again = self._idle(self.once, kept), self._idle(self.again, kept)
+        size, target = len(self.once), int(self.target)
+        chosen: list[tuple[int, bool]] = []
+        while len(chosen) < count:
+            first, other = (once, again) if size >= target else (again, once)
+            key, source = next(first, None), first
+            if key is None:
+                key, source = next(other, None), other
+            if key is None:
+                return None
+            chosen.append((key, source is once))
+            size -= source is once
+        for key, from_once in chosen:
+            del (self.once if from_once else self.again)[key]
+            (self.left_once if from_once else self.left_again)[key] = None
+        for left in (self.left_once, self.left_again):
+            while len(left) > self.chunks.capacity:
+                left.popitem(last=False)
+        return [key for key, _ in chosen]
+
+    def leave(self, user: int) -> None:
+        self._missed.pop(user, None)
+        used = self._used.pop(user, {})
+        for key in self.tail_first(user, list(used)):
+            if used[key] == OFFERED:
+                continue
+            if key in self.again:
+                self.again.move_to_end(key)
+            elif key in self.once:
+                del self.once[key]
+                (self.again if used[key] == FOUND else self.once)[key] = None
+
+    def clear(self) -> None:
+        for keys in (self.once, self.again, self.left_once, self.left_again):
+            keys.clear()
+        self._used.clear()
+        self._missed.clear()
+        self.target = 0.0
+
+    def _learn(self, key: int) -> None:
+        once, again = self.left_once, self.left_again
+        if key in once:
+            self.target = min(self.target + max(1, len(again) / len(once)), self.chunks.capacity)
+            once.move_to_end(key)
+        elif key in again:
+            self.target = max(self.target - max(1, len(once) / len(again)), 0)
+            again.move_to_end(key)
+
+    def _idle(self, keys: Keys, kept: Container[int]) -> Iterator[int]:
+        of = self.chunks.of
+        return (key for key in keys if not of[key].references and key not in kept)

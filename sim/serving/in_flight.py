@@ -1,0 +1,137 @@
+"""Running requests where blocks of a step under way may not be given away yet.
+
+With a connector and asynchronous scheduling vLLM frees a block only when the last step that uses it has been
+processed. So nobody can be preempted who was scheduled in the step before: whoever needs a block then gets no
+token in this step, nor does anybody behind it; one step later the last one may go.
+"""
+
+from kvsim.sim.serving.request import Request, State
+from kvsim.sim.serving.server import Server
+
+
+class InFlight:
+    """Serves a server in the order of admission, up to the first that finds no room.
+
+    Attributes
+    ----------
+    resting : set of int
+        Sequences that run, but were not scheduled in the last step.
+    rested : set of int
+        The same of the step before it: all of their tokens are known.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self.server, self.batch = server, server.batch
+        self.resting: set[int] = set()
+        self.rested: set[int] = set()
+        self._decodes: set[int] = set()  # those of them that decode as soon as they are scheduled again
+        self._plain = True  # is only the last one not decoding, at most?
+
+    def continue_in_order(self, most: int) -> int:
+        """A token for each that decodes, a piece for each that does not; returns the rest of the budget."""
+        server, batch, self.rested = self.server, self.batch, self.resting
+        if self._plain and not self.resting:
+            unpromised = batch.grow_promised(server.step)
+            if unpromised is None:
+                return self._continue_last(most - server.decoding)
+            due = set(unpromised[0])
+        else:
+            due = set(batch.due_one_by_one(server.step))
+        return self._one_by_one(most, due)
+
+    def _continue_last(self, budget: int) -> int:
+        server = self.server
+        if not server.prefill_held:
+            return budget
+        for request in reversed(server.running.values()):
+            if request.state != State.FINISHED:
+                break
+        else:
+            return budget
+        if request.state != State.PREFILL:
+            return budget
+        tokens = min(request.known_tokens - request.computed, budget)
+        if tokens < 1:
+            return budget
+        if not self._prefill(request, tokens):
+            self.resting = {request.seq}
+            return budget
+        return budget - tokens
+
+    def _prefill(self, request: Request, tokens: int) -> bool:
+        server = self.server
+        if not self._make_room(request, request.computed + tokens, request.computed):
+            return False
+        server.compute(request, tokens)
+        return True
+
+    def _one_by_one(self, budget: int, due: set[int]) -> int:
+        server = self.server
+        server.step.changed = True
+        resting: set[int] = set()
+        self._grown: list[int] = []
+        stopped = False
+        for seq, request in list(server.running.items()):
+            if seq not in server.running or request.state == State.FINISHED:
+                continue
+            tokens = 0 if stopped else self._schedule(request, budget, seq in due)
+            budget -= tokens
+            if not tokens:
+                stopped = True
+                if seq in server.running:
+                    self._rest(request)
+                    resting.add(seq)
+        self.resting = resting
+        self.batch.grew(self._grown)
+        prefilling = [seq for seq, request in server.running.items() if request.state == State.PREFILL]
+        self._plain = not prefilling or prefilling == [next(reversed(server.running))]
+        return budget
+
+    def _schedule(self, request: Request, budget: int, due: bool) -> int:
+        """Tokens of a sequence in this step; 0: there is no room, or no budget."""
+        server, allocator, seq = self.server, self.server.allocator, request.seq
+        if request.state == State.PREFILL and seq not in self._decodes:
+            chunk = min(request.known_tokens - request.computed, budget)
+            return chunk if chunk and self._prefill(request, chunk) else 0
+        if not budget:
+            return 0
+        rested = seq in self._decodes
+        if rested:
+            self._decodes.discard(seq)
+            server.start_decode(request)
+        tokens = server.progress.tokens(request)
+        if rested and allocator.capacity(seq) < tokens:
+            self.batch.forget_growth(request)
+            if not self._make_room(request, tokens):
+                return 0
+            self.batch.plan_growth(request)
+        elif due:
+            if not self._make_room(request, tokens):
+                return 0
+            self._grown.append(seq)
+        return 1
+
+    def _rest(self, request: Request) -> None:
+        """A sequence gets no token in this step."""
+        if request.state != State.DECODE:
+            return
+        self.batch.leave(request)
+        request.move(State.PREFILL)
+        self.server.memory.prefill_held += request.computed
+        self._decodes.add(request.seq)
+
+    def _make_room(self, request: Request, tokens: int, computed: int | None = None) -> bool:
+        """Grow a sequence, preempting the last ones, if they were not in the last step; False: no room."""
+        server, allocator = self.server, self.server.allocator
+        while not (
+            allocator.grow(request.seq, tokens)
+            if computed is None
+            else allocator.grow_chunk(request.seq, computed, tokens)
+        ):
+            victim = next(reversed(server.running.values()))
+            if victim.seq not in self.resting:
+                return False
+            server.preempt(victim, by=request)
+            if victim is request:
+                return False
+        return True

@@ -1,0 +1,139 @@
+"""vLLM's scheduler with a tier below the GPU's memory: one decision, from its parts.
+
+    what ended is known -> running requests -> both queues -> stores -> who finished, what ended (if late)
+
+The running side is vLLM's own, or where steps overlap that of sim/serving/in_flight.py; the queues are
+sim/serving/loading.py's, the stores sim/serving/offload.py's.
+"""
+
+from kvsim.allocators.tiers.base import Tier
+from kvsim.sim.serving.in_flight import InFlight
+from kvsim.sim.serving.loading import Loading
+from kvsim.sim.serving.offload import Offload, OffloadRules
+from kvsim.sim.serving.request import Request, State
+from kvsim.sim.serving.server import Server
+from kvsim.sim.serving.transfers import Transfers
+
+
+class LowerTier:
+    """Decides the steps of a server that has a tier below."""
+
+    def __init__(
+        self,
+        server: Server,
+        tier: Tier,
+        transfers: Transfers,
+        rules: OffloadRules,
+        admission: tuple[bool, bool, float, int, int],
+    ) -> None:
+        self.server, self.late = server, rules.late
+        self.offload = Offload(server, tier, transfers, rules)
+        self.loading = Loading(self.offload, *admission)
+        self._in_flight = InFlight(server) if rules.late else None
+        self._aborted: list[tuple[Request, int]] = []  # in a step under way, and their unknown tokens
+        self._cut: list[Request] = []  # aborted while they load
+
+    def schedule(self, budget: int, seats: int) -> None:
+        """Decide the step that starts now."""
+        server, offload = self.server, self.offload
+        offload.begin_step()
+        if self._cut:
+            self._free_loaded()
+        if self._in_flight is not None:
+            left = self._in_flight.continue_in_order(budget)
+            offload.rested = self._in_flight.rested
+        else:
+            server.grow_due()
+            left = budget - server.progress.size
+            if server.prefill_held:
+                left -= self._continue_last(left)
+        if not server.step.preemptions:
+            self.loading.admit(left, seats)
+        offload.end_step()
+        again = self._in_flight is not None and bool(self._in_flight.resting)
+        for request, unknown in self._aborted:
+            self._free(request, False, unknown)
+            again = True
+        self._aborted.clear()
+        if server.batch.departed:
+            for request in server.batch.departed.values():
+                offload.finishes(request)
+            server.release_departed()
+            again = again or len(self.loading.hold) > 0
+        if self.late:
+            again = offload.settle() or again
+            again = (len(self._cut) > 0 and self._free_loaded()) or again
+        offload.wake(again)
+
+    def _continue_last(self, budget: int) -> int:
+        server = self.server
+        if not server.running:
+            return 0
+        request = next(reversed(server.running.values()))
+        tokens = min(request.known_tokens - request.computed, budget)
+        if request.state != State.PREFILL or tokens < 1:
+            return 0
+        return tokens if server.continue_prefill(request, tokens) else 0
+
+    def rest(self) -> None:
+        """Nobody is left: those who finished last offer what they have."""
+        self.offload.begin_step()
+        self.offload.end_step()
+
+    def _free_loaded(self) -> bool:
+        """Free the memory of aborted requests whose loads have ended; whether there were any."""
+        loaded = [request for request in self._cut if not self.offload.loads_for(request)]
+        for request in loaded:
+            self._free(request, True, 0)
+            self._cut.remove(request)
+        return bool(loaded)
+
+    # -- leaving ------------------------------------------------------------------------------
+
+    def abort(self, request: Request) -> None:
+        """A client leaves between two steps: its request is computed no further.
+
+        Its memory is free at once, or when its load or the step under way has ended.
+        """
+        server, offload = self.server, self.offload
+        if request.state == State.WAITING:
+            server.waiting.remove(request)
+            offload.aborts(request, 0, [])
+        else:
+            seq = request.seq
+            decodes, loads = request.state == State.DECODE, request.state == State.LOADING
+            if decodes:
+                server.batch.leave(request)
+                server.memory.prefill_held += request.computed
+            offload.aborts(request, request.computed, list(offload.allocator.block_table(seq)))
+            if loads:
+                self.loading.hold.remove(request)
+                waits = offload.loads_for(request)
+            else:
+                del server.running[seq]
+                server.batch.loading[seq] = request
+                waits = self._in_flight is not None and seq not in self._in_flight.resting
+            if not waits:
+                self._free(request, loads, 0)
+            elif loads:
+                self._cut.append(request)
+            else:
+                self._aborted.append((request, int(decodes)))
+        request.state = State.FINISHED
+
+    def _free(self, request: Request, loads: bool, unknown: int) -> None:
+        """Free the memory of an aborted request; what was loaded for it cannot be found."""
+        server = self.server
+        del server.batch.loading[request.seq]
+        server.memory.prefill_held -= request.computed
+        if loads:
+            request.computed = 0
+        server.memory.free(request, unknown=unknown)
+
+    def finish(self, request: Request) -> None:
+        """A request has its last token."""
+        if self.late:
+            self.server.depart_late(request)
+        else:
+            self.offload.finishes(request)
+            self.server.release(request)

@@ -1,0 +1,278 @@
+"""A tier below the GPU's memory, as vLLM's OffloadingConnector uses it: what is stored, and when it is over.
+
+    step s    prompts are computed; the chunks that they complete are offered to the tier: a store is planned
+    s + 1     it begins: what it copies is there
+    later     it ends: the chunks can be found from the next decision on
+
+Chunks are written through once, those of a GPU hit too. A tier that has no room for all that is offered takes
+none of it, and is offered it again at the request's next step. Whoever finished offers once more; only then
+the tier hears in which order its chunks were used. Whoever is preempted waits for its stores before its
+blocks are anybody else's, as does a step that is given blocks from which somebody who finished still stores.
+
+What is found and loaded is for sim/serving/loading.py. Follows vLLM 0.33.0.
+"""
+
+from collections import Counter
+from collections.abc import Container, Iterable
+from dataclasses import dataclass
+
+from kvsim.allocators.base import Content
+from kvsim.allocators.block_tables import BlockTables
+from kvsim.allocators.texts import Texts
+from kvsim.allocators.tiers.base import Tier
+from kvsim.sim.serving.request import Request, State
+from kvsim.sim.serving.server import NEVER_PS, Server
+from kvsim.sim.serving.tier_jobs import Job, User
+from kvsim.sim.serving.transfers import Transfers
+
+
+@dataclass(frozen=True)
+class OffloadRules:
+    """How a tier is used."""
+
+    chunk_tokens: int
+    """tokens of a chunk, a multiple of the block size"""
+    prompt_only: bool = True
+    """whether answers are left out"""
+    late: bool = False
+    """whether what ended is known one decision later (asynchronous scheduling)"""
+
+
+class Offload:
+    """Stores what a server computes in a tier.
+
+    Attributes
+    ----------
+    users : dict of User
+        Requests that have been looked up or computed and have not finished, by their name (`own`).
+    planned : list of Job
+        Stores of the last decision, which begin with the next.
+    rested : container of int
+        Sequences that were not in the step before, so that the newest of their tokens is known too.
+    loading_keys : Counter
+        Keys that are being loaded for requests that wait for it.
+    """
+
+    def __init__(self, server: Server, tier: Tier, transfers: Transfers, rules: OffloadRules) -> None:
+        self.server, self.tier, self.transfers, self.rules = server, tier, transfers, rules
+        assert isinstance(server.allocator, BlockTables)
+        self.allocator = server.allocator
+        self.size = server.allocator.block_slots
+        self.blocks_per_chunk = rules.chunk_tokens // self.size
+        self.users: dict[int, User] = {}
+        self.planned: list[Job] = []
+        self._texts = Texts(rules.chunk_tokens)
+        self._positions = Positions(rules.chunk_tokens)
+        self._refused: dict[int, User] = {}  # by sequence: who offers again in its next step
+        self._left: list[
+            tuple[tuple[int, int], User, list[int], int]
+        ] = []  # who finished since the last decision
+        self._lengths: dict[int, int] | None = None  # of block tables, where it matters which blocks are new
+        self._jobs = 0
+        self.rested: Container[int] = ()
+        self.loading_keys: Counter[int] = Counter()
+
+    def new_job(self, loads: bool, user: User, keys: list[int], chunks: list[int], blocks: list[int]) -> Job:
+        """The next job."""
+        self._jobs += 1
+        return Job(self._jobs - 1, loads, user, keys, chunks, blocks)
+
+    def user(self, request: Request) -> User:
+        """What is known of a request."""
+        found = self.users.get(request.own)
+        if found is None:
+            tokens = request.prompt_tokens + request.output_tokens
+            keys: list[int] = []
+            for first, count in self._texts.keys(whole_text(request, tokens)):
+                self._positions.enter(len(keys), first, count)
+                keys += range(first, first + count)
+            found = self.users[request.own] = User(request, request.own, keys)
+            self.tier.introduce(found.number, self._positions)
+        return found
+
+    # -- a decision ---------------------------------------------------------------------------
+
+    def begin_step(self) -> None:
+        """A step is to be decided: what was planned begins, what ended is known."""
+        now_ps = self.server.now_ps
+        for job in self.planned:
+            if not job.begun:
+                self.transfers.begin(job, now_ps)
+        self.planned.clear()
+        if not self.rules.late:
+            self.settle()
+        finished_stores = any(job.owner.finished for job in self.transfers.stores())
+        self._lengths = None
+        if finished_stores or self._left:
+            living = (*self.server.running, *self.server.batch.loading)
+            self._lengths = {seq: self._blocks(seq) for seq in living}
+
+    def end_step(self) -> None:
+        """A step is decided: offer what it completes, and wait for stores whose blocks are taken."""
+        scheduled = {request.seq: self.user(request) for request in self.server.step.chunks}
+        for seq, user in self._refused.items():
+            if seq in self.server.running and self._runs(user.request):
+                scheduled[seq] = user
+        if not self.rules.prompt_only:
+            for seq, request in self.server.running.items():
+                if request.state == State.DECODE:
+                    scheduled[seq] = self.user(request)
+        self._refused = {}
+        for seq in sorted(scheduled):
+            user = scheduled[seq]
+            if seq in self.server.running and not self._offer(user, self._tokens(user.request), None):
+                self._refused[seq] = user
+        left, self._left = sorted(self._left, key=lambda one: one[0]), []
+        for _, user, table, tokens in left:
+            self._offer(user, tokens, table)
+        for _, user, _, _ in left:
+            self.tier.leave(user.number)
+        self._flush()
+
+    def _runs(self, request: Request) -> bool:
+        """Whether it is scheduled in this step."""
+        return request.state == State.DECODE
+
+    def _tokens(self, request: Request) -> int:
+        """Tokens of a request behind this step, as far as they are known now."""
+        if request.state != State.DECODE:
+            return request.computed
+        tokens = self.server.progress.tokens(request)
+        return tokens - 1 if self.rules.late and request.seq not in self.rested else tokens
+
+    def _offer(self, user: User, tokens: int, table: list[int] | None) -> bool:
+        """Offer the chunks within so many tokens; False: refused."""
+        request, tier, count = user.request, self.tier, self.blocks_per_chunk
+        if self.rules.prompt_only:
+            tokens = min(tokens, request.prompt_tokens)
+        chunks = min(tokens // self.rules.chunk_tokens, len(user.keys))
+        if chunks <= user.offered:
+            return True
+        if table is None:
+            table = list(self.allocator.block_table(request.seq))
+        chunks = min(chunks, len(table) // count)
+        offered = user.keys[user.offered : chunks]
+        if not offered:
+            return True
+        stored = tier.store(user.number, offered)
+        if stored is None:
+            return False
+        first, user.offered = user.offered, chunks
+        if stored.keys:
+            place = {key: index for index, key in enumerate(offered, first)}
+            blocks = [
+                block for key in stored.keys for block in table[place[key] * count : (place[key] + 1) * count]
+            ]
+            job = self.new_job(False, user, list(stored.keys), list(stored.chunks), blocks)
+            user.stores.add(job)
+            self.planned.append(job)
+        return True
+
+    # -- leaving ------------------------------------------------------------------------------
+
+    def finishes(self, request: Request) -> None:
+        """A request has finished and still has its memory: it offers what is left in the next step."""
+        user = self.users.pop(request.own, None)
+        if user is None:
+            return
+        user.finished = True
+        self._refused.pop(request.seq, None)
+        tokens = max(request.prompt_tokens, request.prompt_tokens + request.generated - 1)
+        table = list(self.allocator.block_table(request.seq))
+        self._left.append(((0, request.seq), user, table, tokens))
+
+    def aborts(self, request: Request, tokens: int, table: list[int]) -> None:
+        """A request is aborted, and has computed so many tokens: it offers them in the next step."""
+        user = self.users.pop(request.own, None) or self.user(request)
+        self.users.pop(request.own, None)
+        user.finished = True
+        if table:
+            self._refused.pop(request.seq, None)
+        self._left.append(((1, len(self._left)), user, table, tokens))
+
+    def loads_for(self, request: Request) -> bool:
+        """Whether a load of a request is under way."""
+        return any(job.loads and job.owner.request is request for _, _, job in self.transfers.under_way)
+
+    def _flush(self) -> None:
+        """Wait for the stores of those preempted, and of those who finished, whose blocks are taken."""
+        under_way = [job for job in self.transfers.stores() if not job.hurried]
+        hurried = [job for job in under_way if job.owner.request.state == State.WAITING]
+        if self._lengths is not None:
+            taken = self._taken(self._lengths)
+            for job in under_way + self.planned:
+                if job.owner.finished and not taken.isdisjoint(job.blocks):
+                    hurried.append(job)
+        self.hurry(hurried)
+
+    def hurry(self, jobs: Iterable[Job]) -> None:
+        """Let the step wait for these stores."""
+        step, now_ps = self.server.step, self.server.now_ps
+        hurried = list(jobs)
+        for job in hurried:
+            job.hurried = True
+            if not job.begun:
+                self.transfers.begin(job, now_ps)
+        if hurried:
+            step.changed = True
+            step.delay_ps = max(step.delay_ps, self.transfers.wait_for(hurried, now_ps))
+
+    def _blocks(self, seq: int) -> int:
+        return self.server.allocator.capacity(seq) // self.size
+
+    def _taken(self, lengths: dict[int, int]) -> set[int]:
+        """Blocks that this step gave to anybody, those that were hit included."""
+        taken: set[int] = set()
+        for seq in (*self.server.running, *self.server.batch.loading):
+            before = lengths.get(seq, 0)
+            if self._blocks(seq) > before:
+                taken.update(self.allocator.block_table(seq)[before:])
+        return taken
+
+    # -- the end of transfers -----------------------------------------------------------------
+
+    def settle(self) -> bool:
+        """What has ended by now is known from now on; whether anything had."""
+        ended = self.transfers.ended(self.server.now_ps)
+        for job in ended:
+            if job.loads:
+                self.tier.loaded(job.keys)
+                if not job.hurried:
+                    self.loading_keys -= Counter(job.keys)
+                job.owner.loaded = True
+            else:
+                self.tier.stored(job.keys)
+                job.owner.stores.discard(job)
+        return bool(ended)
+
+    def wake(self, again: bool) -> None:
+        """Say when the next decision may differ; `again`: it may at once."""
+        server = self.server
+        waits = len(server.waiting) > 0 or bool(self._refused) or bool(server.batch.loading)
+        if again:
+            server.wakes_ps = server.now_ps
+            return
+        ends = self.transfers.next_ps(loads_only=not waits)
+        server.wakes_ps = NEVER_PS if ends is None else max(ends, server.now_ps)
+
+
+class Positions(dict[int, int]):
+    """For each key the tokens for which it stands; keys of one range follow each other."""
+
+    def __init__(self, chunk_tokens: int) -> None:
+        super().__init__()
+        self._tokens = chunk_tokens
+
+    def enter(self, index: int, first: int, count: int) -> None:
+        """A range of keys, the first of which is of the text's chunk `index`."""
+        if first + count - 1 not in self or first not in self:
+            for key in range(first, first + count):
+                self[key] = (index + 1 + key - first) * self._tokens
+
+
+def whole_text(request: Request, tokens: int) -> Content:
+    """A request's text: what others may have too, and the rest, which has a name of its own."""
+    shared = sum(length for _, _, length in request.content)
+    if shared >= tokens:
+        return request.content
+    return (*request.content, (-1 - request.own, shared, tokens - shared))
