@@ -42,8 +42,9 @@ class Engine:
     ----------
     log : RequestLog
         The one that the replicas write to.
-    max_model_len : int
-        Tokens of the longest sequence; longer answers are cut, prompts that leave no room refused.
+    max_model_len : sequence of int
+        Tokens of the longest sequence of each replica; longer answers are cut, prompts that leave no room
+        refused.
     router : Router or None
         What spreads requests over several replicas.
     sticky : bool
@@ -55,7 +56,7 @@ class Engine:
         workload: Workload,
         log: RequestLog,
         replicas: Sequence[Replica],
-        max_model_len: int,
+        max_model_len: Sequence[int],
         *,
         router: Router | None = None,
         sticky: bool = False,
@@ -68,7 +69,10 @@ class Engine:
         if router is not None:
             sessions = sessions_of(log) if sticky else None
             self._choose = Dispatcher(router, replicas, log, sessions).place
-        longest = max_model_len if replicas[0].scheduler.limits_length else UNLIMITED
+        longest = [
+            most if replica.scheduler.limits_length else UNLIMITED
+            for most, replica in zip(max_model_len, replicas, strict=True)
+        ]
         self.arrivals = Arrivals(self.env, log, longest)
 
     @property

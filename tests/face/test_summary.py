@@ -35,7 +35,7 @@ def declared():
 
 
 def test_every_number_of_the_file_is_declared_and_no_other(run):
-    one_server = {name for name in declared() if not name.startswith(("fleet.", "replicas"))}
+    one_server = {name for name in declared() if not name.startswith(("fleet.", "pools", "replicas"))}
     assert one_server == run.summary.flat().keys() | {"requests.rejected_reasons"}
 
 
