@@ -354,4 +354,5 @@ def build_engine(
                 )
             )
     router = fleet.router_of(found.router, deployment.options) if fleet.replicas > 1 else None
-    return Engine(workload, log, replicas, longest, router=router, sticky=fleet.sticky)
+    pools = [(pool.name, pool.role) for pool in deployment.every_pool for _ in range(pool.replicas)]
+    return Engine(workload, log, replicas, longest, router=router, pools=pools, sticky=fleet.sticky)

@@ -53,12 +53,11 @@ class Scenario(ServerChoices, EngineChoices):
         "own, as in `both:2:gpu=h100,tp=2`; in files a text, pools parted by spaces",
     )
     router: str | type = option(
-        "Spreads requests: round-robin, random, least-requests[:N], least-kv, prefix, mine:Mine.",
+        "Spreads requests, see: sim routers; or your own mine:Mine.",
         panel=FLEET,
         default="round-robin",
         value="NAME",
-        doc="spreads requests: `round-robin`, `random`, `least-requests[:N]`, `least-kv`, `prefix`, or your "
-        "own `package.module:Class`",
+        doc="spreads requests: one of [`sim routers`](fleet.md#routers), or your own `package.module:Class`",
     )
     sticky: bool = option(
         "A session stays on its first replica.",
