@@ -46,6 +46,8 @@ class Option(NamedTuple):
     """further names on the command line, such as `-q`"""
     hidden: bool = False
     """whether `--help` leaves it out"""
+    repeats: bool = False
+    """whether it may be given several times: texts, which spaces part"""
 
 
 def option(
@@ -64,10 +66,12 @@ def option(
     short: str = "",
     also: tuple[str, ...] = (),
     hidden: bool = False,
+    repeats: bool = False,
 ) -> Any:  # noqa: ANN401
     """Declare a field of a dataclass as an option, see `Option`."""
     value = value or "|".join(map(str, allowed))
-    about = Option(help, panel, value, allowed, least, most, above, below, shown, doc, short, also, hidden)
+    limits = (least, most, above, below)
+    about = Option(help, panel, value, allowed, *limits, shown, doc, short, also, hidden, repeats)
     return field(default=default, metadata={"option": about})
 
 

@@ -8,7 +8,7 @@ from typing import Any, get_type_hints
 
 from kvsim.results import Comparison, Run
 from kvsim.sim.errors import KvsimError, unknown
-from kvsim.sim.option import check_kinds, numpydoc
+from kvsim.sim.option import check_kinds, numpydoc, options_of
 from kvsim.sim.options.goals import Goals
 from kvsim.sim.options.scenario import Scenario
 from kvsim.sim.options.traffic import Traffic
@@ -17,6 +17,8 @@ from kvsim.sim.run import prepare
 from kvsim.workloads.source import opened
 
 GROUPS = (Scenario, Traffic, Goals)
+REPEATED = {each.name for each in options_of(Scenario) if each.about.repeats}
+"""Options that may be a list of texts."""
 System = str | type | Scenario | Mapping[str, Any]
 
 
@@ -264,6 +266,10 @@ def described(
             raise unknown("option", name, sorted(known))
     options = {
         name: os.fspath(value) if isinstance(value, Path) else value for name, value in options.items()
+    }
+    options = {
+        name: " ".join(value) if name in REPEATED and isinstance(value, list | tuple) else value
+        for name, value in options.items()
     }
     kinds = {name: kind for group in GROUPS for name, kind in get_type_hints(group).items()}
     del kinds["options"]

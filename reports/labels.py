@@ -23,6 +23,6 @@ def told_apart(runs: Sequence[Run]) -> list[Run]:
         tails = [tail[:-1] for tail in tails]
     names = ["/".join(tail) for tail in tails]
     return [
-        replace(run, label=name if run.place is None else f"{name}, replica {run.place}")
+        replace(run, label=name if run.place is None else f"{name}, {run.label}")
         for run, name in zip(once, names, strict=True)
     ]

@@ -51,6 +51,9 @@ def of_several(
     server = f"{deployment.model.name} on {deployment.gpu.name}, {deployment.engine.scheduler}"
     if simulation.deployment.fleet.replicas > 1:
         server += f", {simulation.deployment.fleet.replicas:,} replicas together"
+    if deployment.pools:
+        each = ", ".join(f"{pool.replicas} x {pool.name}" for pool in deployment.pools)
+        server = f"{deployment.model.name} on {each}, all replicas together"
     title = f"{simulation.label}{place}: {server}"
     if pace is not None:
         keep_pace(simulation.engine, pace)

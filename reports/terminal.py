@@ -20,6 +20,7 @@ from kvsim.reports.comparison import Comparison, Ranking, ruled_table
 from kvsim.reports.goals import in_words
 from kvsim.reports.headline import headline, verdict
 from kvsim.reports.palette import KINDS, Shown, Summary, count, figures, number, percent_text, seconds
+from kvsim.reports.pools import pools_table
 from kvsim.reports.quantities import LATENCIES, POINTS, at
 from kvsim.reports.ranked import System, by_scheduler, different_clocks, rejections
 from kvsim.reports.seeds.intervals import Interval, equal, interval
@@ -49,6 +50,8 @@ def run_table(seeds: System) -> RenderableType:
         parts += [LedgerBar(percent), ""]
     if all(summary["requests"]["finished"] for summary in seeds):
         parts += [_latency_table(seeds), "", _memory_table(seeds), ""]
+    pools = pools_table(seeds)
+    parts += [pools, ""] if pools is not None else []
     parts.append(_facts(seeds))
     places = [f"seed {place} of {len(seeds)}" for place in range(1, len(seeds) + 1)]
     return Group(*parts, *_notes([{**each, "label": name} for name, each in zip(places, seeds, strict=True)]))
@@ -173,6 +176,7 @@ def _latency_table(seeds: System) -> Table:
 def _memory_table(seeds: System) -> Table:
     fleet = seeds[0].get("fleet")
     of = f" of each of {fleet['replicas']} replicas" if fleet else ""
+    of += ", in the mean" if seeds[0].get("pools") else ""
     table = ruled_table(f"KV memory{of}, {_told(seeds, count, 'memory', 'capacity_tokens')} tokens")
     parts = ["average"]
     table.add_column("whole run", justify="right")

@@ -125,12 +125,20 @@ class Resolved:
     scheduler : Scheduler
         The first replica's.
     cost, router : type
+    pools : tuple of Resolved
+        Of a fleet of unlike servers, those of each pool; empty: all are equal.
     """
 
     deployment: Deployment
     scheduler: Scheduler
     cost: type[CostModel]
     router: type[Router]
+    pools: "tuple[Resolved, ...]" = ()
+
+    @property
+    def every_pool(self) -> "tuple[Resolved, ...]":
+        """Those of each pool: itself where all servers are equal."""
+        return self.pools or (self,)
 
     @cached_property
     def kept(self) -> Kept:
@@ -146,6 +154,8 @@ def resolve(deployment: Deployment) -> Resolved:
     KvsimError
         What no part of it knows.
     """
+    if deployment.pools:
+        return _resolve_pools(deployment)
     parts, engine = parts_of(deployment), deployment.engine
     declared = {kind: (name, found.declares) for kind, (name, found) in parts.items()}
     check_taken(deployment.options, declared)
@@ -166,6 +176,16 @@ def resolve(deployment: Deployment) -> Resolved:
     profile = None if deployment.profile is None else needed(deployment.profile, deployment)
     found = replace(deployment, engine=named, profile=profile)
     return Resolved(found, scheduler, cost, router)
+
+
+def _resolve_pools(deployment: Deployment) -> Resolved:
+    """Each pool by itself; the whole is as the first of them."""
+    found = tuple(resolve(pool.server) for pool in deployment.pools)
+    pools = tuple(
+        replace(pool, server=each.deployment) for pool, each in zip(deployment.pools, found, strict=True)
+    )
+    whole = replace(found[0].deployment, fleet=deployment.fleet, pools=pools)
+    return replace(found[0], deployment=whole, pools=found)
 
 
 def parts_of(deployment: Deployment) -> dict[str, tuple[str, Part]]:
@@ -306,28 +326,33 @@ def build_engine(
     found = deployment if isinstance(deployment, Resolved) else resolve(deployment)
     deployment, fleet = found.deployment, found.deployment.fleet
     log = RequestLog(workload, fleet.replicas)
-    hidden = replace(deployment.engine, async_scheduling=found.scheduler.hides_host)
-    cost = cost_of(found.cost, replace(deployment, engine=hidden))
-    replicas = []
-    for scheduler in [found.scheduler, *(build_scheduler(deployment) for _ in range(1, fleet.replicas))]:
-        if workload.beam is not None:
-            scheduler.search(workload.beam)
-        allocator = build_allocator(deployment, scheduler, found.kept)
-        tokens = -(-workload.tokens // fleet.replicas)
-        map_of = MemoryMap(tokens, map_instants, allocator.idles) if map_instants else None
-        bound = reservation(deployment.engine.reserve or "max", deployment.max_model_len)
-        replicas.append(
-            Replica(
-                scheduler.new_server(allocator, bound),
-                scheduler,
-                cost,
-                log,
-                max_span=max_span,
-                step_log=step_log,
-                check=check,
-                events=Events() if events else None,
-                memory_map=map_of,
+    tokens = -(-workload.tokens // fleet.replicas)
+    replicas, longest = [], []
+    for pool in found.every_pool:
+        server = pool.deployment
+        hidden = replace(server.engine, async_scheduling=pool.scheduler.hides_host)
+        cost = cost_of(pool.cost, replace(server, engine=hidden))
+        others = [build_scheduler(server) for _ in range(1, server.fleet.replicas)]
+        for scheduler in [pool.scheduler, *others]:
+            longest.append(server.max_model_len)
+            if workload.beam is not None:
+                scheduler.search(workload.beam)
+            allocator = build_allocator(server, scheduler, pool.kept)
+            map_of = MemoryMap(tokens, map_instants, allocator.idles) if map_instants else None
+            bound = reservation(server.engine.reserve or "max", server.max_model_len)
+            replicas.append(
+                Replica(
+                    scheduler.new_server(allocator, bound),
+                    scheduler,
+                    cost,
+                    log,
+                    max_span=max_span,
+                    step_log=step_log,
+                    check=check,
+                    events=Events() if events else None,
+                    memory_map=map_of,
+                )
             )
-        )
     router = fleet.router_of(found.router, deployment.options) if fleet.replicas > 1 else None
-    return Engine(workload, log, replicas, deployment.max_model_len, router=router, sticky=fleet.sticky)
+    pools = [(pool.name, pool.role) for pool in deployment.every_pool for _ in range(pool.replicas)]
+    return Engine(workload, log, replicas, longest, router=router, pools=pools, sticky=fleet.sticky)

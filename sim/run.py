@@ -8,8 +8,9 @@ summary, which tells how long it took.
 """
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
 
 from kvsim.allocators import ALLOCATORS
 from kvsim.allocators.option import declared_by
@@ -28,7 +29,7 @@ from kvsim.sim.cost.collective import network_note
 from kvsim.sim.cost.frontend import Floats, behind_frontend, frontend_of
 from kvsim.sim.cost.profile_checks import check_profile
 from kvsim.sim.cost.profile_files import REHEARSAL
-from kvsim.sim.deployment.deployment import Deployment
+from kvsim.sim.deployment.deployment import Deployment, Pool
 from kvsim.sim.deployment.engine import EngineConfig, split_reserve
 from kvsim.sim.deployment.memory import KvCapacity, gpu_memory
 from kvsim.sim.deployment.registry import allocator_class
@@ -47,7 +48,7 @@ from kvsim.sim.models.spec import GpuSpec, ModelSpec
 from kvsim.sim.options.goals import NO_GOALS, Goals
 from kvsim.sim.parts import declared_everywhere
 from kvsim.sim.record import metrics
-from kvsim.sim.record.attainment import attained
+from kvsim.sim.record.attainment import SECONDS_PER_HOUR, attained
 from kvsim.sim.record.fleet_result import part
 from kvsim.sim.record.outside import seconds_of
 from kvsim.sim.record.recorder import Result
@@ -59,6 +60,8 @@ Json = dict[str, object]
 
 EVERY = "all"
 """What stands for all allocators in a comparison."""
+POOL_FACTS = ("name", "role", "replicas")
+"""What `config.json` says of a pool beside its server."""
 TOLD = 4
 """Reasons of extrapolation that a note tells, those of the longest time."""
 
@@ -93,7 +96,7 @@ class Simulation:
 
     @property
     def capacity(self) -> KvCapacity:
-        """The KV memory of one of them."""
+        """The KV memory of one of them, of unlike ones of the first."""
         return self.resolved.kept.capacity
 
     @property
@@ -104,7 +107,18 @@ class Simulation:
     @property
     def gpus(self) -> int:
         """Those of all replicas."""
-        return self.deployment.gpus * self.deployment.fleet.replicas
+        return self.deployment.all_gpus
+
+    @property
+    def gpu_price(self) -> float | None:
+        """Of a GPU per hour, in the mean of all; None where it is not known."""
+        prices = [self.goals.price_of(pool.server.gpu.name) for pool in self.deployment.every_pool]
+        if len(prices) == 1:
+            return prices[0]
+        counted = zip(prices, self.deployment.every_pool, strict=True)
+        return (
+            None if None in prices else sum((price or 0) * pool.gpus for price, pool in counted) / self.gpus
+        )
 
     def done(self) -> int:
         """Requests that are finished or rejected so far; may be asked from another thread."""
@@ -119,7 +133,7 @@ class Simulation:
         requests = metrics.request_table(result, self._outside_s(result))
         return Outcome(
             config=config_of(self.resolved, self.traffic, self.goals),
-            summary=self._summary(result, requests, wall_s, cpu_s) | self._replicas(),
+            summary=self._summary(result, requests, wall_s, cpu_s) | self._replicas(requests),
             requests=requests,
             timeline=metrics.timeline_table(result),
             steps=metrics.step_table(result),
@@ -156,7 +170,7 @@ class Simulation:
             },
             **attained(
                 self.goals.limits,
-                self.goals.price_of(self.deployment.gpu.name),
+                self.gpu_price,
                 requests,
                 metrics.throughput(result),
                 result.end_ps / PS_PER_S,
@@ -164,27 +178,66 @@ class Simulation:
             ),
         }
 
-    def _replicas(self) -> Json:
+    def _replicas(self, requests: Mapping[str, metrics.Column]) -> Json:
         """Of a fleet, the numbers of each replica by itself."""
         fleet = self.deployment.fleet
         if fleet.replicas == 1:
             return {}
-        names = {"allocator": self.deployment.engine.allocator, "scheduler": self.deployment.engine.scheduler}
         found: list[Json] = []
-        for place, result in enumerate(self.engine.results):
-            alone = part(result, place)
-            numbers = metrics.summary(alone, metrics.request_table(alone, self._outside_s(alone)))
-            counts = numbers.pop("engine")
-            engine = {**names, **(counts if isinstance(counts, dict) else {})}
-            found.append({"label": f"replica {place}", **numbers, "engine": engine})
-        return {"fleet": asdict(fleet), "replicas": found}
+        pools: list[Json] = []
+        for pool in self.deployment.every_pool:
+            names = {"allocator": pool.server.engine.allocator, "scheduler": pool.server.engine.scheduler}
+            first = len(found)
+            for place in range(first, first + pool.replicas):
+                alone = part(self.engine.results[place], place)
+                numbers = metrics.summary(alone, metrics.request_table(alone, self._outside_s(alone)))
+                counts = numbers.pop("engine")
+                engine = {**names, **(counts if isinstance(counts, dict) else {})}
+                label = f"replica {place}, {pool.name}" if pool.name else f"replica {place}"
+                found.append({"label": label, **numbers, "engine": engine})
+            if pool.name:
+                pools.append(self._pool(pool, first, requests))
+        return {"fleet": asdict(fleet), **({"pools": pools} if pools else {}), "replicas": found}
+
+    def _pool(self, pool: Pool, first: int, requests: Mapping[str, metrics.Column]) -> Json:
+        """What the servers of a pool did together, and what they cost; `first` is the place of the first."""
+        home = requests["replica"].astype(int)
+        its = (first <= home) & (home < first + pool.replicas)
+        done = its & (requests["status"] != "rejected")
+        hours = max(each.end_ps for each in self.engine.results) / PS_PER_S / SECONDS_PER_HOUR
+        price = self.goals.price_of(pool.server.gpu.name)
+        return {
+            "name": pool.name,
+            "role": pool.role,
+            "gpu": pool.server.gpu.name,
+            "gpus": pool.gpus,
+            "replicas": pool.replicas,
+            "first_replica": first,
+            "requests": int(its.sum()),
+            "finished": int(done.sum()),
+            "output_tokens": int(requests["output_tokens"][done].sum()),
+            "latency": metrics.latencies(requests, done),
+            "gpu_hours": pool.gpus * hours,
+            "cost": None if price is None else price * pool.gpus * hours,
+        }
+
+    def _rooms(self) -> Iterator[str]:
+        """The KV memory of a server of each pool."""
+        first = 0
+        for pool, found in zip(self.deployment.every_pool, self.resolved.every_pool, strict=True):
+            last = first + pool.replicas - 1
+            which = f"replica {first}" if first == last else f"replicas {first} to {last}"
+            of = f"Pool {pool.name} ({which}): " if pool.name else ""
+            yield f"{of}KV memory of {found.kept.capacity.tokens:,} tokens: {found.kept.capacity.reason}."
+            if pool.name:
+                yield f"{of}step times {self.engine.replicas[first].pricing.cost.source}."
+            first = last + 1
 
     def _notes(self, result: Result) -> list[str]:
         """What a reader should know beside the numbers."""
-        room = f"KV memory of {self.capacity.tokens:,} tokens: {self.capacity.reason}."
-        model = self.deployment.model
-        hybrid = self.resolved.kept.hybrid
-        notes = [*result.workload.notes, room, *_model_notes(model, hybrid is not None)]
+        model, pools = self.deployment.model, self.resolved.every_pool
+        hybrid = any(pool.kept.hybrid for pool in pools)
+        notes = [*result.workload.notes, *self._rooms(), *_model_notes(model, hybrid)]
         if model.hub_name:
             notes.append(f"Model {model.hub_name}: the built-in {model.name}, of the same geometry.")
         fleet = self.deployment.fleet
@@ -194,28 +247,14 @@ class Simulation:
                 f"{fleet.replicas:,} replicas behind a router ({spread}): memory, requests at once and "
                 "other means over time are those of one replica; counts are those of all."
             )
-        told = self.deployment.allocator.note
-        if told:
-            notes.append(told)
-        groups = self.capacity.groups
-        if groups is not None:
-            notes.append(
-                f"Groups of {groups.layers_per_group} layers: {groups.full_groups} keep every token, "
-                f"{groups.window_groups} a window of {groups.window:,}. A slot is one token of one group: "
-                f"{self.capacity.slots:,} slots."
-            )
-        if hybrid is not None:
-            notes.append(hybrid.in_words)
-        notes += defaults_told([self.deployment])
-        cost = self.engine.replica.pricing.cost
-        if self.deployment.profile is not None and self.deployment.profile["kind"] == "rehearsal":
-            notes.append(f"Step times are a {REHEARSAL}: they say nothing about any GPU.")
-        network = network_note(self.deployment)
-        notes += [network] if network else []
-        outside = cost.outside()
-        if outside:
-            more = f"; and {len(outside) - TOLD} more" if len(outside) > TOLD else ""
-            notes.append(f"Outside what was measured: {'; '.join(outside[:TOLD])}{more}.")
+        notes += dict.fromkeys(note for pool in pools for note in _memory_notes(pool))
+        notes += defaults_told([pool.deployment for pool in pools])
+        notes += dict.fromkeys(note for pool in pools for note in _time_notes(pool.deployment))
+        for cost in dict.fromkeys(replica.pricing.cost for replica in self.engine.replicas):
+            outside = cost.outside()
+            if outside:
+                more = f"; and {len(outside) - TOLD} more" if len(outside) > TOLD else ""
+                notes.append(f"Outside what was measured: {'; '.join(outside[:TOLD])}{more}.")
         longest, trained = self.deployment.max_model_len, self.deployment.model.max_model_len
         if longest > trained:
             notes.append(f"Sequences may grow to {longest:,} tokens, beyond the {trained:,} of the model.")
@@ -231,6 +270,29 @@ class Simulation:
             longest = self.deployment.max_model_len
             notes.append(f"{result.truncated:,} answers cut at the maximum length of {longest:,} tokens.")
         return notes
+
+
+def _memory_notes(found: Resolved) -> list[str]:
+    """What a reader should know about how a server keeps its layers."""
+    kept, told = found.kept, found.deployment.allocator.note
+    notes = [told] if told else []
+    groups = kept.capacity.groups
+    if groups is not None:
+        notes.append(
+            f"Groups of {groups.layers_per_group} layers: {groups.full_groups} keep every token, "
+            f"{groups.window_groups} a window of {groups.window:,}. A slot is one token of one group: "
+            f"{kept.capacity.slots:,} slots."
+        )
+    return notes if kept.hybrid is None else [*notes, kept.hybrid.in_words]
+
+
+def _time_notes(deployment: Deployment) -> list[str]:
+    """What a reader should know about the times of a server's steps."""
+    notes = []
+    if deployment.profile is not None and deployment.profile["kind"] == "rehearsal":
+        notes.append(f"Step times are a {REHEARSAL}: they say nothing about any GPU.")
+    network = network_note(deployment)
+    return [*notes, network] if network else notes
 
 
 def defaults_told(deployments: Iterable[Deployment]) -> list[str]:
@@ -300,7 +362,8 @@ def prepare(
     goals : Goals
         What is asked of the run: latency limits, the price of a GPU.
     """
-    goals.price_of(deployment.gpu.name)
+    for pool in deployment.every_pool:
+        goals.price_of(pool.server.gpu.name)
     found = resolve(deployment)
     deployment = found.deployment
     workload = behind_frontend(workload, frontend_of(deployment), deployment.fleet.replicas)
@@ -380,6 +443,8 @@ def side_by_side(deployment: Deployment, allocators: Sequence[str]) -> list[Depl
     cached = bool(usual.get("enable_prefix_caching")) or any(
         allocator_class(with_allocator(bare, text).engine.allocator).keeps_prefixes for text in allocators
     )
+    if deployment.pools:
+        raise KvsimError("pool must be left out of a comparison of allocators: a sweep compares fleets")
     deployments, taken = [], False
     for text in allocators:
         chosen = with_its_options(with_allocator(bare, text))
@@ -430,6 +495,15 @@ def config_of(found: Resolved, traffic: Mapping[str, object], goals: Goals = NO_
     """Everything needed to repeat a run; one server is no fleet, and goals are there if there are any."""
     deployment = found.deployment
     several: Json = {"fleet": asdict(deployment.fleet)} if deployment.fleet.replicas > 1 else {}
+    if deployment.pools:
+        several["pools"] = [
+            {
+                **{name: getattr(pool, name) for name in POOL_FACTS},
+                "scenario": pool.server.as_json(),
+                "kv_capacity": _capacity_json(each),
+            }
+            for pool, each in zip(deployment.pools, found.pools, strict=True)
+        ]
     asked: Json = {"goals": goals.as_json()} if goals.as_json() else {}
     return (
         several
@@ -469,13 +543,29 @@ def deployment_of(config: object, what: str = "config") -> tuple[Deployment, Jso
         if "runs" in config:
             names = ", ".join(config["runs"])
             raise KvsimError(f"{what} belongs to a comparison: choose one of its runs ({names})")
-        parts = {**_with_options(config["scenario"]), "fleet": config.get("fleet", {})}
-        specs = {"model": ModelSpec, "gpu": GpuSpec, "engine": EngineConfig, "fleet": FleetConfig}
-        made: Json = {name: record_of(spec, parts[name], name) for name, spec in specs.items()}
-        deployment = record_of(Deployment, {**parts, **made}, "scenario")
-        if deployment.profile is not None:
-            check_profile(deployment.profile)
-        return deployment, dict(config["workload"])
+        fleet = record_of(FleetConfig, config.get("fleet", {}), "fleet")
+        deployment = _server_of(config["scenario"], fleet, "scenario")
+        pools = tuple(_pool_of(each, fleet) for each in config.get("pools", ()))
+        return replace(deployment, pools=pools) if pools else deployment, dict(config["workload"])
+
+
+def _server_of(described: Json, fleet: FleetConfig, what: str) -> Deployment:
+    """The server that a config describes."""
+    parts = _with_options(described)
+    specs = {"model": ModelSpec, "gpu": GpuSpec, "engine": EngineConfig}
+    made: Json = {name: record_of(spec, parts[name], name) for name, spec in specs.items()}
+    deployment = record_of(Deployment, {**parts, **made, "fleet": fleet}, what)
+    if deployment.profile is not None:
+        check_profile(deployment.profile)
+    return deployment
+
+
+def _pool_of(described: Mapping[str, Any], fleet: FleetConfig) -> Pool:
+    """The pool that a config describes; its router is that of the fleet."""
+    facts = {name: described[name] for name in POOL_FACTS}
+    replicas = described["replicas"]
+    own = replace(fleet, replicas=replicas, sticky=False) if isinstance(replicas, int) else fleet
+    return record_of(Pool, {**facts, "server": _server_of(described["scenario"], own, "pools")}, "pools")
 
 
 def _with_options(server: Json) -> Json:

@@ -181,6 +181,7 @@ def _parameters(named: Named) -> list[inspect.Parameter]:
         hidden=about.hidden,
     )
     kind = named.type | None if named.optional else named.type
+    kind = list[str] | None if about.repeats else kind
     found = [_parameter(named.name, named.default, Annotated[kind, declared])]
     if named.type is bool and named.optional:
         off = typer.Option(f"--no-{named.flag[2:]}", hidden=True)
@@ -193,9 +194,11 @@ def _parameter(name: str, default: object, annotation: object) -> inspect.Parame
 
 
 def _chosen(group: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of options, with the second name for off folded into the option."""
+    """The values of options, off folded into its option, repeated ones joined."""
     chosen = dict(values)
     for each in options_of(group):
+        if each.about.repeats and chosen[each.name] is not None:
+            chosen[each.name] = " ".join(chosen[each.name]) or None
         if each.type is bool and each.optional and chosen.pop(f"no_{each.name}"):
             if chosen[each.name]:
                 raise KvsimError(f"{each.name} must be either on or off, got both")

@@ -38,6 +38,9 @@ __all__ = [
     "Where",
 ]
 
+LISTED = {False: ",...", True: ";..."}
+"""What goes on a list of values; what may be repeated holds commas itself."""
+
 _MODULES = {
     "FitOptions": "fit.asked",
     "Goals": "options.goals",
@@ -78,11 +81,17 @@ def texts_of(described: type, parts: Sequence[Named] = ()) -> type:
     A field per option, None where nothing is said.
     """
     named = [*options_of(described), *parts]
-    texts = [(each.name, str | None, _open(each, f"{each.about.value or 'on|off'},...")) for each in named]
+    texts = [
+        (each.name, str | None, _open(each, f"{each.about.value or 'on|off'}{LISTED[each.about.repeats]}"))
+        for each in named
+    ]
     return make_dataclass(f"{described.__name__}Texts", texts, kw_only=True, frozen=True)
 
 
 def _open(named: Named, value: str) -> Any:  # noqa: ANN401 - as `option`
     """The field of an option that is None unless it is said."""
     panel = named.about.panel or "Parts"
-    return option(named.about.help, panel=panel, default=None, value=value, shown=named.in_words)
+    about = named.about
+    return option(
+        about.help, panel=panel, default=None, value=value, shown=named.in_words, repeats=about.repeats
+    )

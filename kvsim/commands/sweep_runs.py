@@ -85,7 +85,8 @@ def checked(settings: Settings, goals: Goals) -> str:
     """
     server, traffic, _ = described(None, None, dict(settings))
     deployment, digest = _deployed(server)
-    goals.price_of(deployment.gpu.name)
+    for pool in deployment.every_pool:
+        goals.price_of(pool.server.gpu.name)
     source = _source(traffic)
     trace = _drawn(traffic, 0)
     asked = {"workload": source.with_seed(0).as_json(), "goals": goals.as_json()}
@@ -107,7 +108,8 @@ def drawn_anew(settings: Settings) -> dict[str, Any]:
 def seeds_differ(settings: Settings) -> bool:
     """Whether another seed may give another run: not where a trace tells all, and nothing else is drawn."""
     server, traffic, _ = described(None, None, dict(settings))
-    drawn = server.replicas > 1 or traffic.beam_width > 1 or traffic.shared_prefix is not None
+    several = server.replicas > 1 or server.pool is not None
+    drawn = several or traffic.beam_width > 1 or traffic.shared_prefix is not None
     return drawn or not _source(traffic).replays or len({_drawn(traffic, seed) for seed in (0, 1)}) > 1
 
 
@@ -129,8 +131,11 @@ def _deployed(server: Scenario) -> tuple[Deployment, str]:
     if known is None:
         found = resolve(server.deployed())
         deployment = found.deployment
-        kept(deployment, found.scheduler)  # or nothing fits
-        known = (deployment, _digest(plain([deployment.as_json(), asdict(deployment.fleet)])))
+        for pool in found.every_pool:
+            kept(pool.deployment, pool.scheduler)  # or nothing fits
+        pools = [[pool.role, pool.replicas, pool.server.as_json()] for pool in deployment.pools]
+        parts = [deployment.as_json(), asdict(deployment.fleet), *pools]
+        known = (deployment, _digest(plain(parts)))
         _SERVERS[repr(server)] = known
     return known
 

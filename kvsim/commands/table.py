@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from kvsim.sim.errors import KvsimError
 from kvsim.sim.files.marker import read_marker
 
 Row = dict[str, Any]
+WAYS = ("tensor", "data", "pipeline")
+"""How a server is spread over GPUs."""
 
 
 def tabled(directories: Sequence[Path], out: Path | None, *, force: bool) -> None:
@@ -43,9 +46,11 @@ def rows_of(directories: Sequence[Path]) -> list[Row]:
 
 def _row(run: Run, own: Mapping[str, Any]) -> Row:
     """A run that was written by itself."""
-    gpus = run.config.get("fleet", {}).get("replicas", 1)
-    for way in ("tensor", "data", "pipeline"):
-        gpus *= run.config["scenario"].get(f"{way}_parallel_size", 1)
+    alike = [{"replicas": run.config.get("fleet", {}).get("replicas", 1), "scenario": run.config["scenario"]}]
+    gpus = sum(
+        pool["replicas"] * prod(pool["scenario"].get(f"{way}_parallel_size", 1) for way in WAYS)
+        for pool in run.config.get("pools", alike)
+    )
     kept = {name: value for name, value in own.items() if not isinstance(value, list | dict)}
     ended = {"status": FINISHED, "reason": "", "gpus": gpus}
     return {"run": str(run.path), **kept, **ended, **numbers(run.summary.flat())}

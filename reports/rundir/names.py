@@ -68,7 +68,11 @@ def run_name(trace: str, label: str, deployment: Deployment, traffic: Mapping[st
     """
     name = f"{trace}-{label}"
     options = sorted(traffic.items(), key=lambda each: each[0] == "seed")  # the seed comes last
-    of_server = (*_of_deployment(deployment), *_of_fleet(deployment.fleet))
+    if deployment.pools:
+        of_server = [f"{pool.replicas}x{_plain(pool.name)}" for pool in deployment.pools]
+        of_server += _of_fleet(replace(deployment.fleet, replicas=1, sticky=False))
+    else:
+        of_server = [*_of_deployment(deployment), *_of_fleet(deployment.fleet)]
     for word in (*of_server, *(_word(*each) for each in options)):
         if word and len(name) + len(word) < LONGEST:
             name += f"-{word}"

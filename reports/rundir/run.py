@@ -66,7 +66,23 @@ class Run:
             for columns in (self.columns.requests, self.columns.timeline)
         )
         columns = Tables(requests, timeline)
-        return replace(self, label=summary["label"], summary=Summary(summary), columns=columns, place=place)
+        return replace(
+            self,
+            label=summary["label"],
+            config=self._config_of(place),
+            summary=Summary(summary),
+            columns=columns,
+            place=place,
+        )
+
+    def _config_of(self, place: int) -> dict[str, Any]:
+        """The config of a replica: in a fleet of unlike servers with those of its pool."""
+        last = 0
+        for pool in self.config.get("pools", ()):
+            last += pool["replicas"]
+            if place < last:
+                return {**self.config, "scenario": pool["scenario"], "kv_capacity": pool["kv_capacity"]}
+        return self.config
 
     def server_of(self, request: int) -> "Run":
         """The replica that a request went to, named after the fleet; of a single server the run itself."""
@@ -150,9 +166,21 @@ def _check_replicas(run: Run) -> None:
 def _check_config(path: Path, config: dict[str, Any]) -> None:
     """Raise KvsimError unless the parts of a config are there, and those with names have them."""
     _check_there(path, config, ("scenario", "workload"))
-    scenario = config["scenario"]
-    _check_there(path, scenario, ("model", "gpu", "engine"))
+    _check_server(path, config["scenario"])
     _check_objects(path, config, ("fleet",))
+    pools = config.get("pools", [])
+    if not isinstance(pools, list) or not all(isinstance(pool, dict) for pool in pools):
+        raise KvsimError(f"{path} is damaged: pools must be a list of objects, got {pools!r:.60}")
+    for pool in pools:
+        _check_there(path, pool, ("scenario", "kv_capacity"))
+        _check_server(path, pool["scenario"])
+        if not isinstance(pool.get("replicas"), int):
+            raise KvsimError(f"{path} is damaged: a pool must have a whole number of replicas")
+
+
+def _check_server(path: Path, scenario: dict[str, Any]) -> None:
+    """Raise KvsimError unless the parts of a server are there, and those with names have them."""
+    _check_there(path, scenario, ("model", "gpu", "engine"))
     if scenario.get("profile") is not None:
         _check_objects(path, scenario, ("profile",))
     for part in ("model", "gpu"):

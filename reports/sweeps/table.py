@@ -18,7 +18,16 @@ from kvsim.sim.files.reading import understood
 from kvsim.sim.files.whole_file import whole_file
 
 Row = Mapping[str, Any]
-LEFT_OUT = ("simulation.", "notes", "replicas", "requests.rejected_reasons", "label", "fleet.", "slo.limits")
+LEFT_OUT = (
+    "simulation.",
+    "notes",
+    "pools",
+    "replicas",
+    "requests.rejected_reasons",
+    "label",
+    "fleet.",
+    "slo.limits",
+)
 MAY_BE_NONE = ("memory.saturated", "cost.validated")
 """Parts of a summary that some runs lack: there they are one empty value."""
 _PERCENT = ("memory.average.", "memory.saturated.", "memory.saved_by_sharing")

@@ -5,6 +5,7 @@
     1:64:x2         from 1 to 64, each twice the one before
     1:64:log4       four values from 1 to 64, evenly spread on a logarithmic scale
     default         what the option is where nothing is said
+    A B;C           of what may be repeated, such as --pool: A and B together, or C
 
 Ranges are for options that are numbers; in a list, any part may be a range.
 """
@@ -41,7 +42,8 @@ def values_of(named: Named, given: object) -> list[Any]:
         A value of the wrong type, or a range that cannot be.
     """
     if isinstance(given, str):
-        parts: Iterable[Any] = [given] if named.name in _ONE_TEXT else given.split(",")
+        mark = ";" if named.about.repeats else ","
+        parts: Iterable[Any] = [given] if named.name in _ONE_TEXT else given.split(mark)
     elif isinstance(given, Iterable) and not isinstance(given, type):
         parts = given
     else:

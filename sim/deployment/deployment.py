@@ -159,6 +159,8 @@ class Deployment(ServerChoices):
         What `cost` needs of a measured profile, in JSON's types (sim/cost/profile_files.py).
     fleet : FleetConfig
         How many such servers there are, and how requests are spread over them.
+    pools : tuple of Pool
+        Of a fleet of unlike servers: all of them; everything else is as in the first. Empty: all are equal.
     classes : Classes
         What the names of its parts stand for, as far as that was asked.
     """
@@ -170,6 +172,7 @@ class Deployment(ServerChoices):
     cost: str = "roofline"
     profile: Mapping[str, Any] | None = None
     fleet: FleetConfig = ONE
+    pools: "tuple[Pool, ...]" = ()
     classes: Classes = field(default_factory=Classes, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -185,6 +188,7 @@ class Deployment(ServerChoices):
                 f"got {self.tensor_parallel_size}"
             )
         self._check_ranks()
+        self._check_pools()
         check_number("gpu_memory_utilization", self.gpu_memory_utilization, most=1)
         if self.enable_expert_parallel and not self.model.experts:
             raise KvsimError(
@@ -217,14 +221,26 @@ class Deployment(ServerChoices):
                 f"got {self.pipeline_parallel_size}"
             )
 
+    def _check_pools(self) -> None:
+        if not self.pools:
+            return
+        replicas = sum(pool.replicas for pool in self.pools)
+        if replicas != self.fleet.replicas:
+            raise KvsimError(f"replicas of the pools must sum to {self.fleet.replicas}, got {replicas}")
+        for pool in self.pools:
+            if pool.server.model != self.model:
+                raise KvsimError(
+                    f"model must be the same in all pools, got {self.model.name} and {pool.server.model.name}"
+                )
+
     @classmethod
     def recorded(cls) -> list[str]:
         """The settings that `config.json` has; the fleet stands beside them."""
-        return [each.name for each in fields(cls) if each.name not in ("fleet", "classes")]
+        return [each.name for each in fields(cls) if each.name not in ("fleet", "pools", "classes")]
 
     def as_json(self) -> dict[str, object]:
         """Those settings."""
-        whole = asdict(self)
+        whole = asdict(replace(self, pools=()))
         return {name: whole[name] for name in self.recorded()}
 
     @property
@@ -250,6 +266,16 @@ class Deployment(ServerChoices):
     def gpus(self) -> int:
         """GPUs of the server."""
         return self.tensor_parallel_size * self.batches
+
+    @property
+    def every_pool(self) -> "tuple[Pool, ...]":
+        """Its pools: one where all servers are equal."""
+        return self.pools or (Pool("", "both", self.fleet.replicas, self),)
+
+    @property
+    def all_gpus(self) -> int:
+        """GPUs of all servers."""
+        return sum(pool.gpus for pool in self.every_pool)
 
     @property
     def served_gpu(self) -> GpuSpec:
@@ -290,3 +316,45 @@ class Deployment(ServerChoices):
     def max_model_len(self) -> int:
         """The longest sequence in tokens: the engine's setting, else the model's maximum."""
         return self.model.max_model_len if self.engine.max_model_len is None else self.engine.max_model_len
+
+
+ROLES = ("both", "prefill", "decode")
+SERVED = ("both",)
+"""Roles that can be simulated."""
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Equal servers of a fleet.
+
+    Attributes
+    ----------
+    name : str
+        Says how its servers differ from others: `h100 tp2`.
+    role : str
+        One of `ROLES`: what its servers do for a request.
+    replicas : int
+        How many they are.
+    server : Deployment
+        One of them, or, as a fleet, all of them.
+    """
+
+    name: str
+    role: str
+    replicas: int
+    server: Deployment
+
+    def __post_init__(self) -> None:
+        check_int("replicas", self.replicas)
+        if self.role not in ROLES:
+            raise KvsimError(f"role of a pool must be one of {', '.join(ROLES)}, got {self.role!r}")
+        if self.role not in SERVED:
+            raise KvsimError(
+                f"role of a pool must be both, got {self.role}: "
+                "KV that moves from a prefill to a decode server is not modelled yet"
+            )
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of its servers."""
+        return self.server.gpus * self.replicas

@@ -42,13 +42,22 @@ class Scenario(ServerChoices, EngineChoices):
         value="N",
         doc="equal servers on one clock: a [fleet](fleet.md)",
     )
+    pool: str | None = option(
+        "Unlike servers, once for each pool: both:2:gpu=h100,tp=2.",
+        panel=FLEET,
+        default=None,
+        value="ROLE:N[:OPTION=X,...]",
+        shown="equal replicas",
+        repeats=True,
+        doc="instead of `--replicas`, once for each [pool](fleet.md#pools): N servers with options of their "
+        "own, as in `both:2:gpu=h100,tp=2`; in files a text, pools parted by spaces",
+    )
     router: str | type = option(
-        "Spreads requests: round-robin, random, least-requests[:N], least-kv, prefix, mine:Mine.",
+        "Spreads requests, see: sim routers; or your own mine:Mine.",
         panel=FLEET,
         default="round-robin",
         value="NAME",
-        doc="spreads requests: `round-robin`, `random`, `least-requests[:N]`, `least-kv`, `prefix`, or your "
-        "own `package.module:Class`",
+        doc="spreads requests: one of [`sim routers`](fleet.md#routers), or your own `package.module:Class`",
     )
     sticky: bool = option(
         "A session stays on its first replica.",
@@ -91,6 +100,8 @@ class Scenario(ServerChoices, EngineChoices):
         KvsimError
             An unknown name, a value out of its range, or two that exclude each other.
         """
+        if self.pool is not None:
+            return self._pooled(self.pool)
         from kvsim.sim.build import server_defaults
         from kvsim.sim.classes import name_of
         from kvsim.sim.cost.logged import cost_of as log_cost
@@ -126,6 +137,22 @@ class Scenario(ServerChoices, EngineChoices):
         fleet = FleetConfig(replicas=self.replicas, router=name_of(self.router), sticky=self.sticky)
         specs = {"model": model, "gpu": gpu, "engine": engine, "fleet": fleet, "cost": cost}
         return Deployment(**_of(Deployment, settings) | specs | {"profile": profile, "classes": classes})
+
+    def _pooled(self, text: str) -> Deployment:
+        """The fleet of the pools in a text, each of servers like this one with settings of their own."""
+        from kvsim.sim.options.pools import fleet_of, pools_of, typed
+        from kvsim.sim.parts import KINDS
+
+        if self.replicas != 1:
+            raise KvsimError(f"replicas must be left out with pool, which says how many, got {self.replicas}")
+        wanted = pools_of(text)
+        chosen = {kind: getattr(self, kind) for kind in KINDS}
+        alone = replace(self, pool=None, sticky=False)
+        servers = [
+            replace(alone, replicas=each.replicas).with_settings(typed(each, type(self), chosen)).deployed()
+            for each in wanted
+        ]
+        return fleet_of(wanted, servers, self.sticky)
 
 
 def _of(record: type, values: dict[str, Any]) -> dict[str, Any]:

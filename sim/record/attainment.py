@@ -36,7 +36,7 @@ def attained(  # noqa: PLR0917 - the parts of a run
     slo : Slo, optional
         The limits.
     price : float, optional
-        Of a GPU per hour.
+        Of a GPU per hour, the mean where they are unlike.
     table : mapping
         The table of requests.
     throughput : mapping

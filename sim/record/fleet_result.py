@@ -2,7 +2,7 @@
 
 Integrals of the replicas are added, also of the time after a replica's last request: so means over time are
 those of one replica, and times the number of replicas those of the fleet. Counts are added, peaks are the
-largest.
+largest. The capacity of unlike replicas is their mean; `beyond` makes up for what it is off in their time.
 """
 
 from collections.abc import Sequence
@@ -29,6 +29,8 @@ def together(results: Sequence[Result], servers: Sequence[Server]) -> Result:
     end_ps = max(result.end_ps for result in results)
     rejected: dict[str, int] = {}
     gaps = Histogram()
+    capacity = sum(result.capacity_slots for result in results) // len(results)
+    saturated = [replace(result.saturated) for result in results]
     unsaturated = [replace(result.unsaturated) for result in results]
     for result, server, sums in zip(results, servers, unsaturated, strict=True):
         idle_ps = max(end_ps - result.saturated.time_ps - result.unsaturated.time_ps, 0)
@@ -37,6 +39,9 @@ def together(results: Sequence[Result], servers: Sequence[Server]) -> Result:
         gaps.add(result.token_gaps)
         for reason, count in result.rejected.items():
             rejected[reason] = rejected.get(reason, 0) + count
+    for part_of in (saturated, unsaturated):
+        for result, sums in zip(results, part_of, strict=True):
+            sums.beyond = (result.capacity_slots - capacity) * sums.time_ps
     steps = [result.steps for result in results if result.steps is not None]
     return replace(
         results[0],
@@ -45,13 +50,11 @@ def together(results: Sequence[Result], servers: Sequence[Server]) -> Result:
         token_gaps=gaps,
         timeline=_joined([result.timeline for result in results], "time_ps"),
         steps=_joined(steps, "start_ps") if steps else None,
-        saturated=_sum([result.saturated for result in results]),
+        saturated=_sum(saturated),
         unsaturated=_sum(unsaturated),
         upkeep=_upkeep([result.upkeep for result in results if result.upkeep is not None]),
-        memory_stats={
-            name: sum((result.memory_stats or {})[name] for result in results)
-            for name in results[0].memory_stats or {}
-        },
+        memory_stats=_counts([result.memory_stats or {} for result in results]),
+        capacity_slots=capacity,
         **{name: sum(getattr(result, name) for result in results) for name in ADDED},
         **{name: max(getattr(result, name) for result in results) for name in LARGEST},
     )
@@ -109,6 +112,12 @@ def _sum(parts: Sequence[Integrals]) -> Integrals:
     return Integrals(**{name: sum(getattr(each, name) for each in parts) for name in asdict(parts[0])})
 
 
+def _counts(parts: Sequence[dict[str, int]]) -> dict[str, int]:
+    """Sums of what any of them has."""
+    names = dict.fromkeys(name for each in parts for name in each)
+    return {name: sum(each.get(name, 0) for each in parts) for name in names}
+
+
 def _upkeep(parts: Sequence[UpkeepTotals]) -> UpkeepTotals | None:
     if not parts:
         return None
@@ -118,7 +127,14 @@ def _upkeep(parts: Sequence[UpkeepTotals]) -> UpkeepTotals | None:
 
 def _joined(tables: Sequence[dict[str, Int64Column]], time: str) -> dict[str, Int64Column]:
     """The rows of all tables in order of time, and which table each is from."""
-    columns = {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
-    columns["replica"] = np.repeat(np.arange(len(tables)), [len(table[time]) for table in tables])
+    counts = [len(table[time]) for table in tables]
+    names = dict.fromkeys(name for table in tables for name in table)
+    columns = {
+        name: np.concatenate(
+            [table.get(name, np.zeros(rows, np.int64)) for table, rows in zip(tables, counts, strict=True)]
+        )
+        for name in names
+    }
+    columns["replica"] = np.repeat(np.arange(len(tables)), counts)
     order = np.argsort(columns[time], kind="stable")
     return {name: column[order] for name, column in columns.items()}

@@ -152,14 +152,16 @@ def together(tables: Sequence[Table | None]) -> Table | None:
     order = np.argsort(np.concatenate([np.asarray(table["time_s"]) for table in known]), kind="stable")
 
     def joined(name: str) -> Column | Texts:
-        columns = [table[name] for table in known]
+        columns = [
+            table.get(name, np.zeros(rows, np.int64)) for table, rows in zip(known, counts, strict=True)
+        ]
         texts = [column for column in columns if isinstance(column, Texts)]
         if texts:
             return Texts.joined(texts).in_order(order)
         found: Column = np.concatenate([np.asarray(column) for column in columns])[order]
         return found
 
-    return {name: joined(name) for name in known[0]} | {
+    return {name: joined(name) for name in dict.fromkeys(name for table in known for name in table)} | {
         "replica": np.repeat(np.arange(len(known)), counts)[order]
     }
 
@@ -193,7 +195,7 @@ def summary(result: Result, table: Mapping[str, Column]) -> dict[str, object]:
         },
         "throughput": throughput(result),
         "latency": {
-            **{name: _spread(np.asarray(table[name], dtype=np.float64)[done]) for name in LATENCIES},
+            **latencies(table, done),
             "itl_s": _gap_spread(result),
         },
         "load": load(result),
@@ -202,7 +204,7 @@ def summary(result: Result, table: Mapping[str, Column]) -> dict[str, object]:
             "average": _shares(whole, result.capacity_slots, idles),
             "saturated": _shares(result.saturated, result.capacity_slots, idles),
             "saturated_share": _ratio(result.saturated.time_ps, whole.time_ps),
-            "saved_by_sharing": _percent(whole.shared, whole.time_ps * result.capacity_slots),
+            "saved_by_sharing": _percent(whole.shared, whole.time_ps * result.capacity_slots + whole.beyond),
             "peak_used_tokens": result.peak_used_tokens,
             "external_fragmentation_refusals": result.fragmented_refusals,
         },
@@ -222,6 +224,11 @@ def summary(result: Result, table: Mapping[str, Column]) -> dict[str, object]:
         **({} if result.upkeep is None else {"upkeep": _upkeep(result.upkeep)}),
         **({"memory_stats": result.memory_stats} if result.memory_stats else {}),
     }
+
+
+def latencies(table: Mapping[str, Column], chosen: npt.NDArray[np.bool_]) -> dict[str, Numbers]:
+    """Mean, quantiles and maximum of each latency over the chosen requests, which are finished."""
+    return {name: _spread(np.asarray(table[name], dtype=np.float64)[chosen]) for name in LATENCIES}
 
 
 def throughput(result: Result) -> Numbers:
@@ -263,7 +270,10 @@ def _upkeep(totals: UpkeepTotals) -> dict[str, float]:
 
 
 def kinds(sums: Integrals, capacity: int, idles: bool = False) -> dict[str, int]:
-    """The integrals of the kinds of the ledger, `idle` where it may occur; they sum to capacity x time."""
+    """The integrals of the kinds of the ledger, `idle` where it may occur; they sum to capacity x time.
+
+    Of unlike memories `beyond` is added.
+    """
     return {
         "token": sums.token,
         "reserved": sums.used - sums.internal - sums.token,
@@ -271,7 +281,7 @@ def kinds(sums: Integrals, capacity: int, idles: bool = False) -> dict[str, int]
         "cached": sums.cached,
         "external": sums.external,
         **({"idle": sums.idle} if idles else {}),
-        "free": capacity * sums.time_ps - sums.used - sums.cached - sums.external - sums.idle,
+        "free": capacity * sums.time_ps + sums.beyond - sums.used - sums.cached - sums.external - sums.idle,
     }
 
 
@@ -279,7 +289,7 @@ def _shares(sums: Integrals, capacity: int, idles: bool) -> Numbers | None:
     """Percent of capacity x time by ledger kind; None for no time at all."""
     if not sums.time_ps:
         return None
-    whole = capacity * sums.time_ps
+    whole = capacity * sums.time_ps + sums.beyond
     return {kind: _percent(slots, whole) for kind, slots in kinds(sums, capacity, idles).items()}
 
 

@@ -114,7 +114,8 @@ class Columns:
 class Integrals:
     """Sums over time of what the memory held: slots (or requests) times picoseconds.
 
-    `shared` counts the tokens that sequences hold beyond the slots that hold them.
+    `shared` counts the tokens that sequences hold beyond the slots that hold them, `beyond` the slots of
+    unlike memories beyond the capacity that stands for all of them.
     """
 
     time_ps: int = 0
@@ -126,6 +127,7 @@ class Integrals:
     cached: int = 0
     idle: int = 0
     shared: int = 0
+    beyond: int = 0
 
     def __reduce__(self) -> tuple[type["Integrals"], tuple[int, ...]]:
         """For processes that hand it on: a compiled class cannot be pickled otherwise."""

@@ -241,6 +241,23 @@ class Fleet(Part):
     seed: int
 
 
+class Pool(Part):
+    """What the servers of a pool did together; `cost` in the currency of `gpu_price`, None without one."""
+
+    name: str
+    role: str
+    gpu: str
+    gpus: int
+    replicas: int
+    first_replica: int
+    requests: int
+    finished: int
+    output_tokens: int
+    latency: Latency
+    gpu_hours: float
+    cost: float | None
+
+
 class LimitMet(Part):
     """One limit of the SLO: what was measured, and the share of all requests within it, 0 to 1."""
 
@@ -290,8 +307,8 @@ class SimulationTime(Part):
 class Summary(Part):
     """The numbers of a run.
 
-    Of a fleet also `fleet`, and under `replicas` those of each by itself; `slo`, `per_gpu` and `price` where
-    goals were set.
+    Of a fleet also `fleet`, and under `replicas` those of each by itself; of unlike servers also `pools`, a
+    Pool of each; `slo`, `per_gpu` and `price` where goals were set.
     """
 
     label: str
@@ -311,4 +328,5 @@ class Summary(Part):
     upkeep: Upkeep | None
     memory_stats: MemoryStats | None
     fleet: Fleet | None
+    pools: list[dict[str, Any]] | None
     replicas: list[dict[str, Any]] | None

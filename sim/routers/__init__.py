@@ -6,5 +6,10 @@ ROUTERS: dict[str, str] = {
     "least-requests": "kvsim.sim.routers.least_requests:LeastRequests",
     "least-kv": "kvsim.sim.routers.least_kv:LeastKv",
     "prefix": "kvsim.sim.routers.prefix:LongestPrefix",
+    "power-of-two": "kvsim.sim.routers.power_of_two:PowerOfTwo",
+    "consistent-hash": "kvsim.sim.routers.consistent_hash:ConsistentHash",
+    "cache-aware": "kvsim.sim.routers.cache_aware:CacheAware",
+    "dynamo": "kvsim.sim.routers.dynamo:Dynamo",
+    "llm-d": "kvsim.sim.routers.llm_d:LlmD",
 }
 """Name on the command line -> where the class is; `name:OPTION` passes an option on."""

@@ -16,12 +16,25 @@ from kvsim.allocators.option import NoOptions
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.option import taken
 from kvsim.sim.serving.request import Request
+from kvsim.sim.workload import Workload
 
 T = TypeVar("T")
 
 
 class Seen(Protocol):
     """What a router sees of a replica: its state when its present step began, and its queue as it is."""
+
+    @property
+    def place(self) -> int:
+        """Its number in the fleet: it stays the same where others cannot be chosen."""
+
+    @property
+    def pool(self) -> str:
+        """The name of its pool; empty where all servers are equal."""
+
+    @property
+    def role(self) -> str:
+        """What it does for a request: `both`."""
 
     @property
     def waiting(self) -> int:
@@ -39,8 +52,27 @@ class Seen(Protocol):
     def used_share(self) -> float:
         """Share of its KV memory that is allocated."""
 
+    @property
+    def used_tokens(self) -> int:
+        """Tokens for which KV memory is allocated."""
+
+    @property
+    def waiting_tokens(self) -> int:
+        """Tokens of the prompts in its queue."""
+
+    @property
+    def prefill_tokens(self) -> int:
+        """Tokens of prompts that it has and must still compute, as far as it knows: a cache may have some."""
+
+    @property
+    def block_size(self) -> int:
+        """Tokens of a block of its KV memory."""
+
     def cached_tokens(self, request: Request) -> int:
         """Tokens of the prompt whose keys and values it has; 0 without a prefix cache."""
+
+    def prefill_s(self, tokens: int) -> float:
+        """Seconds in which it would compute a prompt of so many tokens, with nothing beside it."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -59,11 +91,19 @@ class Router:
 
     declares: ClassVar[type] = NoOptions
     """Its own options: a frozen dataclass of `option` fields (allocators/option.py)."""
+    interval_ps: int = 0
+    """How often it wants to `look`; 0: never."""
 
     def __init__(self, argument: str, rng: np.random.Generator, options: Mapping[str, object]) -> None:
         if argument:
             raise KvsimError(f"router takes no option, got {argument!r}")
         self.rng, self.options = rng, options
+
+    def begin(self, workload: Workload) -> None:
+        """Hear of the requests before the first one comes: their labels, such as the session."""
+
+    def look(self, replicas: Sequence[Seen]) -> None:
+        """Look at all replicas, every `interval_ps`: what a router knows that hears of them late."""
 
     def own(self, kind: type[T]) -> T:
         """Its own options, as `declares` has them, with what the user set of them."""

@@ -56,8 +56,9 @@ class Arrivals(Promise):
 
     Parameters
     ----------
-    longest : int
-        Tokens of the longest sequence; longer answers are cut, prompts that leave no room refused.
+    longest : sequence of int
+        Tokens of the longest sequence of each door; longer answers are cut, prompts that leave no room
+        refused.
 
     Attributes
     ----------
@@ -69,7 +70,7 @@ class Arrivals(Promise):
         Whether any request waits for an answer, so that `answered` matters.
     """
 
-    def __init__(self, env: simpy.Environment, log: RequestLog, longest: int) -> None:
+    def __init__(self, env: simpy.Environment, log: RequestLog, longest: Sequence[int]) -> None:
         super().__init__()
         self.env = env
         self.log = log
@@ -89,7 +90,7 @@ class Arrivals(Promise):
     def begin(self, doors: Sequence[Door], choose: Callable[[Request], int] | None = None) -> None:
         """Let SimPy know of the first arrivals; of several doors, `choose` says which each takes."""
         self._doors, self._choose = doors, choose
-        waits, workload, longest, door = self.workload.waits, self.workload, self.longest, doors[0]
+        waits, workload, longest, door = self.workload.waits, self.workload, self.longest[0], doors[0]
         if waits is None:
             self._rows = self._in_order()
             self._next_row = next(self._rows, NOBODY)
@@ -155,7 +156,7 @@ class Arrivals(Promise):
 
     def bring(self, until_ps: int) -> None:
         """Put those into queues who come by that time, in order."""
-        rows, longest, contents = self._rows, self.longest, self.workload.content
+        rows, longest, contents = self._rows, self.longest[0], self.workload.content
         plain = self._doors[0].server.waiting if self._plain else None
         index, arrival_ps, prompt, output = self._next_row
         while arrival_ps <= until_ps:
@@ -184,15 +185,16 @@ class Arrivals(Promise):
 
     def _accept(self, index: int, prompt: int, output: int) -> None:
         """Queue a request in all its samples: with answers cut where they are too long, or not at all."""
-        longest, door = self.longest, self._doors[0]
-        most = door.scheduler.longest_answer(door.server, prompt, longest)
-        kept = min(output, most)
-        request = Request(index, prompt, kept)
+        place, request = 0, Request(index, prompt, output)
         request.arrival_ps = self.now_ps
         if self._choose is not None:
             if self.workload.content is not None:
                 request.write(self.workload.content[index])
-            door = self._doors[self._choose(request)]
+            place = self._choose(request)
+        longest, door = self.longest[place], self._doors[place]
+        most = door.scheduler.longest_answer(door.server, prompt, longest)
+        kept = min(output, most)
+        request.set_output(kept)
         if prompt >= longest:
             self._refuse(door, index, f"prompt leaves no room for an answer within {longest:,} tokens")
             return

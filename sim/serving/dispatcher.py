@@ -1,23 +1,27 @@
 """Sends each request to a replica: what the router sees of them, and where sessions went before."""
 
 from collections.abc import Sequence
+from operator import truediv
 
 import numpy as np
 import numpy.typing as npt
 
+from kvsim.sim.cost.step_cost import StepShape
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.record.request_log import RequestLog
 from kvsim.sim.routers.base import Router, Seen
 from kvsim.sim.serving.replica import Replica
-from kvsim.sim.serving.request import Request
+from kvsim.sim.serving.request import Request, State
+from kvsim.sim.workload import PS_PER_S
 
 
 class View:
     """What a router sees of a replica (see `Seen`)."""
 
-    def __init__(self, replica: Replica) -> None:
+    def __init__(self, replica: Replica, place: int, pool: str, role: str) -> None:
         self._replica = replica
         self._server = replica.server
+        self.place, self.pool, self.role = place, pool, role
 
     @property
     def waiting(self) -> int:
@@ -42,6 +46,38 @@ class View:
         allocator = self._server.allocator
         return allocator.used_slots / allocator.capacity_slots
 
+    @property
+    def used_tokens(self) -> int:
+        """Tokens for which KV memory is allocated."""
+        self._replica.catch_up()
+        allocator = self._server.allocator
+        return allocator.used_slots // allocator.slots_per_token
+
+    @property
+    def waiting_tokens(self) -> int:
+        """Tokens of the prompts in its queue."""
+        return sum([request.known_tokens for request in self._server.waiting])
+
+    @property
+    def prefill_tokens(self) -> int:
+        """Tokens of prompts that it has and must still compute; a cache may have some of them."""
+        self._replica.catch_up()
+        running = self._server.running.values()
+        left = [each.known_tokens - each.computed for each in running if each.state == State.PREFILL]
+        return sum(left) + self.waiting_tokens
+
+    @property
+    def block_size(self) -> int:
+        """Tokens of a block of its KV memory."""
+        return self._replica.scheduler.config.block_size
+
+    def prefill_s(self, tokens: int) -> float:
+        """Seconds in which it would compute a prompt of so many tokens, with nothing beside it."""
+        shape = StepShape(prefill_tokens=tokens, prefill_pairs=tokens * (tokens + 1) // 2, prefill_seqs=1)
+        duration_ps: int = self._replica.pricing.cost.step_ps(shape)
+        found: float = truediv(duration_ps, PS_PER_S)
+        return found
+
     def cached_tokens(self, request: Request) -> int:
         """Tokens of the prompt whose keys and values it has; 0 without a prefix cache."""
         if not self._server.allocator.caches:
@@ -55,6 +91,8 @@ class Dispatcher:
 
     Parameters
     ----------
+    pools : sequence of (str, str)
+        The name and the role of each replica's pool.
     sessions : array of shape (n,), or None
         The session of each request; requests of one session stick together. None: nobody sticks.
     """
@@ -63,14 +101,28 @@ class Dispatcher:
         self,
         router: Router,
         replicas: Sequence[Replica],
+        pools: Sequence[tuple[str, str]],
         log: RequestLog,
         sessions: npt.NDArray[np.generic] | None,
     ) -> None:
         self._router = router
-        self._replicas: Sequence[Seen] = [View(replica) for replica in replicas]
+        self._replicas: Sequence[Seen] = [
+            View(replica, place, *pool)
+            for place, (replica, pool) in enumerate(zip(replicas, pools, strict=True))
+        ]
         self._log = log
         self._sessions = sessions
         self._homes: dict[object, int] = {}
+        router.begin(log.workload)
+
+    @property
+    def interval_ps(self) -> int:
+        """How often the router wants to look at all replicas; 0: never."""
+        return self._router.interval_ps
+
+    def look(self) -> None:
+        """Let it look at them."""
+        self._router.look(self._replicas)
 
     def place(self, request: Request) -> int:
         """Where a request goes."""

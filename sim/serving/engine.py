@@ -14,10 +14,9 @@ from kvsim.sim.record.fleet_result import together
 from kvsim.sim.record.recorder import Result
 from kvsim.sim.record.request_log import RequestLog
 from kvsim.sim.routers.base import Router
-from kvsim.sim.serving.arrivals import Arrivals
+from kvsim.sim.serving.arrivals import NEVER_PS, Arrivals, Process
 from kvsim.sim.serving.dispatcher import Dispatcher, sessions_of
 from kvsim.sim.serving.replica import Replica
-from kvsim.sim.serving.request import Request
 from kvsim.sim.workload import Workload
 
 UNLIMITED = 1 << 40
@@ -42,10 +41,13 @@ class Engine:
     ----------
     log : RequestLog
         The one that the replicas write to.
-    max_model_len : int
-        Tokens of the longest sequence; longer answers are cut, prompts that leave no room refused.
+    max_model_len : sequence of int
+        Tokens of the longest sequence of each replica; longer answers are cut, prompts that leave no room
+        refused.
     router : Router or None
         What spreads requests over several replicas.
+    pools : sequence of (str, str)
+        The name and the role of each replica's pool; empty: all are equal.
     sticky : bool
         Whether the requests of a session all go to the replica of its first.
     """
@@ -55,20 +57,25 @@ class Engine:
         workload: Workload,
         log: RequestLog,
         replicas: Sequence[Replica],
-        max_model_len: int,
+        max_model_len: Sequence[int],
         *,
         router: Router | None = None,
+        pools: Sequence[tuple[str, str]] = (),
         sticky: bool = False,
     ) -> None:
         self.env = simpy.Environment(initial_time=0)
         self.workload = workload
         self.log = log
         self.replicas = replicas
-        self._choose: Callable[[Request], int] | None = None
+        self._dispatcher: Dispatcher | None = None
         if router is not None:
             sessions = sessions_of(log) if sticky else None
-            self._choose = Dispatcher(router, replicas, log, sessions).place
-        longest = max_model_len if replicas[0].scheduler.limits_length else UNLIMITED
+            pools = pools or [("", "both")] * len(replicas)
+            self._dispatcher = Dispatcher(router, replicas, pools, log, sessions)
+        longest = [
+            most if replica.scheduler.limits_length else UNLIMITED
+            for most, replica in zip(max_model_len, replicas, strict=True)
+        ]
         self.arrivals = Arrivals(self.env, log, longest)
 
     @property
@@ -81,9 +88,25 @@ class Engine:
         for replica in self.replicas:
             replica.wait_before_steps(wait, max_span)
 
+    def _look(self, dispatcher: Dispatcher) -> Process:
+        """Let a router that hears of replicas late look at them, as long as the run goes on."""
+        while self._goes_on():
+            dispatcher.look()
+            yield self.env.timeout(dispatcher.interval_ps)
+
+    def _goes_on(self) -> bool:
+        """Whether anybody is served, waits, or is still to come."""
+        if self.arrivals.next_ps < NEVER_PS:
+            return True
+        servers = [replica.server for replica in self.replicas]
+        return any(server.running or server.waiting or server.swapped for server in servers)
+
     def run(self) -> Result:
         """Serve every request and return what was written down: of a fleet, all replicas together."""
-        self.arrivals.begin(self.replicas, self._choose)
+        dispatcher = self._dispatcher
+        self.arrivals.begin(self.replicas, dispatcher.place if dispatcher else None)
+        if dispatcher is not None and dispatcher.interval_ps:
+            self.env.process(self._look(dispatcher))
         for replica in self.replicas:
             replica.begin(self.env, self.arrivals, alone=len(self.replicas) == 1)
         with no_cycle_collection():

@@ -1,0 +1,41 @@
+"""The pools of a fleet of unlike servers in a table: what each served, how quickly, and what it cost."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.table import Table
+
+from kvsim.reports.comparison import ruled_table
+from kvsim.reports.palette import Summary, count, figures, number
+
+
+def pools_table(seeds: Sequence[Summary]) -> Table | None:
+    """A row for each pool, means over the seeds; None where all servers are equal."""
+    first: list[dict[str, Any]] = seeds[0].get("pools") or []
+    if not first:
+        return None
+    priced = first[0]["cost"] is not None
+    table = ruled_table("pool (p99 in ms)")
+    heads = ("replicas", "GPUs", "served", "TTFT", "TPOT", "GPU-hours", *(["cost"] if priced else []))
+    for head in heads:
+        table.add_column(head, justify="right", no_wrap=True)
+    for place, pool in enumerate(first):
+        each = [seed["pools"][place] for seed in seeds]
+        cells = [
+            count(pool["replicas"]),
+            count(pool["gpus"]),
+            count(_mean([one["finished"] for one in each])),
+        ]
+        for name in ("ttft_s", "tpot_s"):
+            p99_s = _mean([one["latency"][name]["p99"] for one in each])
+            cells.append(figures(None if p99_s is None else 1e3 * p99_s))
+        cells.append(figures(_mean([one["gpu_hours"] for one in each])))
+        if priced:
+            cells.append(figures(_mean([one["cost"] for one in each])))
+        table.add_row(str(pool["name"]), *cells)
+    return table
+
+
+def _mean(values: Sequence[object]) -> float | None:
+    known = [found for found in map(number, values) if found is not None]
+    return sum(known) / len(known) if known else None

@@ -1,0 +1,120 @@
+"""Pools of a fleet as their user describes them: servers of a role, with settings of their own.
+
+    both:2:gpu=h100,tp=2 both:4:gpu=l40s    -->    a Deployment of two pools, six replicas
+
+A pool is ROLE:REPLICAS or ROLE:REPLICAS:SETTING=VALUE,... with the names of options; what it leaves open is
+as for the whole run. One pool alone is the fleet of equal servers that it describes.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from kvsim.sim.deployment.deployment import ROLES, Deployment, Pool
+from kvsim.sim.errors import KvsimError, unknown
+from kvsim.sim.option import Named, options_of
+from kvsim.sim.parts import KINDS, known_options
+from kvsim.sim.serving.fleet import FleetConfig
+
+WAYS = {"tp": "tensor_parallel_size", "dp": "data_parallel_size", "pp": "pipeline_parallel_size"}
+"""Short names of settings."""
+OF_FLEET = ("model", "replicas", "pool", "router", "sticky", "frontend_latency", "frontend_load")
+"""Options that a pool cannot have for itself."""
+_WORDS = {"on": True, "true": True, "yes": True, "off": False, "false": False, "no": False}
+
+
+class Wanted(NamedTuple):
+    """A pool as it is described: settings are texts, by the names of options."""
+
+    text: str
+    role: str
+    replicas: int
+    settings: Mapping[str, str]
+
+
+def pools_of(text: str) -> list[Wanted]:
+    """The pools of a text, which spaces part; KvsimError for what is none."""
+    found = [_pool(each) for each in text.split()]
+    if not found:
+        raise KvsimError("pool must be ROLE:REPLICAS:SETTING=VALUE,..., got nothing")
+    return found
+
+
+def _pool(text: str) -> Wanted:
+    role, _, rest = text.partition(":")
+    count, _, settings = rest.partition(":")
+    if role not in ROLES or not (count.isascii() and count.isdecimal() and int(count)):
+        raise KvsimError(
+            f"pool must be ROLE:REPLICAS:SETTING=VALUE,... with a role of {', '.join(ROLES)}, got {text!r}"
+        )
+    found: dict[str, str] = {}
+    for each in settings.split(",") if settings else ():
+        name, equals, value = each.partition("=")
+        name = name.strip().removeprefix("--").replace("-", "_")
+        name = WAYS.get(name, name)
+        if not equals or not value:
+            raise KvsimError(f"pool {text} must have settings as SETTING=VALUE, got {each!r}")
+        if name in OF_FLEET:
+            raise KvsimError(f"{name} must be left out of pool {text}: it is that of the whole fleet")
+        if name in found:
+            raise KvsimError(f"pool {text} must have {name} once")
+        found[name] = value
+    return Wanted(text, role, int(count), found)
+
+
+def typed(wanted: Wanted, described: type, chosen: Mapping[str, object]) -> dict[str, object]:
+    """The settings of a pool, each of its option's type.
+
+    Parameters
+    ----------
+    described : type
+        The dataclass whose fields are the common options.
+    chosen : mapping
+        Kind of part -> what the whole run has, whose options may be set too.
+    """
+    known = {each.name: each for each in options_of(described)}
+    if wanted.settings.keys() - known:
+        parts = [(kind, wanted.settings.get(kind, name)) for kind, name in chosen.items()]
+        known = {**known_options(parts), **known}
+    for name in wanted.settings:
+        if name not in known:
+            raise unknown("option", name, list(known))
+    return {name: _value(known[name], value) for name, value in wanted.settings.items()}
+
+
+def fleet_of(wanted: Sequence[Wanted], servers: Sequence[Deployment], sticky: bool) -> Deployment:
+    """The fleet of these pools, each of which is of such servers."""
+    replicas = sum(each.replicas for each in wanted)
+    fleet = FleetConfig(replicas=replicas, router=servers[0].fleet.router, sticky=sticky)
+    pools = tuple(
+        Pool(name, each.role, each.replicas, server)
+        for name, each, server in zip(_names(wanted, servers), wanted, servers, strict=True)
+    )
+    return replace(servers[0], fleet=fleet, pools=pools if len(pools) > 1 else ())
+
+
+def _value(named: Named, text: str) -> object:
+    """A setting of the option's type."""
+    try:
+        found: object = _WORDS[text.lower()] if named.type is bool else named.type(text)
+    except (KeyError, ValueError):
+        kind = {bool: "on or off", int: "a whole number", float: "a number"}[named.type]
+        raise KvsimError(f"{named.name} of a pool must be {kind}, got {text!r}") from None
+    return found
+
+
+def _names(wanted: Sequence[Wanted], servers: Sequence[Deployment]) -> Iterator[str]:
+    """What each pool is called: its GPUs, and what else it says; its place too where two are alike."""
+    names = [" ".join(_words(*each)) for each in zip(wanted, servers, strict=True)]
+    for place, name in enumerate(names):
+        yield name if names.count(name) == 1 else f"{name} pool {place}"
+
+
+def _words(wanted: Wanted, server: Deployment) -> Iterator[str]:
+    yield server.gpu.name
+    for short, name in WAYS.items():
+        if getattr(server, name) > 1:
+            yield f"{short}{getattr(server, name)}"
+    for name, value in wanted.settings.items():
+        if name not in ("gpu", *WAYS.values()):
+            yield value if name in KINDS else f"{name}={value}"
