@@ -14,7 +14,7 @@ from kvsim.sim.record.fleet_result import together
 from kvsim.sim.record.recorder import Result
 from kvsim.sim.record.request_log import RequestLog
 from kvsim.sim.routers.base import Router
-from kvsim.sim.serving.arrivals import NEVER_PS, Arrivals, Process
+from kvsim.sim.serving.arrivals import Arrivals, Process
 from kvsim.sim.serving.dispatcher import Dispatcher, sessions_of
 from kvsim.sim.serving.replica import Replica
 from kvsim.sim.workload import Workload
