@@ -223,6 +223,7 @@ def test_recordings_equality_and_contracts_hold(target, tmp_path):
 
 
 LACKING = """
+import inspect
 import kvsim
 
 class Half(kvsim.Allocator):
@@ -232,6 +233,10 @@ try:
     kvsim.simulate(allocator=Half, num_prompts=2)
 except kvsim.KvsimError as told:
     print(kvsim.Allocator.__doc__, kvsim.Scheduler.__doc__, told)
+for part in (kvsim.Allocator, kvsim.Scheduler):
+    for name, method in vars(part).items():
+        if callable(method) and not name.startswith("_"):
+            print(part.__name__, name, inspect.getdoc(method))
 """
 
 
@@ -239,3 +244,4 @@ def test_a_class_that_lacks_a_method_is_refused_and_help_is_that_of_pure_python(
     compiled, pure = (run(path, "-c", LACKING, folder=tmp_path) for path in (target, ROOT))
     assert compiled == pure
     assert "allocator '__main__:Half' does not say admit, " in pure
+    assert "Allocator admit Place a new sequence" in pure
