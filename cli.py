@@ -429,10 +429,12 @@ def validate(
     from kvsim.reports.figures.style import style_named
     from kvsim.reports.figures.truth import draw_truth
     from kvsim.reports.rundir.writing import write_figures
-    from kvsim.reports.truth import errors_of, truth_report, validate, write_errors
+    from kvsim.reports.truth import earlier_errors, errors_of, truth_report, validate, write_errors
     from kvsim.sim.validate import sources
 
     points, runs = sources(source, model, gpu, tensor_parallel_size, cost)
+    if table is not None:
+        earlier_errors(table)
     found = validate(points[:: max(every, 1)], runs, cost)
     show(truth_report(found))
     if table is not None:

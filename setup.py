@@ -6,6 +6,8 @@ The compiled modules are the same files; without a C compiler, or in an editable
 Everything else about the package stands in pyproject.toml.
 """
 
+import ast
+import json
 import os
 import re
 import subprocess
@@ -54,6 +56,28 @@ def compiles() -> bool:
         return made.returncode == 0
 
 
+def documented(source: Path) -> None:
+    """Give the functions in the C of a module the docstrings of its Python, for help()."""
+    module = Path(*source.stem.removeprefix("__native_").split("___")).with_suffix(".py")
+    tree = ast.parse(module.read_text("utf-8"))
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    docs = {
+        f"{'___' + holder.name if isinstance(holder, ast.ClassDef) else ''}___{node.name}": ast.get_docstring(
+            node
+        )
+        for holder in (tree, *classes)
+        for node in holder.body
+        if isinstance(node, ast.FunctionDef)
+    }
+
+    def with_doc(found: re.Match[str]) -> str:
+        doc = next((doc for name, doc in docs.items() if doc and found[2].endswith(name)), None)
+        return found[1] + (json.dumps(doc)[1:-1] if doc else "") + '")'
+
+    entry = r'(\(PyCFunction\)(CPyPy_\w+),\s*[\w| ]+,\s*PyDoc_STR\("[^"]*\\n--\\n\\n)"\)'
+    source.write_text(re.sub(entry, with_doc, source.read_text("utf-8")), "utf-8")
+
+
 def compiled() -> list[Extension]:
     """The extension modules; none where nobody asked, or nothing can be compiled, which is said in a line."""
     if os.environ.get("KVSIM_COMPILE", "0") in ("", "0") or not BUILDS & set(sys.argv):
@@ -80,6 +104,9 @@ def compiled() -> list[Extension]:
             multi_file=True,
             group_name="kvsim",
         )
+    for source in {Path(each) for extension in found for each in extension.sources}:
+        if source.name.startswith("__native_kvsim___"):
+            documented(source)
     if os.name != "nt":
         for extension in found:  # a * b + c is rounded twice, as Python does it, on every processor
             extension.extra_compile_args.append("-ffp-contract=off")

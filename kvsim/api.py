@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from kvsim.results import Comparison, Run
-from kvsim.sim.errors import KvsimError, unknown
+from kvsim.sim.errors import KvsimError, check_trials, unknown
 from kvsim.sim.option import check_kinds, numpydoc, options_of
 from kvsim.sim.options.goals import Goals
 from kvsim.sim.options.scenario import Scenario
@@ -186,8 +186,7 @@ def check_allocator(allocator: str | type, *, calls: int = 300, seed: int = 0) -
     from kvsim.sim.classes import name_of
     from kvsim.sim.deployment.registry import allocator_class
 
-    if calls < 1:
-        raise KvsimError(f"calls must be at least 1, got {calls}")
+    check_trials("calls", calls)
     name = name_of(allocator)
     chosen = allocator_class(name)
     try:
@@ -228,8 +227,7 @@ def check_scheduler(scheduler: str | type, *, workloads: int = 40, seed: int = 0
     from kvsim.sim.schedulers import SCHEDULERS
     from kvsim.sim.schedulers.base import Scheduler
 
-    if workloads < 1:
-        raise KvsimError(f"workloads must be at least 1, got {workloads}")
+    check_trials("workloads", workloads)
     name = name_of(scheduler)
     base, _, version = name.partition("@")
     chosen = class_named("scheduler", base, SCHEDULERS, Scheduler)  # type: ignore[type-abstract]

@@ -17,7 +17,7 @@ from kvsim.sim.cost.clock import precision_of
 from kvsim.sim.cost.trust import Trust, read_errors
 from kvsim.sim.counted import signed_percent
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.files.whole_file import whole_file
+from kvsim.sim.files.whole_file import check_file, whole_file
 from kvsim.sim.validate import (
     Compared,
     Floats,
@@ -124,10 +124,17 @@ def _trust(key: tuple[str, ...], servers: Sequence[Sequence[Compared]]) -> Trust
     return Trust(*key, len(servers), **numbers)  # type: ignore[arg-type]
 
 
+def earlier_errors(path: Path) -> list[Trust]:
+    """The rows of a table that is there; KvsimError where something else is."""
+    kept = read_errors(path) if path.is_file() else []
+    check_file(path, force=False, ours=lambda there: bool(kept))
+    return kept
+
+
 def write_errors(rows: Sequence[Trust], path: Path) -> None:
     """The rows as CSV; those that the file has of other clocks stay."""
     costs = {row.cost for row in rows}
-    kept = read_errors(path) if path.is_file() else []
+    kept = earlier_errors(path)
     text = io.StringIO()
     writer = csv.DictWriter(text, [each.name for each in fields(Trust)], lineterminator="\n")
     writer.writeheader()

@@ -89,3 +89,13 @@ def of_pyarrow(error: Exception) -> bool:
 
 if __name__ != "kvsim.sim.errors":
     sys.modules[__name__] = import_module("kvsim.sim.errors")
+
+
+MOST_TRIALS = 1_000_000
+"""Random calls, workloads or requests that try a part of one's own: a million take minutes."""
+
+
+def check_trials(name: str, count: int) -> None:
+    """Raise KvsimError for a number of trials that nobody can mean."""
+    if not 1 <= count <= MOST_TRIALS:
+        raise KvsimError(f"{name} must be from 1 to {MOST_TRIALS:,}, got {count:,}")

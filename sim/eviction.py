@@ -12,7 +12,7 @@ from kvsim.allocators.eviction.contract import check_eviction
 from kvsim.allocators.eviction.replay import prefix_hits
 from kvsim.allocators.records import InvariantError
 from kvsim.sim.classes import class_named
-from kvsim.sim.errors import KvsimError
+from kvsim.sim.errors import KvsimError, check_trials
 from kvsim.sim.option import checked_names, options_of, taken
 
 __all__ = ["USUAL", "Chain", "Chosen", "check_named", "eviction_named", "evictions_named", "hits_by_size"]
@@ -68,8 +68,7 @@ def evictions_named(texts: Iterable[str]) -> list[Chosen]:
 
 def check_named(text: str, requests: int, seed: int) -> None:
     """Try a policy against its contract (allocators/eviction/contract.py); KvsimError for a rule broken."""
-    if requests < 1:
-        raise KvsimError(f"requests must be at least 1, got {requests}")
+    check_trials("requests", requests)
     chosen = eviction_named(text)
     try:
         check_eviction(chosen.policy, chosen.options, requests=requests, seed=seed)

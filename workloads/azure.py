@@ -12,6 +12,7 @@ import numpy as np
 
 from kvsim.workloads.delimited import read_csv
 from kvsim.workloads.lengths import Lengths
+from kvsim.workloads.lines import lines_of
 from kvsim.workloads.usable import requests
 
 
@@ -25,7 +26,7 @@ def load_azure(path: str) -> Lengths:
     """
     kinds = {"TIMESTAMP": "time", "ContextTokens": "tokens", "GeneratedTokens": "tokens"}
     with open(path, encoding="utf-8-sig", errors="replace") as file:
-        images = "NumImages" in [name.strip() for name in file.readline().split(",")]
+        images = "NumImages" in [name.strip() for name in next(lines_of(path, file), "").split(",")]
     found = read_csv(path, kinds | ({"NumImages": "tokens"} if images else {}))
     arrival_s, prompt_tokens, output_tokens = (found[name] for name in kinds)
     labels = {"images": np.nan_to_num(found["NumImages"]).astype(np.int64)} if images else {}

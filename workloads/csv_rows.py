@@ -12,6 +12,7 @@ from array import array
 from collections.abc import Callable, Iterator
 
 from kvsim.sim.errors import KvsimError
+from kvsim.workloads.lines import lines_of
 
 DELIMITERS = ",;\t"
 
@@ -36,9 +37,9 @@ def read_cells(
         A file that cannot be read, a column that is wanted and there twice, or a row of another width.
     """
     with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
-        delimiter = delimiter_of(file.readline()) or ","
+        delimiter = delimiter_of(next(lines_of(path, file), "")) or ","
         file.seek(0)
-        rows = _lines(path, csv.reader(file, delimiter=delimiter))
+        rows = _lines(path, csv.reader(lines_of(path, file), delimiter=delimiter))
         _, header = next(rows, (1, []))
         names = [name.strip() for name in header]
         places = {name: place for place, name in enumerate(names) if wanted(name)}

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvsim.sim.errors import KvsimError
+from kvsim.workloads.lines import lines_of
 from kvsim.workloads.usable import FloatColumn, all_possible, allowed, possible
 from kvsim.workloads.values import shown
 
@@ -45,7 +46,7 @@ def read_csv(path: str, columns: Mapping[str, str]) -> dict[str, FloatColumn]:
     """
     try:
         with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
-            reader = csv.reader(file)
+            reader = csv.reader(lines_of(path, file))
             header = [name.strip() for name in next(reader)]
             skip = reader.line_num
         for name in columns:
@@ -69,7 +70,7 @@ def has_column(path: str, name: str) -> bool:
     """Whether the header has this column."""
     try:
         with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
-            return name in [found.strip() for found in next(csv.reader(file), [])]
+            return name in [found.strip() for found in next(csv.reader(lines_of(path, file)), [])]
     except OSError as error:
         raise KvsimError(f"trace {path} cannot be read: {error.strerror or error}") from error
     except csv.Error:
@@ -147,7 +148,7 @@ def csv_parts(path: str, columns: Mapping[str, str]) -> Parts | None:
 
     try:
         with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
-            reader = csv.reader(file)
+            reader = csv.reader(lines_of(path, file))
             header, skip = [name.strip() for name in next(reader)], reader.line_num
     except (OSError, csv.Error, StopIteration):
         return None
@@ -211,7 +212,7 @@ def _cell_by_cell(path: str, columns: Mapping[str, str]) -> dict[str, FloatColum
 def _rows(path: str) -> Iterator[tuple[int, dict[str, str]]]:
     """The number of each line, and its cells by name."""
     with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
-        reader = csv.reader(file)
+        reader = csv.reader(lines_of(path, file))
         header = [name.strip() for name in next(reader)]
         while True:
             line = reader.line_num + 1

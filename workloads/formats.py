@@ -23,10 +23,11 @@ from typing import NamedTuple
 
 from kvsim.sim.bench.names import BEGINNINGS, begins_a_result, in_folder
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.files.reading import GZIP_MAGIC, check_regular
+from kvsim.sim.files.reading import GZIP_MAGIC
 from kvsim.sim.files.tables import opened_table
 from kvsim.workloads.csv_rows import delimiter_of
 from kvsim.workloads.lengths import Lengths
+from kvsim.workloads.lines import check_trace
 from kvsim.workloads.native import load_native
 from kvsim.workloads.rows import BYTE_ORDER_MARK, PARQUET_MAGIC
 
@@ -98,6 +99,7 @@ def load_file(
     KvsimError
         A file that cannot be read, or has a value that it must not have.
     """
+    check_trace(path)
     if columns is not None:
         return load_native(path, columns)
     if os.path.isdir(path):
@@ -116,11 +118,14 @@ def load_directory(path: str) -> Lengths:
     KvsimError
         A directory of neither.
     """
-    names = os.listdir(path)
+    names = sorted(os.listdir(path))
     if in_folder(Path(path)) is not None:
         from kvsim.workloads.measured import load_result
 
         return load_result(path)
+    for name in names:
+        if name.endswith(("-trace.csv", ".json")):
+            check_trace(os.path.join(path, name))
     if any(name.endswith("-trace.csv") for name in names):
         from kvsim.workloads.servegen import load_servegen
 
@@ -141,7 +146,7 @@ def recognised(path: str) -> str:
     KvsimError
         A file that cannot be read.
     """
-    check_regular(path, f"trace {path}")
+    check_trace(path)
     try:
         with open(path, "rb") as file:
             head = file.read(LONGEST_HEAD)

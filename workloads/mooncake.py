@@ -22,6 +22,7 @@ import numpy as np
 from kvsim.sim.errors import KvsimError
 from kvsim.workloads.hashed import read_hash_rows
 from kvsim.workloads.lengths import Lengths
+from kvsim.workloads.lines import lines_of
 from kvsim.workloads.usable import FloatColumn, requests
 from kvsim.workloads.values import shown
 
@@ -91,7 +92,7 @@ def _block_tokens(path: str) -> int:
     """What the first row says, else Mooncake's."""
     try:
         with open(path, "rb") as file:
-            first = json.loads(file.readline() or b"{}")
+            first = json.loads(next(lines_of(path, file), b"{}"))
     except (OSError, ValueError, RecursionError):
         return BLOCK_TOKENS  # the reader of the rows says it better
     stated = first.get("block_size", BLOCK_TOKENS) if isinstance(first, dict) else BLOCK_TOKENS

@@ -9,16 +9,17 @@ is for others to say, as is which of them are wanted; of the others only the nam
 
 import io
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from json import JSONDecodeError, JSONDecoder
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.files.tables import opened_table
 from kvsim.workloads.csv_rows import delimiter_of, read_cells
+from kvsim.workloads.lines import lines_of
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -127,9 +128,7 @@ def _read_json_lines(path: str, file: io.BufferedReader, wanted: Wanted) -> Rows
     return Rows(path, columns, "line", numbers, places)
 
 
-def json_objects(
-    path: str, file: Iterable[bytes], decoder: JSONDecoder
-) -> Iterator[tuple[int, dict[str, object]]]:
+def json_objects(path: str, file: IO[bytes], decoder: JSONDecoder) -> Iterator[tuple[int, dict[str, object]]]:
     """The number of each line that is not blank, and the object in it.
 
     Raises
@@ -137,7 +136,7 @@ def json_objects(
     KvsimError
         A line that is no JSON object.
     """
-    for number, line in enumerate(file, start=1):
+    for number, line in enumerate(lines_of(path, file), start=1):
         text = line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
         if not text or text.isspace():
             continue

@@ -12,7 +12,6 @@ it, and only what is drawn up to there matters. Without reasoning or images: tex
 
 import ast
 import csv
-import json
 from bisect import bisect_right
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,7 +19,9 @@ from pathlib import Path
 import numpy as np
 
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.files.reading import read_object
 from kvsim.workloads.lengths import Lengths
+from kvsim.workloads.lines import lines_of
 from kvsim.workloads.usable import FloatColumn, requests
 from kvsim.workloads.values import shown
 
@@ -106,7 +107,7 @@ def _windows(file: Path) -> list[Window]:
     found: list[Window] = []
     try:
         with open(file, encoding="utf-8", newline="") as opened:
-            for line, row in enumerate(csv.reader(opened), start=1):
+            for line, row in enumerate(csv.reader(lines_of(file, opened)), start=1):
                 where = f"trace {file}, line {line}"
                 if len(row) != 6:
                     raise KvsimError(f"{where}: must have 6 columns, got {len(row)}")
@@ -132,14 +133,7 @@ def _windows(file: Path) -> list[Window]:
 
 def _lengths(file: Path) -> list[tuple[float, Mapping[str, Distribution]]]:
     """From when on which distributions hold."""
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise KvsimError(f"trace {file} cannot be read: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise KvsimError(f"trace {file} must be JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise KvsimError(f"trace {file} must hold an object, got {shown(content)}")
+    content = read_object(file, f"trace {file}")
     found = []
     for begun, fields in content.items():
         where = f"trace {file}, window {begun}"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from kvsim.kernels.calibration.errors import CalibrationError
+from kvsim.kernels.calibration.foreign import foreign_text
 from kvsim.kernels.calibration.profile import write_profile
 
 
@@ -24,10 +25,10 @@ def kept_as(path: Path) -> Path | None:
     if not os.path.lexists(path):
         return None
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(foreign_text(path))
         kind = found["kind"]
         date = str(found["measured"]["date"])[:10] if kind == "calibrated" else ""
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise CalibrationError(
             f"{path} is there and is no profile of a calibration: name another file"
         ) from None

@@ -9,12 +9,16 @@ What failed is tried again. A last line that was cut off in writing is left out.
 import json
 import os
 from collections.abc import Mapping, Sequence
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from kvsim.kernels.calibration.errors import JournalError
+from kvsim.kernels.calibration.foreign import foreign_text
 from kvsim.kernels.calibration.points import Point, Sample
 
+DAMAGED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+"""What a file of somebody else may raise where it is taken apart."""
 NAMES = {"device": "device", "plan": "plan (its points, quick or not)"}
 
 
@@ -53,7 +57,7 @@ class Journal:
 
     def _read(self, path: Path) -> None:
         try:
-            head, *lines, cut_off = path.read_text(encoding="utf-8").split("\n")
+            head, *lines, cut_off = foreign_text(path).split("\n")
             found = json.loads(head)
             for name, meaning in NAMES.items():
                 if found[name] != self.head[name]:
@@ -62,13 +66,13 @@ class Journal:
                         f"the journal {path} of a calibration that was stopped is of another {other}; forget "
                         "it with --fresh, or go on as it was begun"
                     )
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, *DAMAGED):
             raise _foreign(path) from None
-        self.head = found
         try:
+            self.head = {**found, "date": str(found["date"])}
             for line in lines:
                 self._take(json.loads(line))
-        except (ValueError, KeyError, TypeError):
+        except DAMAGED:
             raise _foreign(path) from None
         self.samples = {key: sample for key, sample in self.samples.items() if sample.failure is None}
         if cut_off:  # behind the last line break
@@ -76,12 +80,17 @@ class Journal:
 
     def _take(self, entry: Mapping[str, Any]) -> None:
         if "clocks" in entry:
-            self.clocks.append({"when": entry["when"], **entry["clocks"]})
-            self.sentinels.append({"when": entry["when"], **entry["sentinels"]})
+            when = str(entry["when"])
+            self.clocks.append({"when": when, **entry["clocks"]})
+            timed = {part: _seconds(each) for part, each in entry["sentinels"].items()}
+            self.sentinels.append({"when": when, **timed})
             return
-        self.seconds += entry["took_s"]
-        for key, seconds, launches, failure, fits in entry["points"]:
-            self.samples[key] = Sample(tuple(seconds), launches, failure, fits)
+        self.seconds += sum(_seconds([entry["took_s"]]))
+        for key, measured, launches, failure, fits in entry["points"]:
+            seconds, told = tuple(_seconds(measured)), None if failure is None else str(failure)
+            if told is None and not seconds:
+                raise ValueError(f"{key} was measured in no time")
+            self.samples[str(key)] = Sample(seconds, int(launches), told, bool(fits))
 
     @property
     def last_reading(self) -> str | None:
@@ -111,6 +120,14 @@ class Journal:
                 os.fsync(file.fileno())
 
 
+def _seconds(values: Sequence[float]) -> list[float]:
+    """Times as a journal may have them; ValueError or TypeError where one is none."""
+    found = [float(each) for each in values]
+    if not all(0 <= each < inf for each in found):
+        raise ValueError(f"seconds must be at least 0, got {found}")
+    return found
+
+
 def _foreign(path: Path) -> JournalError:
     return JournalError(f"{path} is no journal of a calibration: remove it, or name another file")
 
@@ -118,10 +135,9 @@ def _foreign(path: Path) -> JournalError:
 def _is_journal(path: Path) -> bool:
     """Whether a file begins as journals do; what a link leads to does not count."""
     try:
-        with path.open(encoding="utf-8") as file:
-            head = json.loads(file.readline())
+        head = json.loads(foreign_text(path).partition("\n")[0])
         return not path.is_symlink() and all(name in head for name in ("device", "plan", "date"))
-    except (OSError, ValueError, TypeError):
+    except (OSError, *DAMAGED):
         return False
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.files import tables
 from kvsim.sim.files.reading import understood
 from kvsim.sim.files.whole_file import whole_file
 
@@ -84,10 +85,8 @@ def _write_parquet(rows: Sequence[Row], path: Path) -> None:
 
 def read_table(path: Path) -> list[dict[str, Any]]:
     """The rows of a table that `write_table` wrote as parquet; what a run does not have is None."""
-    from pyarrow import parquet
-
     with understood(str(path)):
-        found: list[dict[str, Any]] = parquet.read_table(path).to_pylist()
+        found: list[dict[str, Any]] = tables.read_table(path, str(path)).to_pylist()
         return found
 
 

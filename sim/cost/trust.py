@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from kvsim.sim.files.reading import understood
+from kvsim.sim.files.reading import text_of, understood
 
 
 @dataclass(frozen=True)
@@ -69,5 +69,6 @@ def read_errors(path: Traversable | Path) -> list[Trust]:
     """The rows of a table that `sim validate --table` wrote."""
     kinds: dict[str, Callable[[str], object]] = {each.name: each.type for each in fields(Trust)}  # type: ignore[misc]
     with understood(f"table {path}", "is none of sim validate --table"):
-        rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+        text = text_of(path, f"table {path}") if isinstance(path, Path) else path.read_text("utf-8")
+        rows = list(csv.DictReader(text.splitlines()))
         return [Trust(**{name: kind(row[name]) for name, kind in kinds.items()}) for row in rows]  # type: ignore[arg-type]

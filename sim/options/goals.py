@@ -11,7 +11,7 @@ from math import inf
 from pathlib import Path
 
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.files.reading import understood
+from kvsim.sim.files.reading import text_of, understood
 from kvsim.sim.option import option
 from kvsim.sim.record.slo import Slo
 
@@ -109,7 +109,8 @@ def _file(text: str) -> tuple[dict[str, float], str]:
     """The prices of a file like prices.toml, and where they are from."""
     path = SHIPPED if text == LISTED else Path(text)
     with understood(f"prices {path}", "are no prices per hour by GPU"):
-        said = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = SHIPPED.read_text("utf-8") if text == LISTED else text_of(Path(text), f"prices {text}")
+        said = tomllib.loads(content)
         prices = {name: float(gpu["per_hour"]) for name, gpu in said.items() if isinstance(gpu, dict)}
     for name, price in prices.items():
         if not 0 <= price < inf:

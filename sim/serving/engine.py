@@ -17,6 +17,7 @@ from kvsim.sim.routers.base import Router
 from kvsim.sim.serving.arrivals import Arrivals, Process
 from kvsim.sim.serving.dispatcher import Dispatcher, sessions_of
 from kvsim.sim.serving.replica import Replica
+from kvsim.sim.serving.server import NEVER_PS
 from kvsim.sim.workload import Workload
 
 UNLIMITED = 1 << 40

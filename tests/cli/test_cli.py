@@ -440,7 +440,7 @@ MISTAKES = {
     "run --gpu no/profile.json": "gpu 'no/profile.json' cannot be read: No such file or directory",
     "run --scheduler vllm-v1@9": "scheduler version '9' is unknown (known: 0.11.0, 0.33.0)",
     "check-allocator pagd": f"allocator 'pagd' is unknown; did you mean 'paged'? (known: {ALLOCATOR_NAMES})",
-    "check-allocator paged --calls 0": "calls must be at least 1, got 0",
+    "check-allocator paged --calls 0": "calls must be from 1 to 1,000,000, got 0",
     "run --record-map 0": "record_map must be at least 1 instant, got 0",
     "run --watermark 1": "watermark must be at least 0 and below 1, got 1.0",
     "run --watermark 0.1 --scheduler orca": "watermark must be left out for scheduler "

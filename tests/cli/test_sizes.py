@@ -11,6 +11,7 @@ from support.attack import limited
 
 from kvsim import cli
 from kvsim.sim.files import reading, tables
+from kvsim.workloads.lines import LARGEST_TRACE_BYTES
 
 pytestmark = pytest.mark.slow
 
@@ -55,6 +56,47 @@ def test_a_device_and_a_pipe_are_no_input(reader, capsys):
         )
 
 
+SWEPT = (
+    "sweep --num-prompts 3 --cost constant:0.03 --request-rate 2,4 --jobs 1 --quiet --no-plots --out swept"
+)
+INSIDE = {
+    "prices.toml": "run --num-prompts 3 --gpu-price prices.toml",
+    "errors.csv": "validate points --table errors.csv",
+    "clients/c-trace.csv": "run --trace clients",
+    "sessions/one.json": "traces show sessions",
+    "swept/table.parquet": "table swept",
+}
+
+
+@pytest.mark.parametrize("file", INSIDE)
+def test_nor_is_one_that_a_directory_or_another_option_holds(file, capsys):
+    assert cli.main(SWEPT.split()) == 0
+    capsys.readouterr()
+    os.makedirs(os.path.dirname(file) or ".", exist_ok=True)
+    if os.path.exists(file):
+        os.unlink(file)
+    os.symlink("/dev/zero", file)
+    said = {"errors.csv": "it is a link to /dev/zero", "swept/table.parquet": "that is not done"}
+    assert said.get(file, "got a device or a pipe") in refused(INSIDE[file], capsys)
+
+
+@pytest.mark.parametrize("reader", ["trace", "show", "convert"])
+def test_a_trace_and_each_of_its_lines_have_a_largest_size(reader, capsys):
+    with open("large.json", "wb") as file:
+        file.truncate(LARGEST_TRACE_BYTES + 1)
+    assert "must have at most 16 GiB" in refused(READERS[reader].format("large.json"), capsys)
+    for name, head in (
+        ("row", b'{"prompt_tokens": 5, "output_tokens": 4}\n'),
+        ("cell", b"isl,osl\n3,4\n"),
+        ("name", b"a,b"),
+    ):
+        with open(name, "wb") as file:
+            file.write(head)
+            file.truncate(4 << 30)
+        said = refused(READERS[reader].format(name), capsys)
+        assert "a line must have at most 16,777,216 characters" in said
+
+
 WHOLE = [reader for reader in READERS if reader not in ("trace", "show", "convert")]
 
 
@@ -88,6 +130,12 @@ def test_a_table_has_a_most_of_rows(capsys, monkeypatch):
         ("compare --num-prompts 1000000000", "num_prompts must be at most 20,000,000"),
         ("run --seeds 1000000000", "seeds must be at most 10,000"),
         ("compare --seeds 1000000000", "seeds must be at most 10,000"),
+        (
+            "check-allocator paged --calls 999999999999",
+            "calls must be from 1 to 1,000,000, got 999,999,999,999",
+        ),
+        ("check-scheduler orca --workloads 0", "workloads must be from 1 to 1,000,000, got 0"),
+        ("check-eviction lru --requests 999999999999", "requests must be from 1 to 1,000,000"),
         ("sweep --seeds 1000000000", "a sweep must have at most 1,000,000 runs"),
         ("capacity --seeds 1000000000 --slo ttft:p99=1s", "a sweep must have at most 1,000,000 runs"),
     ],

@@ -299,7 +299,7 @@ def test_a_guessed_name_is_suggested():
         (lambda: kvsim.compare([]), "runs to compare must be at least one, got 0"),
         (lambda: kvsim.compare(["paged"], seeds=0), "seeds must be at least 1, got 0"),
         (lambda: kvsim.load("nowhere"), "nowhere is not a directory"),
-        (lambda: kvsim.check_allocator("paged", calls=0), "calls must be at least 1, got 0"),
+        (lambda: kvsim.check_allocator("paged", calls=0), "calls must be from 1 to 1,000,000, got 0"),
     ],
 )
 def test_a_mistake_names_the_field_and_what_is_allowed(call, complaint):

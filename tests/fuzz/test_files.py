@@ -47,6 +47,13 @@ READ |= {
     }.items()
 }
 
+READ |= {
+    "prices": [("prices.toml", f"run {SMALL} {RUN} --gpu-price prices.toml")],
+    "step times": [("steps.toml", f"run --num-prompts 5 {RUN} --cost steps.toml")],
+    "a sweep that was stopped": [("stopped", "sweep sweep.toml --jobs 1 --quiet --no-plots --out stopped")],
+}
+"""Files that an option takes where a name or a number may stand, or that lie where a command writes."""
+
 OWN_FUZZERS = {
     "model": "test_models.py",
     "models": "test_models.py",

@@ -10,53 +10,13 @@ from random import Random
 import pytest
 from pyarrow import parquet
 from support.attack import attack, tried
-from support.drawn import PARTS, option_words, parts_around
+from support.drawn import BESIDE, PARTS, common_options, option_words, parts_around, plain_words, run_of
 
-from kvsim.allocators import ALLOCATORS
-from kvsim.sim.deployment.registry import allocator_class
 from kvsim.sim.parts import declared_everywhere
 
 pytestmark = pytest.mark.slow
 
-CHOICES = {
-    "--block-size": ["8", "16", "32"],
-    "--kv-tokens": ["300", "800", "1500", "4000", "20000"],
-    "--max-num-seqs": ["2", "8", "64"],
-    "--max-num-batched-tokens": ["300", "2048", "4096"],
-    "--max-model-len": ["300", "1024"],
-    "--input-len": ["uniform:1:400", "lognormal:100:1"],
-    "--output-len": ["1", "uniform:1:300"],
-    "--request-rate": ["0.5", "4", "inf"],
-    "--policy": ["priority", "sjf"],
-    "--clients": ["1", "5"],
-    "--shared-prefix": ["2x50", "3x200"],
-    "--n": ["2"],
-    "--beam-width": ["2"],
-    "--enable-prefix-caching": [],
-    "--async-scheduling": [],
-    "--replicas": ["2", "3"],
-    "--trace": ["sharegpt", "agents"],
-    "--model": ["llama-2-7b", "gemma-3-12b", "deepseek-v2-lite", "falcon-h1-7b"],
-    "--time-scale": ["2.7"],
-    "--cost": ["roofline", "constant:0.03"],
-    "--seed": ["1", "2", "3"],
-}
 KINDS = ("token", "reserved", "internal", "cached", "external", "idle", "free")
-
-
-SLOW = {name for name in ALLOCATORS if allocator_class(name).slow}
-
-
-def run_of(parts, rng, most):
-    """A short run of such parts, with up to so many choices that concern every part."""
-    prompts = "3" if SLOW.intersection(parts) else rng.choice(["3", "20", "50"])
-    words = ["run", "--no-plots", "--quiet", "--force", "--gpu", "h200", "--num-prompts", prompts, *parts]
-    names = rng.sample(list(CHOICES), rng.randint(0, most))
-    if "--kv-tokens" not in names:
-        words += ["--kv-tokens", "4000"]  # larger memories take some allocators long
-    for name in names:
-        words += [name, *rng.sample(CHOICES[name], min(1, len(CHOICES[name])))]
-    return [*words, "--record-map", rng.choice(["3", "10"])]
 
 
 def content_of(directory):
@@ -98,7 +58,7 @@ def in_both_modes(words):
 
 @pytest.mark.parametrize(("kind", "name"), PARTS)
 def test_every_registered_part_writes_the_same_files_in_both_modes(cases, kind, name):
-    alone = [f"--{kind}", name, *(["--replicas", "2"] if kind == "router" else [])]
+    alone = plain_words(kind, name)
     assert in_both_modes(run_of(alone, Random(name), 0)).code == 0
 
     def case(rng):
@@ -116,3 +76,17 @@ def test_every_option_of_a_part_writes_the_same_files_in_both_modes(cases, name)
         return in_both_modes(run_of(part, rng, 0))
 
     assert tried(f"{name} in both modes", cases(2), case)["accepted"]
+
+
+@pytest.mark.parametrize("name", common_options())
+def test_every_option_of_all_parts_writes_the_same_files_in_both_modes(cases, name):
+    named = common_options()[name]
+    if name in BESIDE:
+        assert in_both_modes(run_of(BESIDE[name].split(), Random(name), 0)).code == 0
+
+    def case(rng):
+        words = option_words(rng, named) if name not in BESIDE else BESIDE[name].split()
+        return in_both_modes(run_of(words, rng, 2))
+
+    found = tried(f"{name} in both modes", cases(2), case)
+    assert found["accepted"] or name in BESIDE

@@ -8,6 +8,7 @@ from support.attack import attack, tried
 from support.mutations import mutated_folder
 
 from kvsim import cli
+from kvsim.reports.figures.catalogue import FIGURES
 
 pytestmark = pytest.mark.slow
 
@@ -18,9 +19,7 @@ READERS = (
     "trace-events {} --out trace.json",
     "trace-events {} --out trace.json --steps --requests 5",
     "report {} --out report.html",
-    "plot {} --figure waste --out drawn",
-    "plot {} --figure latency --out drawn",
-    "plot {} --figure map --out drawn",
+    *(f"plot {{}} --figure {name} --out drawn" for name in FIGURES),
 )
 SLOW = ("plot {} --out drawn", "plot {} --figure ledger,occupancy,requests --style paper --out drawn")
 REPEATED = "run --config {}/config.json --no-plots --quiet --out again --force"

@@ -7,6 +7,7 @@ without a home, in a locale that knows only ASCII, in a directory that is gone. 
 import ctypes
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -85,6 +86,49 @@ def test_killed_at_any_instant_nothing_is_half_written(cases):
         clean()
 
     tried("kills", cases(3), case)
+
+
+def listens(child):
+    """Whether a process has come so far that it hears signals (Linux; elsewhere after a moment)."""
+    status = Path(f"/proc/{child.pid}/status")
+    if not status.exists():
+        time.sleep(0.5)
+        return True
+    heard = int(re.search(r"SigCgt:\s*(\w+)", status.read_text()).group(1), 16)
+    return all(heard >> (number - 1) & 1 for number in STOPS)
+
+
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def test_stopped_at_any_instant_it_says_so_and_ends_with_the_code_of_the_signal(cases):
+    began = time.monotonic()
+    assert process(WRITERS[-1].split()).code == 0
+    longest = time.monotonic() - began
+    clean()
+
+    def case(rng):
+        words, number = rng.choice(WRITERS).split(), rng.choice(STOPS)
+        child = subprocess.Popen(
+            [sys.executable, "-m", "kvsim", *words],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - as in test_cli
+        )
+        while child.poll() is None and not listens(child):
+            time.sleep(0.002)
+        time.sleep(rng.uniform(0, longest) * rng.random())
+        child.send_signal(number)
+        told = child.communicate(timeout=60)[1]
+        assert child.returncode in (0, 128 + number), (words, number, child.returncode, told)
+        if child.returncode:
+            lines = [line for line in told.splitlines() if "interrupted" in line]
+            assert len(lines) == 1 and "Traceback" not in told, (words, told)
+        whole_or_not_there("made")
+        clean()
+
+    tried("stops", cases(6), case)
 
 
 def test_a_full_disk_is_one_line_and_leaves_nothing(cases):

@@ -7,6 +7,7 @@ spans and steps, and the contracts are then tried on it, each by the tests that 
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,8 +15,10 @@ import sysconfig
 import tomllib
 import zipfile
 from pathlib import Path
+from random import Random
 
 import pytest
+from support.drawn import PARTS, parts_around, run_of
 
 from kvsim import cli
 from kvsim.allocators import ALLOCATORS
@@ -145,34 +148,59 @@ def test_each_module_named_is_compiled_and_the_version_says_so(target, tmp_path)
     assert run(ROOT, *version, folder=tmp_path).endswith(", pure Python\n")
 
 
-def test_every_file_and_every_word_is_that_of_pure_python(target, tmp_path):
-    found = {}
+def said_and_written(target, tmp_path, commands):
+    """What commands say and the files that they write, by the compiled build and by pure Python."""
     for name, path in (("compiled", target), ("pure", ROOT)):
         folder = tmp_path / name
+        shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         (folder / "own.py").write_text(OWN)
-        said = run(path, "-c", DRIVER, COMMANDS, folder=folder)
-        bad = re.findall(r"(?m)^\$ .*\n(?:(?!\$ ).*\n)*?exit code [1-9].*", said)
-        assert not bad, bad
+        said = run(path, "-c", f"import sys\nsys.stderr = sys.stdout\n{DRIVER}", commands, folder=folder)
+        assert "bug:" not in said, said
         files = {f.relative_to(folder).as_posix(): f.read_bytes() for f in folder.rglob("*") if f.is_file()}
-        found[name] = re.sub(r"\d+\.\d+ s CPU", "", said), files
-    assert found["compiled"][1].keys() == found["pure"][1].keys()
-    different = [name for name, data in found["pure"][1].items() if found["compiled"][1][name] != data]
-    assert not [name for name in different if "__pycache__" not in name]
-    assert found["compiled"][0] == found["pure"][0]
+        kept = {file: content for file, content in files.items() if "__pycache__" not in file}
+        yield re.sub(r"\d+\.\d+ s CPU", "", said), kept
+
+
+def compared(target, tmp_path, commands):
+    """What both builds say of commands, which is the same, as is every byte that they write."""
+    (said, files), (in_pure, pure) = said_and_written(target, tmp_path, commands)
+    assert files.keys() == pure.keys()
+    assert [name for name, content in pure.items() if files[name] != content] == []
+    assert said == in_pure
+    return said
+
+
+def test_every_file_and_every_word_is_that_of_pure_python(target, tmp_path):
+    said = compared(target, tmp_path, COMMANDS)
+    bad = re.findall(r"(?m)^\$ .*\n(?:(?!\$ ).*\n)*?exit code [1-9].*", said)
+    assert not bad, bad
 
 
 def test_a_fleet_of_each_allocator_is_that_of_pure_python(target, tmp_path):
     command = "run --num-prompts 12 --request-rate inf --kv-tokens 20000 --replicas 2 --no-plots --out"
     commands = "\n".join(f"{command} {name} --allocator {name}" for name in ALLOCATORS)
-    said = []
-    for name, path in (("compiled", target), ("pure", ROOT)):
-        folder = tmp_path / name
-        folder.mkdir()
-        told = run(path, "-c", f"import sys\nsys.stderr = sys.stdout\n{DRIVER}", commands, folder=folder)
-        said.append(re.sub(r"\d+\.\d+ s CPU", "", told))
-    assert said[0] == said[1] and "bug:" not in said[0]
-    assert said[0].count("exit code 0") > 3 * said[0].count("exit code 2")
+    said = compared(target, tmp_path, commands)
+    assert said.count("exit code 0") > 3 * said.count("exit code 2")
+
+
+AT_ONCE = 200
+"""Random runs in a process."""
+
+
+def test_random_runs_of_every_part_are_those_of_pure_python(target, tmp_path, request):
+    commands = []
+    for number in range(request.config.getoption("--fuzz") or 1):
+        for kind, name in PARTS:
+            rng = Random(f"compiled {kind} {name} {number}")
+            words = run_of(parts_around(rng, kind, name), rng, 4)
+            commands.append(shlex.join([*words, "--step-log", "--out", f"{len(commands)}"]))
+    accepted = 0
+    for begin in range(0, len(commands), AT_ONCE):
+        said = compared(target, tmp_path, "\n".join(commands[begin : begin + AT_ONCE]))
+        accepted += said.count("exit code 0")
+    print(f"compiled and pure: {len(commands):,} runs, {accepted:,} accepted")
+    assert accepted > len(commands) / 3
 
 
 def test_recordings_equality_and_contracts_hold(target, tmp_path):
@@ -195,6 +223,7 @@ def test_recordings_equality_and_contracts_hold(target, tmp_path):
 
 
 LACKING = """
+import inspect
 import kvsim
 
 class Half(kvsim.Allocator):
@@ -204,6 +233,10 @@ try:
     kvsim.simulate(allocator=Half, num_prompts=2)
 except kvsim.KvsimError as told:
     print(kvsim.Allocator.__doc__, kvsim.Scheduler.__doc__, told)
+for part in (kvsim.Allocator, kvsim.Scheduler):
+    for name, method in vars(part).items():
+        if callable(method) and not name.startswith("_"):
+            print(part.__name__, name, inspect.getdoc(method))
 """
 
 
@@ -211,3 +244,4 @@ def test_a_class_that_lacks_a_method_is_refused_and_help_is_that_of_pure_python(
     compiled, pure = (run(path, "-c", LACKING, folder=tmp_path) for path in (target, ROOT))
     assert compiled == pure
     assert "allocator '__main__:Half' does not say admit, " in pure
+    assert "Allocator admit Place a new sequence" in pure

@@ -20,6 +20,7 @@ name = "chat"
 output_len = "20"
 """
 SWEEP = 'request_rate = "2:4:2"\n' + SOUGHT
+PRICES = 'currency = "USD"\ndate = "2026-01-01"\n[a100-40gb]\nper_hour = 1.3\n[h100]\nper_hour = 3.9\n'
 POINTS = """\
 name,model,gpu,precision,version,tp,dp,ep,input_tokens,output_tokens,clients,ttft_s,tpot_s
 mine,meta-llama/Llama-3.1-8B,h100,bf16,0.19.0,1,1,1,512,16,4,0.03,0.0085
@@ -45,9 +46,13 @@ TEXTS = [
 
 
 def write_command_files() -> None:
-    """Write them into the current directory; `swept` and `seeds` are directories of runs."""
+    """Write them into the current directory.
+
+    `swept` and `seeds` are directories of runs, `stopped` is one of a sweep that goes on.
+    """
     Path("sweep.toml").write_text(SWEEP)
     Path("capacity.toml").write_text(SOUGHT)
+    Path("prices.toml").write_text(PRICES)
     Path("points.csv").write_text(POINTS)
     Path("server.log").write_text(LOG)
     Path("steps.log").write_text(LOG + step_lines())
@@ -61,5 +66,8 @@ def write_command_files() -> None:
         "sweep sweep.toml --jobs 1 --no-plots --quiet --out swept",
         f"run --seeds 2 --jobs 1 {SMALL} --no-plots --quiet --out seeds",
         "validate points.csv --cost roofline --table errors.csv",
+        "calibrate log steps.log --out steps.toml",
     ):
         assert cli.main(words.split()) == 0
+    shutil.copytree("swept", "stopped")
+    Path("stopped/table.parquet").unlink()

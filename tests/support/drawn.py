@@ -1,24 +1,85 @@
-"""Command lines of every registered part and of every option that a part declares, by the registries."""
+"""Command lines of every registered part and of every option, by the registries and the declarations."""
 
-from collections.abc import Mapping
+from pathlib import Path
 from random import Random
 
 from kvsim.allocators import ALLOCATORS
-from kvsim.sim.option import Named
-from kvsim.sim.parts import declared_everywhere, part_named
-from kvsim.sim.routers import ROUTERS
-from kvsim.sim.schedulers import SCHEDULERS
+from kvsim.sim.deployment.registry import allocator_class
+from kvsim.sim.option import Named, options_of
+from kvsim.sim.options.scenario import Scenario
+from kvsim.sim.options.traffic import Traffic
+from kvsim.sim.parts import KINDS, declared_everywhere, part_named
 
-KINDS: Mapping[str, Mapping[str, str]] = {
-    "scheduler": SCHEDULERS,
-    "allocator": ALLOCATORS,
-    "router": ROUTERS,
-}
-PARTS = [(kind, name) for kind, registry in KINDS.items() for name in registry]
+PARTS = [(kind, name) for kind, (registry, _) in KINDS.items() for name in registry]
 """Every part that is registered."""
 
-LETTERS = {"N": "160", "P%": "20%", "MS+US": "0.8+41"}
+LETTERS = {
+    "N": "160",
+    "P%": "20%",
+    "MS+US": "0.8+41",
+    "GxT": "2x50",
+    "DIST": "uniform:5:90",
+    "US+US": "20+30",
+}
 """What stands for the value of an option that is a text -> a value of that form."""
+
+PROFILE = Path(__file__).parents[1] / "data" / "calibrated-example.json"
+WITH = {
+    ("cost", "calibrated"): ["--gpu", str(PROFILE)],
+    ("cost", "constant"): ["--cost", "constant:0.03"],
+    ("cost", "logged"): ["--cost", "logged:12.4+720+124"],
+    ("cost", "a100-40gb-sosp23"): ["--gpu", "a100-40gb", "--model", "opt-13b"],
+}
+"""What a part needs beside its name."""
+
+CHOICES = {
+    "--block-size": ["8", "16", "32"],
+    "--kv-tokens": ["300", "800", "1500", "4000", "20000"],
+    "--max-num-seqs": ["2", "8", "64"],
+    "--max-num-batched-tokens": ["300", "2048", "4096"],
+    "--max-model-len": ["300", "1024"],
+    "--input-len": ["uniform:1:400", "lognormal:100:1"],
+    "--output-len": ["1", "uniform:1:300"],
+    "--request-rate": ["0.5", "4", "inf"],
+    "--policy": ["priority", "sjf"],
+    "--clients": ["1", "5"],
+    "--shared-prefix": ["2x50", "3x200"],
+    "--n": ["2"],
+    "--beam-width": ["2"],
+    "--enable-prefix-caching": [],
+    "--async-scheduling": [],
+    "--replicas": ["2", "3"],
+    "--trace": ["sharegpt", "agents"],
+    "--model": ["llama-2-7b", "gemma-3-12b", "deepseek-v2-lite", "falcon-h1-7b"],
+    "--time-scale": ["2.7"],
+    "--cost": ["roofline", "constant:0.03"],
+    "--seed": ["1", "2", "3"],
+}
+
+BESIDE = {
+    "reserve": "--reserve pow2 --allocator buddy",
+    "gpu": "--gpu h100",
+    "disable_hybrid_kv_cache_manager": "--disable-hybrid-kv-cache-manager --model gemma-3-12b",
+    "data_parallel_size": "--data-parallel-size 2 --model deepseek-v2-lite",
+    "num_gpu_blocks": "--num-gpu-blocks 400",
+    "gpu_memory_utilization": "--gpu-memory-utilization 0.2 --model llama-3.1-8b",
+    "kv_cache_dtype": "--kv-cache-dtype fp8",
+    "mamba_cache_mode": "--mamba-cache-mode align --model falcon-h1-7b --enable-prefix-caching",
+    "prefix_cache_retention_interval": "--prefix-cache-retention-interval 3 --enable-prefix-caching",
+    "enable_expert_parallel": "--enable-expert-parallel --model deepseek-v2-lite --tensor-parallel-size 2",
+    "quantization": "--quantization fp8",
+    "sticky": "--sticky --replicas 2 --trace agents",
+    "start": "--start 1 --trace agents --num-prompts 3",
+    "duration": "--duration 900 --trace agents --num-prompts 2",
+    "beam_width": "--beam-width 2 --scheduler vllm-v0",
+    "arrivals": "--arrivals onoff:1:2 --request-rate 4",
+    "burstiness": "--burstiness 0.5 --request-rate 4",
+    "spread": "--spread 1 --trace agents --num-prompts 3",
+    "think_time": "--think-time 1 --clients 3",
+    "closed_sessions": "--closed-sessions --trace agents --num-prompts 3",
+}
+"""Option of all parts -> words with it that are accepted, where its declaration does not say enough."""
+IN_OTHER_TESTS = {*KINDS, "tokenizer", "columns"}
 
 
 def options_of_part(kind: str, name: str) -> list[Named]:
@@ -26,9 +87,23 @@ def options_of_part(kind: str, name: str) -> list[Named]:
     return [each.named for each in declared_everywhere().values() if each.kind == kind and name in each.parts]
 
 
+def common_options() -> dict[str, Named]:
+    """The options of a run that concern every part: its server's and its traffic's."""
+    found = {each.name: each for described in (Scenario, Traffic) for each in options_of(described)}
+    return {name: named for name, named in found.items() if name not in IN_OTHER_TESTS}
+
+
+def plain_words(kind: str, name: str) -> list[str]:
+    """A part by itself, with what it needs."""
+    beside = ["--replicas", "2"] if kind == "router" else WITH.get((kind, name), [])
+    return [f"--{kind}", name, *beside]
+
+
 def option_words(rng: Random, named: Named) -> list[str]:
     """An option with one of the values that its declaration allows."""
     about = named.about
+    if CHOICES.get(named.flag):
+        return [named.flag, rng.choice(CHOICES[named.flag])]
     if named.type is bool:
         return [rng.choice([named.flag, named.flag.replace("--", "--no-", 1)])]
     if about.allowed:
@@ -46,11 +121,9 @@ def option_words(rng: Random, named: Named) -> list[str]:
 
 def part_words(rng: Random, kind: str, name: str) -> list[str]:
     """A part, or a release of it, with some of its own options; a router beside two or three replicas."""
-    words = [f"--{kind}", name]
+    words = plain_words(kind, name)
     if kind == "scheduler" and (releases := part_named(kind, name).VERSIONS) and rng.random() < 0.5:
-        words[-1] += f"@{rng.choice(releases)}"
-    if kind == "router":
-        words += ["--replicas", rng.choice("23")]
+        words[1] += f"@{rng.choice(releases)}"
     for named in options_of_part(kind, name):
         if rng.random() < 0.4:
             words += option_words(rng, named)
@@ -60,7 +133,24 @@ def part_words(rng: Random, kind: str, name: str) -> list[str]:
 def parts_around(rng: Random, kind: str, name: str) -> list[str]:
     """Such a part, and often some of other kinds beside it."""
     words = part_words(rng, kind, name)
-    for other, registry in KINDS.items():
+    for other, (registry, _) in KINDS.items():
         if other != kind and rng.random() < 0.3:
             words += part_words(rng, other, rng.choice(list(registry)))
     return words
+
+
+MEMORY = {"--gpu-memory-utilization", "--num-gpu-blocks"}
+"""Options that say how large the KV memory is, as --kv-tokens does."""
+SLOW = {name for name in ALLOCATORS if allocator_class(name).slow}
+
+
+def run_of(parts: list[str], rng: Random, most: int) -> list[str]:
+    """A short run of such parts, with up to so many choices that concern every part."""
+    prompts = "3" if SLOW.intersection(parts) else rng.choice(["3", "20", "50"])
+    words = ["run", "--no-plots", "--quiet", "--force", "--gpu", "h200", "--num-prompts", prompts, *parts]
+    names = rng.sample(list(CHOICES), rng.randint(0, most))
+    if "--kv-tokens" not in names and not MEMORY.intersection(parts):
+        words += ["--kv-tokens", "4000"]  # larger memories take some allocators long
+    for name in names:
+        words += [name, *rng.sample(CHOICES[name], min(1, len(CHOICES[name])))]
+    return [*words, "--record-map", rng.choice(["3", "10"])]
