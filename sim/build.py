@@ -316,9 +316,14 @@ def build_engine(
         tokens = -(-workload.tokens // fleet.replicas)
         map_of = MemoryMap(tokens, map_instants, allocator.idles) if map_instants else None
         bound = reservation(deployment.engine.reserve or "max", deployment.max_model_len)
+        server = scheduler.new_server(allocator, bound)
+        if deployment.engine.options.get("kv_offloading_size") is not None:
+            from kvsim.sim.deployment.offloading import put_below  # late: most runs do without
+
+            put_below(deployment, scheduler, server)
         replicas.append(
             Replica(
-                scheduler.new_server(allocator, bound),
+                server,
                 scheduler,
                 cost,
                 log,
