@@ -214,6 +214,7 @@ def _facts(seeds: System) -> Table:
         ("prefixes", _hits(seeds)),
         ("shared", _shared(seeds)),
         ("swapped", _swaps(seeds)),
+        ("tier", _tier(seeds)),
         ("upkeep", _upkeep(seeds)),
         ("torch", _memory_stats(seeds)),
         ("clock", f"{sources}\n{clocks.beside(costs)}"),
@@ -280,6 +281,29 @@ def _swaps(seeds: System) -> str:
         for name in ("preemptions_swap", "swapped_out_blocks", "swapped_in_blocks")
     )
     return f"{times} {'time' if times == '1' else 'times'}; {out} blocks to the host, {back} back"
+
+
+def _tier(seeds: System) -> str:
+    """What the tier below the memory found and moved, and what waited for it."""
+    if not all(summary.get("tier") for summary in seeds):
+        return ""
+
+    def told(text: Shown, name: str) -> str:
+        return with_spread(text, interval([number(summary["tier"].get(name)) for summary in seeds]))
+
+    def gib(value: float | None) -> str:
+        return figures(None if value is None else value / GIB)
+
+    def share(value: float | None) -> str:
+        return percent_text(None if value is None else 100 * value)
+
+    return (
+        f"{told(count, 'hit_tokens')} tokens were loaded from {told(gib, 'capacity_bytes')} GiB below, "
+        f"{told(share, 'hit_share')} of the prompts; {told(gib, 'loaded_bytes')} GiB loaded, "
+        f"{told(gib, 'stored_bytes')} GiB stored, the link {told(share, 'load_busy_share')} and "
+        f"{told(share, 'store_busy_share')} busy; {told(count, 'requests_waited')} requests waited "
+        f"{told(seconds, 'mean_wait_s')} each"
+    )
 
 
 def _upkeep(seeds: System) -> str:

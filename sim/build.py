@@ -340,9 +340,14 @@ def build_engine(
             allocator = build_allocator(server, scheduler, pool.kept)
             map_of = MemoryMap(tokens, map_instants, allocator.idles) if map_instants else None
             bound = reservation(server.engine.reserve or "max", server.max_model_len)
+            equipped = scheduler.new_server(allocator, bound)
+            if server.engine.options.get("kv_offloading_size") is not None:
+                from kvsim.sim.deployment.offloading import put_below  # late: most runs do without
+
+                put_below(server, scheduler, equipped)
             replicas.append(
                 Replica(
-                    scheduler.new_server(allocator, bound),
+                    equipped,
                     scheduler,
                     cost,
                     log,

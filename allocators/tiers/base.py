@@ -42,6 +42,8 @@ class Tier:
     """Memory for `capacity` chunks of one size."""
 
     capacity: int
+    counts_offers: bool = False
+    """whether it matters how often a key is offered"""
 
     @property
     @abstractmethod

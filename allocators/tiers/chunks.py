@@ -1,23 +1,16 @@
 """The chunks of a tier: which are free, what the others hold, and whether that is being written or read.
 
 free         at first 0, 1, 2, ...; then the one that was freed last
-references   -1 it is being written; 0 it can be read or evicted; n so many are reading it
+references   of a key: -1 it is being written; 0 it can be read or evicted; n so many are reading it
 """
+
+from collections.abc import Sequence
+from typing import Final
 
 from kvsim.allocators.records import InvariantError
 
-WRITTEN = -1
+WRITTEN: Final = -1
 """References of a chunk that is being written."""
-
-
-class Chunk:
-    """A chunk that holds something."""
-
-    __slots__ = ("number", "references")
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.references = WRITTEN
 
 
 class Chunks:
@@ -25,15 +18,16 @@ class Chunks:
 
     Attributes
     ----------
-    of : dict of Chunk
-        By key, those that hold something.
+    references, number : dict of int
+        By key, of those that hold something.
     idle : int
         Those of them that are neither written nor read.
     """
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
-        self.of: dict[int, Chunk] = {}
+        self.references: dict[int, int] = {}
+        self.number: dict[int, int] = {}
         self.idle = 0
         self._used = 0  # numbers that were ever handed out
         self._freed: list[int] = []
@@ -41,58 +35,61 @@ class Chunks:
     @property
     def free(self) -> int:
         """Chunks that hold nothing."""
-        return self.capacity - len(self.of)
+        return self.capacity - len(self.references)
 
     def clear(self) -> None:
         """All chunks are free, as at first."""
-        self.of.clear()
-        self._freed.clear()
+        for of in (self.references, self.number, self._freed):
+            of.clear()
         self.idle = self._used = 0
 
-    def allocate(self, key: int) -> int:
-        """Begin to write a key; returns its chunk."""
-        if self._used < self.capacity:
-            number = self._used
-            self._used += 1
-        else:
-            number = self._freed.pop()
-        self.of[key] = Chunk(number)
-        return number
+    def allocate(self, keys: Sequence[int]) -> list[int]:
+        """Begin to write keys, for which there must be room; returns their chunks."""
+        fresh = min(self.capacity - self._used, len(keys))
+        numbers = [*range(self._used, self._used + fresh)]
+        self._used += fresh
+        reused = len(keys) - fresh
+        if reused:
+            numbers += self._freed[: -reused - 1 : -1]
+            del self._freed[-reused:]
+        self.number.update(zip(keys, numbers, strict=True))
+        self.references.update(dict.fromkeys(keys, WRITTEN))
+        return numbers
 
-    def evict(self, key: int) -> None:
-        """Free the chunk of a key that nobody writes or reads."""
-        self.idle -= 1
-        self._free(key, 0)
+    def evict(self, keys: Sequence[int]) -> None:
+        """Free the chunks of keys that nobody writes or reads."""
+        self.idle -= len(keys)
+        self._free(keys, 0)
 
-    def discard(self, key: int) -> None:
-        """Free the chunk of a key that could not be written."""
-        self._free(key, WRITTEN)
+    def discard(self, keys: Sequence[int]) -> None:
+        """Free the chunks of keys that could not be written."""
+        self._free(keys, WRITTEN)
 
-    def _free(self, key: int, references: int) -> None:
-        chunk = self.of.pop(key)
-        if chunk.references != references:
-            raise InvariantError(f"key {key} is freed with {chunk.references} references, not {references}")
-        self._freed.append(chunk.number)
+    def _free(self, keys: Sequence[int], references: int) -> None:
+        if any([self.references.pop(key) != references for key in keys]):
+            raise InvariantError(f"of {len(keys)} keys to free not all have {references} references")
+        self._freed += map(self.number.pop, keys)
 
-    def written(self, key: int) -> None:
-        """A key is there from now on."""
-        self.of[key].references = 0
-        self.idle += 1
+    def written(self, keys: Sequence[int]) -> None:
+        """Keys are there from now on."""
+        self.references.update(dict.fromkeys(keys, 0))
+        self.idle += len(keys)
 
-    def read(self, key: int) -> int:
-        """Somebody begins to read a key; returns its chunk."""
-        chunk = self.of[key]
-        if chunk.references == WRITTEN:
-            raise InvariantError(f"key {key} is read while it is being written")
-        self.idle -= not chunk.references
-        chunk.references += 1
-        return chunk.number
+    def read(self, keys: Sequence[int]) -> list[int]:
+        """Somebody begins to read keys; returns their chunks."""
+        for key in keys:
+            before = self.references[key]
+            if before == WRITTEN:
+                raise InvariantError(f"key {key} is read while it is being written")
+            self.idle -= not before
+            self.references[key] = before + 1
+        return [self.number[key] for key in keys]
 
-    def was_read(self, key: int) -> bool:
-        """Somebody has read it; whether nobody else does."""
-        chunk = self.of[key]
-        if chunk.references < 1:
-            raise InvariantError(f"key {key} was read, but has {chunk.references} references")
-        chunk.references -= 1
-        self.idle += not chunk.references
-        return not chunk.references
+    def was_read(self, keys: Sequence[int]) -> None:
+        """Somebody has read keys."""
+        for key in keys:
+            before = self.references[key]
+            if before < 1:
+                raise InvariantError(f"key {key} was read, but has {before} references")
+            self.references[key] = before - 1
+            self.idle += before == 1

@@ -7,6 +7,7 @@ only when a request has finished. So its two orders are classes of their own.
 
 from abc import abstractmethod
 from collections.abc import Container, Mapping, Sequence
+from operator import lt
 
 from kvsim.allocators.tiers.chunks import Chunks
 
@@ -22,35 +23,30 @@ class EvictionOrder:
         """Somebody comes, with a text whose keys stand for so many tokens."""
         self._positions[user] = positions
 
-    def tail_first(self, user: int, keys: Sequence[int]) -> list[int]:
-        """Keys of a user who leaves, the deepest first; where no positions are known, the last used first."""
-        positions = self._positions.pop(user, {})
-        if not positions:
-            return list(reversed(keys))
-        return sorted(keys, key=lambda key: (-positions.get(key, 0), -key))
+    def head_first(self, user: int, keys: list[int]) -> list[int]:
+        """Keys of a user who leaves, the deepest last; where no positions are known, the last used last."""
+        positions = self._positions.pop(user, None)
+        return by_depth(keys, positions) if positions else keys
 
     @abstractmethod
     def offer(self, user: int, missing: Sequence[int], usable: Sequence[int]) -> None:
         """A user offers keys: those `missing` here, and in their order those that are not being written."""
 
     @abstractmethod
-    def insert(self, user: int, key: int) -> None:
-        """A user's key comes in."""
+    def insert(self, user: int, keys: Sequence[int]) -> None:
+        """A user's keys come in."""
 
     @abstractmethod
-    def use(self, user: int, key: int) -> None:
-        """A user loads a key."""
+    def use(self, user: int, keys: Sequence[int]) -> None:
+        """A user loads keys."""
 
     @abstractmethod
-    def touch(self, user: int, key: int) -> None:
-        """A user says that it uses a key now, there or not."""
-
-    def released(self, key: int) -> None:
-        """A key is idle from now on."""
+    def touch(self, user: int, keys: Sequence[int]) -> None:
+        """A user says that it uses keys now, there or not."""
 
     @abstractmethod
-    def remove(self, key: int) -> None:
-        """A key could not be written."""
+    def remove(self, keys: Sequence[int]) -> None:
+        """Keys could not be written."""
 
     @abstractmethod
     def choose(self, count: int, kept: Container[int]) -> list[int] | None:
@@ -63,3 +59,12 @@ class EvictionOrder:
     @abstractmethod
     def clear(self) -> None:
         """Everything is dropped."""
+
+
+def by_depth(keys: list[int], positions: Mapping[int, int], larger_first: bool = False) -> list[int]:
+    """Keys in the order of their positions; of equals, the smaller key first, or the larger."""
+    depths = [positions.get(key, 0) for key in keys]
+    if all(map(lt, depths, depths[1:])):  # most often
+        return keys
+    sign = -1 if larger_first else 1
+    return sorted(keys, key=lambda key: (positions.get(key, 0), sign * key))

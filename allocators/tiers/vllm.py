@@ -37,56 +37,50 @@ class VllmTier(Tier):
         self.chunks = Chunks(capacity)
         self.order = ORDERS[policy](self.chunks)
         self._threshold = store_threshold
+        self.counts_offers = store_threshold > 1
         self._offers: OrderedDict[int, int] = OrderedDict()
 
     @property
     def held(self) -> int:
-        return len(self.chunks.of)
+        return len(self.chunks.references)
 
     def introduce(self, user: int, positions: Mapping[int, int]) -> None:
         self.order.introduce(user, positions)
 
     def find(self, keys: Sequence[int]) -> Found:
+        references = self.chunks.references
         hits, written = 0, False
         for key in keys:
-            chunk = self.chunks.of.get(key)
-            if chunk is None:
+            count = references.get(key)
+            if count is None:
                 break
             hits += 1
-            written = written or chunk.references == WRITTEN
+            written = written or count == WRITTEN
         return Found(hits, written)
 
     def load(self, user: int, keys: Sequence[int]) -> list[int]:
-        numbers = [self.chunks.read(key) for key in keys]
-        for key in keys:
-            self.order.use(user, key)
+        numbers = self.chunks.read(keys)
+        self.order.use(user, keys)
         return numbers
 
     def loaded(self, keys: Sequence[int]) -> None:
-        for key in keys:
-            if self.chunks.was_read(key):
-                self.order.released(key)
+        self.chunks.was_read(keys)
 
     def store(self, user: int, keys: Sequence[int]) -> Stored | None:
-        wanted = self._counted(keys) if self._threshold > 1 else keys
-        chunks, order, of = self.chunks, self.order, self.chunks.of
-        missing = [key for key in wanted if key not in of]
-        usable = [key for key in wanted if key not in of or of[key].references != WRITTEN]
-        order.offer(user, missing, usable)
+        wanted = self._counted(keys) if self.counts_offers else keys
+        chunks, order, references = self.chunks, self.order, self.chunks.references
+        missing = [key for key in wanted if key not in references]
+        order.offer(user, missing, [key for key in wanted if references.get(key) != WRITTEN])
         evicted: list[int] = []
         short = len(missing) - chunks.free
         if short > 0:
-            if short > chunks.idle:
-                return None
-            chosen = order.choose(short, set(keys))
+            chosen = order.choose(short, set(keys)) if short <= chunks.idle else None
             if chosen is None:
                 return None
             evicted = chosen
-            for key in evicted:
-                chunks.evict(key)
-        numbers = [chunks.allocate(key) for key in missing]
-        for key in missing:
-            order.insert(user, key)
+            chunks.evict(evicted)
+        numbers = chunks.allocate(missing)
+        order.insert(user, missing)
         return Stored(missing, numbers, evicted)
 
     def _counted(self, keys: Sequence[int]) -> list[int]:
@@ -100,18 +94,15 @@ class VllmTier(Tier):
         return [key for key in keys if offers[key] >= self._threshold]
 
     def stored(self, keys: Sequence[int], failed: bool = False) -> None:
-        for key in keys:
-            if failed:
-                self.chunks.discard(key)
-                self.order.remove(key)
-            else:
-                self.chunks.written(key)
-                self.order.released(key)
+        if failed:
+            self.chunks.discard(keys)
+            self.order.remove(keys)
+        else:
+            self.chunks.written(keys)
 
     def touch(self, user: int, keys: Sequence[int]) -> None:
         """A user says that it uses keys now."""
-        for key in reversed(keys):
-            self.order.touch(user, key)
+        self.order.touch(user, keys)
 
     def leave(self, user: int) -> None:
         self.order.leave(user)

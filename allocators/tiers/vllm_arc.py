@@ -44,33 +44,41 @@ class VllmArc(EvictionOrder):
         for key in usable:
             used.setdefault(key, OFFERED)
             if key in self.once or key in self.again:
-                self.use(user, key)
+                self._found(used, key)
 
-    def insert(self, user: int, key: int) -> None:
-        self.once[key] = None
-        self.left_once.pop(key, None)
-        self.left_again.pop(key, None)
+    def insert(self, user: int, keys: Sequence[int]) -> None:
         used = self._used.setdefault(user, {})
-        if used.get(key) != FOUND:
-            used[key] = OWN
+        for key in keys:
+            self.once[key] = None
+            self.left_once.pop(key, None)
+            self.left_again.pop(key, None)
+            if used.get(key) != FOUND:
+                used[key] = OWN
 
-    def use(self, user: int, key: int) -> None:
+    def use(self, user: int, keys: Sequence[int]) -> None:
         used = self._used.setdefault(user, {})
+        for key in keys:
+            self._found(used, key)
+
+    @staticmethod
+    def _found(used: dict[int, int], key: int) -> None:
         if used.get(key) != OWN:
             used[key] = FOUND
 
-    def touch(self, user: int, key: int) -> None:
-        if key in self.once:
-            del self.once[key]
-            written = self.chunks.of[key].references == WRITTEN
-            (self.once if written else self.again)[key] = None
-        elif key in self.again:
-            self.again.move_to_end(key)
-        else:
-            self._learn(key)
+    def touch(self, user: int, keys: Sequence[int]) -> None:
+        for key in reversed(keys):
+            if key in self.once:
+                del self.once[key]
+                written = self.chunks.references[key] == WRITTEN
+                (self.once if written else self.again)[key] = None
+            elif key in self.again:
+                self.again.move_to_end(key)
+            else:
+                self._learn(key)
 
-    def remove(self, key: int) -> None:
-        del (self.once if key in self.once else self.again)[key]
+    def remove(self, keys: Sequence[int]) -> None:
+        for key in keys:
+            del (self.once if key in self.once else self.again)[key]
 
     def choose(self, count: int, kept: Container[int]) -> list[int] | None:
         once, again = self._idle(self.once, kept), self._idle(self.again, kept)
@@ -96,7 +104,7 @@ class VllmArc(EvictionOrder):
     def leave(self, user: int) -> None:
         self._missed.pop(user, None)
         used = self._used.pop(user, {})
-        for key in self.tail_first(user, list(used)):
+        for key in reversed(self.head_first(user, list(used))):
             if used[key] == OFFERED:
                 continue
             if key in self.again:
@@ -122,5 +130,5 @@ class VllmArc(EvictionOrder):
             again.move_to_end(key)
 
     def _idle(self, keys: Keys, kept: Container[int]) -> Iterator[int]:
-        of = self.chunks.of
-        return (key for key in keys if not of[key].references and key not in kept)
+        references = self.chunks.references
+        return (key for key in keys if not references[key] and key not in kept)

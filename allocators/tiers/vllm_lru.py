@@ -1,102 +1,138 @@
 """vLLM's LRU of chunks: a request's chunks are used together, when it has finished, its head last.
 
-    while it runs     all its chunks have the rank of its first use; of equals the deepest leaves first
-    when it is done   they get ranks of their own, from the tail to the head
+    groups     [ request 4, done | request 2, done | request 7 | request 9 ]     the first is evicted first
+    of each    head ... tail                                                     its tail leaves first
 
-So in a chain the tail leaves first, and what remains can be found from its first token on. Reading pins a
-chunk and leaves its rank as it is. Where a user's positions are not known, each of its chunks gets its rank
-when it comes in.
+The group of a request that runs is as old as its first use of the tier; when it has finished, all that it
+used is a new group. So in a chain the tail leaves first, and what remains can be found from its first token
+on. Reading pins a chunk and leaves it where it is. Where a user's positions are not known, each of its chunks
+is a group of its own from when it comes in.
 """
 
-from collections.abc import Container, Sequence
-from heapq import heappop, heappush
+from collections.abc import Container, Mapping, Sequence
 
 from kvsim.allocators.tiers.chunks import Chunks
-from kvsim.allocators.tiers.order import EvictionOrder
-
-Rank = tuple[int, int]
-"""(when it was used, minus its position in the text)."""
+from kvsim.allocators.tiers.order import EvictionOrder, by_depth
 
 
 class VllmLru(EvictionOrder):
-    """Evicts the smallest rank; of equals, the smallest key."""
+    """Evicts from the oldest group.
+
+    Attributes
+    ----------
+    group : dict of int
+        By key.
+    """
 
     def __init__(self, chunks: Chunks) -> None:
         super().__init__(chunks)
-        self.rank: dict[int, Rank] = {}
+        self.group: dict[int, int] = {}
         self._next = 0
-        self._idle: list[tuple[Rank, int]] = []  # a heap of what was idle with that rank
-        self._first_used: dict[int, int] = {}  # by user
+        self._keys: dict[int, list[int]] = {}  # by group, oldest first; keys that went elsewhere stay
+        self._unsorted: dict[int, Mapping[int, int]] = {}  # groups of those that run: their positions
+        self._own: dict[int, int] = {}  # by user
         self._used: dict[int, dict[int, None]] = {}  # by user, in the order of first use
 
     def offer(self, user: int, missing: Sequence[int], usable: Sequence[int]) -> None:
-        for key in usable:
-            self.use(user, key)
+        self.use(user, usable)
 
-    def insert(self, user: int, key: int) -> None:
-        self.rank[key] = self._rank_for(user, key) or self._new_rank()
+    def insert(self, user: int, keys: Sequence[int]) -> None:
+        if not keys:
+            return
+        own = self._own_group(user)
+        if own is not None:
+            self._put(own, keys)
+            return
+        for key in keys:
+            self._put(self._new_group(), [key])
 
-    def use(self, user: int, key: int) -> None:
-        self._used.setdefault(user, {})[key] = None
-        rank = self._rank_for(user, key)
-        if rank is not None and key in self.rank and rank > self.rank[key]:
-            self._set(key, rank)
+    def use(self, user: int, keys: Sequence[int]) -> None:
+        if not keys:
+            return
+        self._used.setdefault(user, {}).update(dict.fromkeys(keys))
+        own = self._own_group(user)
+        if own is not None:
+            of = self.group
+            self._put(own, [key for key in keys if of.get(key, own) < own])
 
-    def touch(self, user: int, key: int) -> None:
-        if key in self.rank:
-            self._set(key, self._new_rank())
+    def touch(self, user: int, keys: Sequence[int]) -> None:
+        self._renew([key for key in keys if key in self.group])
 
-    def released(self, key: int) -> None:
-        heappush(self._idle, (self.rank[key], key))
-
-    def remove(self, key: int) -> None:
-        del self.rank[key]
+    def remove(self, keys: Sequence[int]) -> None:
+        for key in keys:
+            del self.group[key]
 
     def choose(self, count: int, kept: Container[int]) -> list[int] | None:
-        heap, of = self._idle, self.chunks.of
-        chosen: dict[int, Rank] = {}
-        passed: dict[int, Rank] = {}
-        while heap and len(chosen) < count:
-            rank, key = heappop(heap)
-            if self.rank.get(key) != rank or of[key].references or key in chosen or key in passed:
-                continue  # it was used since, or stands there twice
-            (passed if key in kept else chosen)[key] = rank
-        enough = len(chosen) == count
-        for key, rank in (passed if enough else passed | chosen).items():
-            heappush(heap, (rank, key))
-        if not enough:
+        of, references = self.group, self.chunks.references
+        chosen: dict[int, None] = {}
+        seen: list[int] = []
+        for group, keys in self._keys.items():
+            seen.append(group)
+            if group in self._unsorted:
+                keys[:] = by_depth(keys, self._unsorted[group], larger_first=True)
+            for key in reversed(keys):
+                if of.get(key) == group and not references[key] and key not in kept:
+                    chosen[key] = None
+                    if len(chosen) == count:
+                        break
+            if len(chosen) == count:
+                break
+        else:
             return None
         for key in chosen:
-            del self.rank[key]
+            del of[key]
+        for group in seen:
+            self._forget_gone(group)
         return list(chosen)
 
+    def _forget_gone(self, group: int) -> None:
+        """Drop the last keys of a group as far as they left it."""
+        of, keys = self.group, self._keys[group]
+        place = len(keys)
+        while place and of.get(keys[place - 1]) != group:
+            place -= 1
+        del keys[place:]
+        if not keys and group not in self._unsorted:
+            del self._keys[group]
+
+    def least_first(self) -> list[int]:
+        """All keys in the order in which they would leave."""
+        found: list[int] = []
+        for group, keys in self._keys.items():
+            ordered = (
+                by_depth(keys, self._unsorted[group], larger_first=True) if group in self._unsorted else keys
+            )
+            found += dict.fromkeys(key for key in reversed(ordered) if self.group.get(key) == group)
+        return found
+
     def leave(self, user: int) -> None:
-        self._first_used.pop(user, None)
-        for key in self.tail_first(user, list(self._used.pop(user, ()))):
-            if key in self.rank:
-                self._set(key, self._new_rank())
+        self._unsorted.pop(self._own.pop(user, -1), None)
+        keys = self.head_first(user, list(self._used.pop(user, ())))
+        self._renew([key for key in keys if key in self.group])
 
     def clear(self) -> None:
-        self.rank.clear()
-        self._idle.clear()
-        self._used.clear()
-        self._first_used.clear()
+        for of in (self.group, self._keys, self._unsorted, self._own, self._used):
+            of.clear()
 
-    def _new_rank(self) -> Rank:
+    def _new_group(self) -> int:
         self._next += 1
-        return self._next - 1, 0
+        self._keys[self._next] = []
+        return self._next
 
-    def _rank_for(self, user: int, key: int) -> Rank | None:
-        """The rank of a key while a user runs; None: its position is not known."""
-        position = self._positions.get(user, {}).get(key)
-        if position is None:
+    def _own_group(self, user: int) -> int | None:
+        """The group of a user that runs; None: its positions are not known."""
+        positions = self._positions.get(user)
+        if not positions:
             return None
-        if user not in self._first_used:
-            self._first_used[user] = self._next
-            self._next += 1
-        return self._first_used[user], -position
+        if user not in self._own:
+            self._own[user] = self._new_group()
+            self._unsorted[self._own[user]] = positions
+        return self._own[user]
 
-    def _set(self, key: int, rank: Rank) -> None:
-        self.rank[key] = rank
-        if not self.chunks.of[key].references:
-            heappush(self._idle, (rank, key))
+    def _renew(self, keys: list[int]) -> None:
+        if keys:
+            self._put(self._new_group(), keys)
+
+    def _put(self, group: int, keys: Sequence[int]) -> None:
+        self._keys[group] += keys
+        self.group.update(dict.fromkeys(keys, group))

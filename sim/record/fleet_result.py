@@ -7,6 +7,7 @@ largest. The capacity of unlike replicas is their mean; `beyond` makes up for wh
 
 from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -14,8 +15,10 @@ from kvsim.sim.record.histogram import Histogram
 from kvsim.sim.record.recorder import Result
 from kvsim.sim.record.span import Integrals
 from kvsim.sim.serving.server import Server
-from kvsim.sim.serving.totals import UpkeepTotals
+from kvsim.sim.serving.totals import TierTotals, UpkeepTotals
 from kvsim.sim.workload import Chain, Clients, Int64Column, Workload, gathered
+
+T = TypeVar("T", TierTotals, UpkeepTotals)
 
 ADDED = (
     *("truncated", "step_count", "preemptions", "fragmented_refusals", "copied_slots", "cow_copies"),
@@ -52,7 +55,8 @@ def together(results: Sequence[Result], servers: Sequence[Server]) -> Result:
         steps=_joined(steps, "start_ps") if steps else None,
         saturated=_sum(saturated),
         unsaturated=_sum(unsaturated),
-        upkeep=_upkeep([result.upkeep for result in results if result.upkeep is not None]),
+        upkeep=_added(UpkeepTotals, [result.upkeep for result in results if result.upkeep is not None]),
+        tier=_added(TierTotals, [result.tier for result in results if result.tier is not None]),
         memory_stats=_counts([result.memory_stats or {} for result in results]),
         capacity_slots=capacity,
         **{name: sum(getattr(result, name) for result in results) for name in ADDED},
@@ -118,11 +122,12 @@ def _counts(parts: Sequence[dict[str, int]]) -> dict[str, int]:
     return {name: sum(each.get(name, 0) for each in parts) for name in names}
 
 
-def _upkeep(parts: Sequence[UpkeepTotals]) -> UpkeepTotals | None:
+def _added(kind: type[T], parts: Sequence[T]) -> T | None:
+    """The sums of what replicas counted; None where none did."""
     if not parts:
         return None
-    names = [each.name for each in fields(UpkeepTotals)]  # a compiled instance has no vars()
-    return UpkeepTotals(**{name: sum(getattr(each, name) for each in parts) for name in names})
+    names = [each.name for each in fields(kind)]  # a compiled instance has no vars()
+    return kind(**{name: sum(getattr(each, name) for each in parts) for name in names})
 
 
 def _joined(tables: Sequence[dict[str, Int64Column]], time: str) -> dict[str, Int64Column]:

@@ -16,7 +16,7 @@ from kvsim.sim.record.load import load
 from kvsim.sim.record.memory_map import MemoryMap
 from kvsim.sim.record.recorder import Result
 from kvsim.sim.record.span import Integrals
-from kvsim.sim.serving.totals import UpkeepTotals
+from kvsim.sim.serving.totals import TierTotals, UpkeepTotals
 from kvsim.sim.workload import PS_PER_S, Int64Column
 
 Float64Column = npt.NDArray[np.float64]
@@ -222,6 +222,7 @@ def summary(result: Result, table: Mapping[str, Column]) -> dict[str, object]:
             "prefix_hit_tokens": result.hit_tokens,
         },
         **({} if result.upkeep is None else {"upkeep": _upkeep(result.upkeep)}),
+        **({} if result.tier is None else {"tier": _tier(result.tier, result)}),
         **({"memory_stats": result.memory_stats} if result.memory_stats else {}),
     }
 
@@ -256,6 +257,30 @@ def _ratio(part: float, whole: float) -> float | None:
 
 def _percent(part: int, whole: int) -> float | None:
     return 100 * part / whole if whole else None
+
+
+def _tier(totals: TierTotals, result: Result) -> dict[str, float | None]:
+    """The tier below the memory; of a fleet, all of them together."""
+    prompts = int(result.workload.prompt_tokens[result.finished].sum())
+    waited = totals.waited_requests
+    replicas = 1 if result.replica is None else int(result.replica.max(initial=0)) + 1
+    end_ps = result.end_ps * replicas
+    return {
+        "capacity_bytes": totals.capacity_bytes,
+        "average_used_share": _ratio(totals.held_bytes_ps, end_ps * totals.capacity_bytes // replicas),
+        "peak_used_bytes": totals.peak_bytes,
+        "hit_tokens": totals.hit_tokens,
+        "hit_share": _ratio(totals.hit_tokens, prompts),
+        "loaded_bytes": totals.loaded_bytes,
+        "stored_bytes": totals.stored_bytes,
+        "load_busy_share": _ratio(totals.load_busy_ps, end_ps),
+        "store_busy_share": _ratio(totals.store_busy_ps, end_ps),
+        "requests_waited": waited,
+        "mean_wait_s": _ratio(totals.waited_ps / PS_PER_S, waited),
+        "steps_waited_s": totals.steps_waited_ps / PS_PER_S,
+        "refused_stores": totals.refused_stores,
+        "evicted_bytes": totals.evicted_bytes,
+    }
 
 
 def _upkeep(totals: UpkeepTotals) -> dict[str, float]:

@@ -19,7 +19,7 @@ from kvsim.sim.record.limits import LIMITS
 from kvsim.sim.record.request_log import RequestLog
 from kvsim.sim.record.span import Columns, Integrals, Span
 from kvsim.sim.serving.request import Request
-from kvsim.sim.serving.totals import Totals, UpkeepTotals
+from kvsim.sim.serving.totals import TierTotals, Totals, UpkeepTotals
 from kvsim.sim.workload import Int64Column, Workload
 
 TIMELINE_ROWS = 1024
@@ -116,6 +116,8 @@ class Result:
     """which replica each request went to, where there are several"""
     upkeep: UpkeepTotals | None = None
     """the other work of an allocator that has any"""
+    tier: TierTotals | None = None
+    """what went to the tier below the memory, if there is one"""
     memory_stats: dict[str, int] | None = None
     """what a deep-learning framework would report of its memory, if it is one's"""
 
@@ -283,7 +285,12 @@ class Recorder:
     # -- the end ------------------------------------------------------------------------------
 
     def result(
-        self, totals: Totals, allocator: Allocator, steps: int, upkeep: UpkeepTotals | None = None
+        self,
+        totals: Totals,
+        allocator: Allocator,
+        steps: int,
+        upkeep: UpkeepTotals | None = None,
+        tier: TierTotals | None = None,
     ) -> Result:
         """Freeze what was collected."""
         self.flush()
@@ -324,5 +331,6 @@ class Recorder:
             slots_per_token=self.slots_per_token,
             replica=self.log.replicas(),
             upkeep=upkeep,
+            tier=tier,
             memory_stats=dict(allocator.memory_stats()),
         )

@@ -201,6 +201,25 @@ class Upkeep(Part):
     beyond_steps_s: float
 
 
+class Tier(Part):
+    """The tier below the GPU's memory: what it held, found and moved, and who waited for it."""
+
+    capacity_bytes: int
+    average_used_share: float | None
+    peak_used_bytes: int
+    hit_tokens: int
+    hit_share: float | None
+    loaded_bytes: int
+    stored_bytes: int
+    load_busy_share: float | None
+    store_busy_share: float | None
+    requests_waited: int
+    mean_wait_s: float | None
+    steps_waited_s: float
+    refused_stores: int
+    evicted_bytes: int
+
+
 class MemoryStats(Part):
     """What `torch.cuda.memory_stats()` says of an allocator of tensors: largest values, and counts."""
 
@@ -326,6 +345,7 @@ class Summary(Part):
     per_gpu: PerGpu | None
     price: Price | None
     upkeep: Upkeep | None
+    tier: Tier | None
     memory_stats: MemoryStats | None
     fleet: Fleet | None
     pools: list[dict[str, Any]] | None

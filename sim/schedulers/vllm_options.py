@@ -71,4 +71,52 @@ class VllmV1Options:
         value="JSON",
         shown="off",
         doc="[speculative decoding](speculation.md), as vLLM's JSON: `method`, `num_speculative_tokens`, ...",
+    kv_offloading_size: str | None = option(
+        "Host memory below the GPU's, for prefixes: 100GiB, 2TiB.",
+        default=None,
+        value="SIZE",
+        shown="none",
+        doc="host memory for [prefixes below the GPU's](tiers.md), all GPUs of a replica together: `100GiB`, "
+        "`2TiB`; a number alone is GiB; 0: none",
+    )
+    kv_offloading_policy: str = option(
+        "Who leaves that memory: lru, arc.",
+        default="lru",
+        value="NAME",
+        allowed=("lru", "arc"),
+        doc="which chunks leave it: `lru` or `arc`, in vLLM's manner",
+    )
+    kv_offloading_link: str = option(
+        "Its link: pcie (the GPU's), a name, or GB/s to load:to store.",
+        default="pcie",
+        value="NAME|GB/S",
+        doc="the [link](tiers.md#links) of each GPU to it: `pcie` (the GPU's own), `pcie4`, `pcie5`, "
+        "`nvlink-c2c`, `nvme`, `nvme5`, `100gb`, `200gb`, `400gb`, or GB/s: `50`, `6.5:4` (load, store)",
+    )
+    offload_prompt_only: bool = option(
+        "Store prompts there, not answers; --no-...: both.",
+        default=True,
+        doc="whether prompts alone are stored there, or answers too",
+    )
+    blocks_per_chunk: int = option(
+        "Blocks that are stored and loaded together.",
+        default=1,
+        value="N",
+        least=1,
+        doc="blocks that are stored, found and loaded together",
+    )
+    store_threshold: int = option(
+        "Store what is offered for the so many-th time; below 2: at once.",
+        default=0,
+        value="N",
+        least=0,
+        doc="a chunk is stored when it is offered for the so many-th time; below 2 at once",
+    )
+    sync_load_budget_bytes: int = option(
+        "Bytes that a step loads before it computes, and waits for.",
+        default=0,
+        value="N",
+        least=0,
+        shown="0: requests wait, steps do not",
+        doc="loads of so many bytes are part of a step, which waits for them; others go on beside steps",
     )

@@ -120,6 +120,21 @@ class VllmV1(Scheduler):
                 self._refuse("async_scheduling", True)
             if own.speculative_config is not None:
                 self._refuse("speculative_config", own.speculative_config)
+            if own.kv_offloading_size is not None:
+                self._refuse("kv_offloading_size", own.kv_offloading_size)
+        if own.kv_offloading_size is not None:
+            if own.speculative_config is not None:
+                raise KvsimError(
+                    "speculative_config must be left out with kv_offloading_size, got "
+                    f"{own.speculative_config!r}"
+                )
+            if config.policy != "fcfs":
+                raise KvsimError(f"policy must be fcfs with kv_offloading_size, got {config.policy!r}")
+            if own.long_prefill_token_threshold:
+                raise KvsimError(
+                    "long_prefill_token_threshold must be left out with kv_offloading_size, "
+                    f"got {own.long_prefill_token_threshold}"
+                )
         self._pieces: Pieces | None = None
         self._drafts: Drafts | None = None
         self.speculation: Speculation | None = None
@@ -190,6 +205,19 @@ class VllmV1(Scheduler):
         if threshold or allocator.ends_pieces:
             self._pieces = Pieces(server, threshold, POLICIES[self.version].threshold_alone)
         return server
+
+    @property
+    def in_turn(self) -> bool:
+        """Not where a request may be passed over: then who comes may enter before others."""
+        return super().in_turn and self._lower is None
+
+    def use(self, lower: LowerTier) -> None:
+        """Have a tier below the memory of its server."""
+        self._lower = lower
+
+    def admission(self, at_once_bytes: int, token_bytes: int) -> tuple[bool, bool, float, int, int]:
+        """What `LowerTier` must know of how requests enter."""
+        return self._whole, self.config.enable_chunked_prefill, self.watermark, at_once_bytes, token_bytes
 
     def schedule(self, server: Server) -> None:
         """Grow the running requests, then admit within the token budget."""

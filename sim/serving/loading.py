@@ -203,6 +203,8 @@ class Loading:
         start, user.offered = first // each, -(-(here + below) // offload.rules.chunk_tokens)
         keys = user.keys[start : user.offered]
         blocks = list(self.offload.allocator.block_table(request.seq)[first:end])
+        offload.totals.hit_tokens += below
+        user.began_ps = self.server.now_ps
         job = offload.new_job(True, user, keys, offload.tier.load(user.number, keys), blocks)
         if at_once:
             offload.hurry([job])
@@ -234,6 +236,8 @@ class Loading:
         ):
             server.step.no_room = True
             return 0
+        self.offload.totals.waited_requests += 1
+        self.offload.totals.waited_ps += server.now_ps - user.began_ps
         del server.batch.loading[seq]
         request.seq = server.memory.new_seq()
         self.offload.allocator.rename(seq, request.seq)

@@ -23,6 +23,7 @@ from kvsim.allocators.tiers.base import Tier
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.server import NEVER_PS, Server
 from kvsim.sim.serving.tier_jobs import Job, User
+from kvsim.sim.serving.totals import TierTotals
 from kvsim.sim.serving.transfers import Transfers
 
 
@@ -36,6 +37,8 @@ class OffloadRules:
     """whether answers are left out"""
     late: bool = False
     """whether what ended is known one decision later (asynchronous scheduling)"""
+    chunk_bytes: int = 0
+    """of a chunk, on all GPUs together"""
 
 
 class Offload:
@@ -69,12 +72,20 @@ class Offload:
         ] = []  # who finished since the last decision
         self._lengths: dict[int, int] | None = None  # of block tables, where it matters which blocks are new
         self._jobs = 0
+        self.totals = TierTotals(tier.capacity * rules.chunk_bytes)
+        self._counted_ps = 0
+        server.tier = self.totals
         self.rested: Container[int] = ()
         self.loading_keys: Counter[int] = Counter()
 
     def new_job(self, loads: bool, user: User, keys: list[int], chunks: list[int], blocks: list[int]) -> Job:
         """The next job."""
         self._jobs += 1
+        moved = len(keys) * self.rules.chunk_bytes
+        if loads:
+            self.totals.loaded_bytes += moved
+        else:
+            self.totals.stored_bytes += moved
         return Job(self._jobs - 1, loads, user, keys, chunks, blocks)
 
     def user(self, request: Request) -> User:
@@ -94,7 +105,9 @@ class Offload:
 
     def begin_step(self) -> None:
         """A step is to be decided: what was planned begins, what ended is known."""
-        now_ps = self.server.now_ps
+        now_ps, totals, held = self.server.now_ps, self.totals, self.tier.held * self.rules.chunk_bytes
+        totals.held_bytes_ps += held * (now_ps - self._counted_ps)
+        self._counted_ps = now_ps
         for job in self.planned:
             if not job.begun:
                 self.transfers.begin(job, now_ps)
@@ -111,27 +124,32 @@ class Offload:
         """A step is decided: offer what it completes, and wait for stores whose blocks are taken."""
         scheduled = {request.seq: self.user(request) for request in self.server.step.chunks}
         for seq, user in self._refused.items():
-            if seq in self.server.running and self._runs(user.request):
+            if seq in self.server.running and user.request.state == State.DECODE:
                 scheduled[seq] = user
+        holds_for = 1 << 40
         if not self.rules.prompt_only:
             for seq, request in self.server.running.items():
                 if request.state == State.DECODE:
                     scheduled[seq] = self.user(request)
-        self._refused = {}
+                    size = self.rules.chunk_tokens
+                    holds_for = min(holds_for, size - self._tokens(request) % size)
+        before, self._refused = self._refused, {}
         for seq in sorted(scheduled):
             user = scheduled[seq]
             if seq in self.server.running and not self._offer(user, self._tokens(user.request), None):
                 self._refused[seq] = user
+                self.totals.refused_stores += seq not in before
         left, self._left = sorted(self._left, key=lambda one: one[0]), []
         for _, user, table, tokens in left:
-            self._offer(user, tokens, table)
+            self.totals.refused_stores += not self._offer(user, tokens, table)
         for _, user, _, _ in left:
             self.tier.leave(user.number)
         self._flush()
-
-    def _runs(self, request: Request) -> bool:
-        """Whether it is scheduled in this step."""
-        return request.state == State.DECODE
+        stores = self.planned or any(job.owner.finished for job in self.transfers.stores())
+        if stores or (self._refused and self.tier.counts_offers):
+            holds_for = 1  # the next step begins a store, must look whose blocks it takes, or offers again
+        if holds_for < 1 << 40:
+            self.server.hold_for(holds_for)
 
     def _tokens(self, request: Request) -> int:
         """Tokens of a request behind this step, as far as they are known now."""
@@ -157,12 +175,13 @@ class Offload:
         stored = tier.store(user.number, offered)
         if stored is None:
             return False
+        self.totals.evicted_bytes += len(stored.evicted) * self.rules.chunk_bytes
         first, user.offered = user.offered, chunks
         if stored.keys:
-            place = {key: index for index, key in enumerate(offered, first)}
-            blocks = [
-                block for key in stored.keys for block in table[place[key] * count : (place[key] + 1) * count]
-            ]
+            blocks = table[first * count : chunks * count]
+            if len(stored.keys) < len(offered):
+                place = {key: at * count for at, key in enumerate(offered)}
+                blocks = [each for key in stored.keys for each in blocks[place[key] : place[key] + count]]
             job = self.new_job(False, user, list(stored.keys), list(stored.chunks), blocks)
             user.stores.add(job)
             self.planned.append(job)
@@ -215,7 +234,9 @@ class Offload:
                 self.transfers.begin(job, now_ps)
         if hurried:
             step.changed = True
-            step.delay_ps = max(step.delay_ps, self.transfers.wait_for(hurried, now_ps))
+            delay_ps = max(step.delay_ps, self.transfers.wait_for(hurried, now_ps))
+            self.totals.steps_waited_ps += delay_ps - step.delay_ps
+            step.delay_ps = delay_ps
 
     def _blocks(self, seq: int) -> int:
         return self.server.allocator.capacity(seq) // self.size
@@ -248,6 +269,12 @@ class Offload:
     def wake(self, again: bool) -> None:
         """Say when the next decision may differ; `again`: it may at once."""
         server = self.server
+        totals, transfers = self.totals, self.transfers
+        totals.peak_bytes = max(totals.peak_bytes, self.tier.held * self.rules.chunk_bytes)
+        totals.load_busy_ps, totals.store_busy_ps = (
+            transfers.busy_ps(loads=True),
+            transfers.busy_ps(loads=False),
+        )
         waits = len(server.waiting) > 0 or bool(self._refused) or bool(server.batch.loading)
         if again:
             server.wakes_ps = server.now_ps
@@ -266,8 +293,9 @@ class Positions(dict[int, int]):
     def enter(self, index: int, first: int, count: int) -> None:
         """A range of keys, the first of which is of the text's chunk `index`."""
         if first + count - 1 not in self or first not in self:
-            for key in range(first, first + count):
-                self[key] = (index + 1 + key - first) * self._tokens
+            size = self._tokens
+            tokens = range((index + 1) * size, (index + 1 + count) * size, size)
+            self.update(zip(range(first, first + count), tokens, strict=True))
 
 
 def whole_text(request: Request, tokens: int) -> Content:

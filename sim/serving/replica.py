@@ -398,4 +398,5 @@ class Replica:
         server = self.server
         for observer in self.observers:
             observer.end()
-        return self.recorder.result(server.totals, server.allocator, server.steps, self.pricing.totals)
+        totals = self.pricing.totals
+        return self.recorder.result(server.totals, server.allocator, server.steps, totals, server.tier)

@@ -29,7 +29,7 @@ from kvsim.sim.serving.queues import Queue, queue_named
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.reservation import Predicted
 from kvsim.sim.serving.seats import Seats
-from kvsim.sim.serving.totals import Totals
+from kvsim.sim.serving.totals import TierTotals, Totals
 
 NEVER_PS: Final = 1 << 63
 MOST_FUTILE: Final = 1_000
@@ -81,6 +81,8 @@ class Server:
         Sequences in the host pool.
     waits : int
         How often time passed without a step.
+    tier : TierTotals or None
+        What went to the tier below its memory, where it has one.
     wakes_ps : int
         When something ends beside the steps that the next decision may depend on; `NEVER_PS`: nothing does.
     """
@@ -96,6 +98,7 @@ class Server:
         self.steps = self.waits = self.now_ps = 0
         self.wakes_ps = NEVER_PS
         self.totals = Totals()
+        self.tier: TierTotals | None = None
         self.events: Events | None = None
 
     def watch(self, events: Events | None, context_tile: int) -> None:

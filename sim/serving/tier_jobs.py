@@ -18,19 +18,31 @@ class User:
         Chunks that were offered.
     stores : set of Job
         Those that have not ended.
+    began_ps : int
+        When its load began.
     loaded : bool
         Whether its load is over.
     promoted : bool
         Whether what was loaded can be found on the GPU.
     """
 
-    __slots__ = ("finished", "keys", "loaded", "number", "offered", "promoted", "request", "stores")
+    __slots__ = (
+        "began_ps",
+        "finished",
+        "keys",
+        "loaded",
+        "number",
+        "offered",
+        "promoted",
+        "request",
+        "stores",
+    )
 
     def __init__(self, request: Request, number: int, keys: list[int]) -> None:
         self.request = request
         self.number = number
         self.keys = keys
-        self.offered = 0
+        self.offered = self.began_ps = 0
         self.stores: set[Job] = set()
         self.loaded = self.promoted = self.finished = False
 

@@ -22,6 +22,10 @@ class Transfers:
     def end_of(self, job: Job, now_ps: int) -> int:
         """When a job ends that takes its place now."""
 
+    def busy_ps(self, loads: bool) -> int:
+        """How long the link that way has been, or will be, busy with the jobs so far."""
+        return 0
+
     def begin(self, job: Job, now_ps: int) -> None:
         """A job takes its place."""
         job.begun = True

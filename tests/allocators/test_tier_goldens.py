@@ -55,28 +55,22 @@ def answer(tier, operation):
 
 def state(tier, policy):
     """All that a recording may say of the tier."""
-    of, order = tier.chunks.of, tier.order
+    number, references, order = tier.chunks.number, tier.chunks.references, tier.order
     found = {
         "free": tier.chunks.free,
         "evictable": tier.chunks.idle,
-        "write_pending": sum(chunk.references < 0 for chunk in of.values()),
+        "write_pending": sum(count < 0 for count in references.values()),
     }
     if policy == "lru":
-        idle = sorted((rank, key) for key, rank in order.rank.items() if not of[key].references)
-        chunks = [
-            [*each, of[key].number, of[key].references]
-            for key, each in zip(sorted(of), told(sorted(of)), strict=True)
-        ]
-        return found | {
-            "resident": tier.held,
-            "chunks": chunks,
-            "eviction_order": told(key for _, key in idle),
-        }
+        keys = sorted(references)
+        chunks = [[*each, number[key], references[key]] for key, each in zip(keys, told(keys), strict=True)]
+        idle = [key for key in order.least_first() if not references[key]]
+        return found | {"resident": tier.held, "chunks": chunks, "eviction_order": told(idle)}
     lists = {"t1": order.once, "t2": order.again, "b1": order.left_once, "b2": order.left_again}
     found |= {name: len(keys) for name, keys in lists.items()} | {"target_t1": order.target}
     for name in ("t1", "t2"):
         keys = lists[name]
-        found[name.upper()] = [[*told([key])[0], of[key].number, of[key].references] for key in keys]
+        found[name.upper()] = [[*told([key])[0], number[key], references[key]] for key in keys]
     return found | {name.upper(): told(lists[name]) for name in ("b1", "b2")}
 
 

@@ -258,15 +258,15 @@ class Noted:
     def _tier(self):
         tier = self.lower.offload.tier
         chunks, order = tier.chunks, tier.order
+        number, references = chunks.number, chunks.references
 
         def told(keys):
-            return [[self._key(key), chunks.of[key].number, chunks.of[key].references] for key in keys]
+            return [[self._key(key), number[key], references[key]] for key in keys]
 
-        pending = sum(chunk.references < 0 for chunk in chunks.of.values())
+        pending = sum(count < 0 for count in references.values())
         found = {"free": chunks.free, "evictable": chunks.idle, "write_pending": pending}
         if self.case["config"]["policy"] == "lru":
-            ranks = sorted((rank, key) for key, rank in order.rank.items())
-            return found | {"chunks": told(key for _, key in ranks)}
+            return found | {"chunks": told(order.least_first())}
         found |= {"target": order.target, "T1": told(order.once), "T2": told(order.again)}
         return found | {"B1": self._keys(order.left_once), "B2": self._keys(order.left_again)}
 

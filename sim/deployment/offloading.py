@@ -1,0 +1,127 @@
+"""A tier below the GPU's memory, as the options of a scheduler ask for it: its size, its link, its rules.
+
+    --kv-offloading-size 100GiB --kv-offloading-link pcie
+
+Figures of links are those of one GPU, one direction; each GPU copies its own part of a block over its own.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from kvsim.allocators.base import Allocator
+from kvsim.allocators.block_tables import BlockTables
+from kvsim.allocators.tiers.vllm import VllmTier
+from kvsim.sim.deployment.deployment import Deployment
+from kvsim.sim.errors import KvsimError, unknown
+from kvsim.sim.models.catalog import GIB
+from kvsim.sim.schedulers.base import Scheduler
+from kvsim.sim.schedulers.vllm_options import VllmV1Options
+from kvsim.sim.schedulers.vllm_v1 import VllmV1
+from kvsim.sim.serving.link import Link, Way
+from kvsim.sim.serving.lower_tier import LowerTier
+from kvsim.sim.serving.offload import OffloadRules
+from kvsim.sim.serving.server import Server
+
+PCIE_SHARE: Final = 0.78
+"""Of a PCIe link's rate that copies reach: 50 of 64 GB/s on H100 (vLLM blog, January 2026)."""
+LATENCY_PS: Final = 10_000_000
+"""Of a job on a link of the host's own: 10 us, the start of a copy and its event."""
+
+
+class Figures(NamedTuple):
+    """What a built-in link does."""
+
+    load_gb_per_s: float
+    store_gb_per_s: float
+    latency_us: float
+    source: str
+
+
+LINKS: Mapping[str, Figures] = {
+    "pcie4": Figures(25.0, 25.0, 10, "0.78 of 32 GB/s, the share that H100 reaches of PCIe 5"),
+    "pcie5": Figures(50.0, 50.0, 10, "vLLM blog, January 2026: about 50 GB/s one way, H100"),
+    "nvlink-c2c": Figures(375.0, 297.0, 10, "Schieffer et al., ICPP 2024: measured on GH200"),
+    "nvme": Figures(6.9, 4.1, 100, "Samsung PM9A3 (PCIe 4), datasheet: sequential read, write"),
+    "nvme5": Figures(14.0, 7.1, 100, "Samsung PM1743 (PCIe 5), datasheet: sequential read, write"),
+    "100gb": Figures(12.5, 12.5, 20, "line rate of 100 Gb/s"),
+    "200gb": Figures(25.0, 25.0, 20, "line rate of 200 Gb/s"),
+    "400gb": Figures(50.0, 50.0, 20, "line rate of 400 Gb/s"),
+}
+"""Beside these, `pcie`: the GPU's own, at `PCIE_SHARE` of its datasheet."""
+
+UNITS: Final = {"": GIB, "gib": GIB, "tib": 1024 * GIB, "mib": 2**20, "gb": 10**9, "tb": 10**12, "mb": 10**6}
+SIZE: Final = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([a-z]*)\s*")
+RATE: Final = re.compile(r"\s*([0-9]*\.?[0-9]+)(?:gb/s)?(?::([0-9]*\.?[0-9]+)(?:gb/s)?)?\s*")
+
+
+def size_bytes(text: str) -> int:
+    """`100GiB`, `2TiB`, `100GB`; a number alone counts GiB, as vLLM's flag does; 0: no tier."""
+    found = SIZE.fullmatch(text.lower())
+    if found is None or found[2] not in UNITS:
+        raise KvsimError(f"kv_offloading_size must be a size such as 100GiB, or 0, got {text!r}")
+    return int(float(found[1]) * UNITS[found[2]])
+
+
+def link_figures(text: str, deployment: Deployment) -> Figures:
+    """A link by its name, or by its rates in GB/s: `50`, or `6.5:4` where loads and stores differ."""
+    if text == "pcie":
+        rate = PCIE_SHARE * deployment.gpu.pcie_bytes_per_s / 1e9
+        return Figures(rate, rate, LATENCY_PS / 1e6, f"{PCIE_SHARE:g} of the GPU's PCIe")
+    if text in LINKS:
+        return LINKS[text]
+    found = RATE.fullmatch(text.lower())
+    if found is None:
+        raise unknown("kv_offloading_link", text, ["pcie", *LINKS])
+    load, store = float(found[1]), float(found[2] or found[1])
+    if not (load and store):
+        raise KvsimError(f"kv_offloading_link must be above 0 GB/s each way, got {text!r}")
+    return Figures(load, store, LATENCY_PS / 1e6, "given")
+
+
+def put_below(deployment: Deployment, scheduler: Scheduler, server: Server) -> None:
+    """Give a server the tier that its options ask for, if they do; KvsimError where it cannot have one."""
+    asked = deployment.engine.options.get("kv_offloading_size")
+    total = 0 if asked is None else size_bytes(str(asked))
+    if not total:
+        return
+    assert isinstance(scheduler, VllmV1)
+    own, block = scheduler.own(VllmV1Options), deployment.engine.block_size
+    allocator = _allocator(deployment, server.allocator)
+    tp = deployment.tensor_parallel_size
+    gpu_bytes = deployment.served_model.kv_bytes_per_token_per_gpu(tp)
+    chunk_tokens = block * own.blocks_per_chunk
+    chunks = total // (chunk_tokens * gpu_bytes * tp)
+    if chunks < 1:
+        raise KvsimError(
+            f"kv_offloading_size must hold a chunk of {chunk_tokens:,} tokens, "
+            f"{chunk_tokens * gpu_bytes * tp / 2**20:,.1f} MiB, got {asked!r}"
+        )
+    figures = link_figures(own.kv_offloading_link, deployment)
+    latency_ps = int(figures.latency_us * 1e6)
+    load, store = (
+        Way(int(rate * 1e9), latency_ps) for rate in (figures.load_gb_per_s, figures.store_gb_per_s)
+    )
+    tier = VllmTier(chunks, own.kv_offloading_policy, own.store_threshold)
+    chunk_bytes = chunk_tokens * gpu_bytes * tp
+    rules = OffloadRules(chunk_tokens, own.offload_prompt_only, scheduler.asynchronous, chunk_bytes)
+    scheduler.use(
+        LowerTier(
+            server,
+            tier,
+            Link(load, store, allocator.block_size * gpu_bytes),
+            rules,
+            scheduler.admission(own.sync_load_budget_bytes, gpu_bytes * tp),
+        )
+    )
+
+
+def _allocator(deployment: Deployment, allocator: Allocator) -> BlockTables:
+    """The allocator, if its blocks can be loaded."""
+    if isinstance(allocator, BlockTables) and type(allocator).__name__ == "Paged":
+        return allocator
+    raise KvsimError(
+        f"kv_offloading_size must be left out for allocator {deployment.engine.allocator} with model "
+        f"{deployment.model.name}: chunks are loaded into the blocks of allocator paged, where all layers "
+        "keep every token"
+    )

@@ -1,0 +1,66 @@
+"""A link to a tier below: one way there, one way back, each with one job at a time, the first come first.
+
+job          |latency|blocks x overhead|bytes / bandwidth|
+next job                                                 |latency|...
+"""
+
+from dataclasses import dataclass
+
+from kvsim.sim.serving.tier_jobs import Job
+from kvsim.sim.serving.transfers import Transfers
+
+PS_PER_S = 10**12
+
+
+@dataclass(frozen=True)
+class Way:
+    """One direction of a link.
+
+    Attributes
+    ----------
+    bytes_per_s : int
+        Above 0.
+    latency_ps : int
+        Of a job, before its first byte.
+    block_ps : int
+        Of each block, beside its bytes.
+    """
+
+    bytes_per_s: int
+    latency_ps: int = 0
+    block_ps: int = 0
+
+    def duration_ps(self, blocks: int, total_bytes: int) -> int:
+        """How long a job of so many blocks takes, rounded up."""
+        return self.latency_ps + blocks * self.block_ps - (-total_bytes * PS_PER_S // self.bytes_per_s)
+
+
+class Link(Transfers):
+    """Both ways of a link.
+
+    Parameters
+    ----------
+    load, store : Way
+        From the tier to the GPU; from the GPU to the tier.
+    block_bytes : int
+        Of a block, on each GPU: every GPU has a link of its own.
+    """
+
+    def __init__(self, load: Way, store: Way, block_bytes: int) -> None:
+        super().__init__()
+        self.ways = {True: load, False: store}
+        self.block_bytes = block_bytes
+        self.free_ps = {True: 0, False: 0}
+        self._busy_ps = {True: 0, False: 0}
+
+    def end_of(self, job: Job, now_ps: int) -> int:
+        """When a job ends, behind all before it that go the same way."""
+        which, blocks = job.loads, len(job.blocks)
+        duration = self.ways[which].duration_ps(blocks, blocks * self.block_bytes)
+        self._busy_ps[which] += duration
+        self.free_ps[which] = max(now_ps, self.free_ps[which]) + duration
+        return self.free_ps[which]
+
+    def busy_ps(self, loads: bool) -> int:
+        """How long all jobs that way take."""
+        return self._busy_ps[loads]

@@ -1,0 +1,203 @@
+"""Laws of a tier below the GPU's memory, on the clock: modes agree; hits are those of one larger cache."""
+
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pytest
+from support.cases import COSTS, GPU, MODEL, Row, draw_case, events_of, told, workload
+from support.settings import deployed, engine_config, with_settings
+
+from kvsim.sim.build import build_engine
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.serving.link import Link, Way
+from kvsim.sim.serving.tier_jobs import Job
+
+TOKEN_BYTES = 819_200
+"""Of opt-13b's keys and values."""
+
+
+def tiered(rng, case):
+    """The same case with a tier of its own, whose link takes a fraction of a step, or many."""
+    size = case.engine.block_size
+    count = rng.choice([1, 1, 2, 3])
+    chunks = rng.choice([1, 3, 8, 30, 200])
+    link = rng.choice(["0.02", "0.3:0.1", "2", "pcie"])
+    settings = {
+        "allocator": "paged",
+        "policy": "fcfs",
+        "long_prefill_token_threshold": 0,
+        "reserve": None,
+        "kv_offloading_size": f"{(chunks * count * size * TOKEN_BYTES + 1) / 2**20}MiB",
+        "kv_offloading_link": link,
+        "kv_offloading_policy": rng.choice(["lru", "arc"]),
+        "offload_prompt_only": rng.random() < 0.6,
+        "blocks_per_chunk": count,
+        "store_threshold": rng.choice([0, 0, 2]),
+        "sync_load_budget_bytes": rng.choice([0, 0, 50_000_000]),
+    }
+    return replace(case, engine=with_settings(case.engine, **settings), samples=False)
+
+
+def run(case, max_span):
+    engine = build_engine(case.scenario, case.work, max_span=max_span, check=True, events=True)
+    engine.replica.pricing.cost = COSTS[case.cost]()
+    engine.replica.recorder.timeline_rows = case.timeline_rows
+    result = engine.run()
+    server = engine.replica.server
+    assert not (server.waiting or server.running or server.batch.loading)
+    assert (server.allocator.used_slots, server.prefill_held, server.memory.internal) == (0, 0, 0)
+    return result, told(result) | events_of(engine)
+
+
+def check_seed(seed):
+    case = tiered(Random(seed), draw_case(Random(seed), "vllm-v1@0.33.0"))
+    case = replace(case, rows=[replace(row, answers=row.answers[:1]) for row in case.rows])
+    slow, told_slow = run(case, 1)
+    fast, told_fast = run(case, 1 << 20)
+    assert {k: v for k, v in told_fast.items() if told_slow[k] != v} == {}
+    assert fast.tier == slow.tier
+    return slow
+
+
+def test_fast_forward_equals_step_mode():
+    hits = waited = 0
+    for seed in range(40):
+        try:
+            result = check_seed(seed)
+        except Exception as error:
+            error.add_note(f"check_seed({seed})")
+            raise
+        hits += result.tier.hit_tokens > 0
+        waited += result.tier.waited_requests > 0
+    assert (hits > 10, waited > 5) == (True, True)
+
+
+@pytest.mark.slow
+def test_fast_forward_equals_step_mode_in_more_cases():
+    for seed in range(40, 300):
+        try:
+            check_seed(seed)
+        except Exception as error:
+            error.add_note(f"check_seed({seed})")
+            raise
+
+
+# -- hits ---------------------------------------------------------------------------------------------
+
+
+def one_by_one(rng, count):
+    """Requests that come when the one before is done, with prompts that others begin with; a token each."""
+    rows = []
+    for _ in range(count):
+        kind = rng.choice(["alone", "system", "same", "same"])
+        rows.append(Row(200, 4 * rng.randint(1, 12) + 1, [1], kind, rng.randint(0, 4), 0))
+    return workload(rows, None, samples=False, gap_ps=10**11, tick_ps=1)
+
+
+def hits(work, blocks, **settings):
+    """Tokens of prompts that were found, in the GPU's memory or below."""
+    engine = engine_config(
+        scheduler="vllm-v1@0.33.0",
+        block_size=4,
+        max_model_len=128,
+        async_scheduling=False,
+        **{"enable_prefix_caching": True, **settings},
+    )
+    where = deployed(engine, model=MODEL, gpu=GPU, num_gpu_blocks=blocks, cost="constant:0.02")
+    result = build_engine(where, work).run()
+    assert result.finished.all()
+    return result.hit_tokens + (result.tier.hit_tokens if result.tier else 0)
+
+
+def below(chunks, link="1000000"):
+    size = f"{(chunks * 4 * TOKEN_BYTES + 1) / 2**20}MiB"
+    return {"kv_offloading_size": size, "kv_offloading_link": link}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_tier_as_large_as_the_trace_finds_what_an_endless_cache_finds(seed):
+    work = one_by_one(Random(seed), 60)
+    endless = hits(work, 10_000)
+    assert endless > hits(work, 32) > 0
+    assert hits(work, 32, **below(10_000)) == endless
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("chunks", [40, 60, 90])
+def test_a_free_link_makes_a_tier_as_good_as_a_larger_gpu_memory(seed, chunks):
+    """The GPU's has a block more: it holds the last one, which is not full and not stored.
+
+    The small memory keeps nothing itself: what vLLM finds there before a load it does not use in the tier.
+    """
+    work = one_by_one(Random(seed), 80)
+    tiered_hits = hits(work, 32, enable_prefix_caching=False, **below(chunks))
+    assert tiered_hits == hits(work, chunks + 1) > 0
+
+
+# -- the link -----------------------------------------------------------------------------------------
+
+
+def job(number, loads, blocks):
+    return Job(number, loads, None, (), (), [0] * blocks)
+
+
+def test_jobs_of_one_way_wait_for_each_other_and_the_ways_do_not():
+    link = Link(Way(1_000, 5, 2), Way(500), block_bytes=100)
+    assert [link.end_of(job(0, True, 3), 0), link.end_of(job(1, False, 1), 0)] == [
+        3 * 10**11 + 11,
+        2 * 10**11,
+    ]
+    assert link.end_of(job(2, True, 1), 7) == 4 * 10**11 + 18
+    assert link.end_of(job(3, True, 1), 10**12) == 11 * 10**11 + 7
+    assert (link.busy_ps(loads=True), link.busy_ps(loads=False)) == (5 * 10**11 + 25, 2 * 10**11)
+
+
+def test_a_slower_link_makes_later_first_tokens_and_the_same_hits():
+    work = one_by_one(Random(1), 60)
+
+    def ttft(link):
+        engine = engine_config(
+            scheduler="vllm-v1@0.33.0",
+            block_size=4,
+            max_model_len=128,
+            enable_prefix_caching=True,
+            **below(500, link),
+        )
+        where = deployed(engine, model=MODEL, gpu=GPU, num_gpu_blocks=32, cost="constant:0.02")
+        result = build_engine(where, work).run()
+        return result.tier.hit_tokens, np.mean(result.requests["first_token_ps"] - result.arrival_ps)
+
+    (hits_fast, fast), (hits_slow, slow) = ttft("50"), ttft("0.05")
+    assert hits_fast == hits_slow > 0
+    assert fast < slow
+
+
+# -- bad input ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            {"kv_offloading_size": "1MiB"},
+            "kv_offloading_size must hold a chunk of 16 tokens, 12.5 MiB, got '1MiB'",
+        ),
+        (
+            {"kv_offloading_size": "much"},
+            "kv_offloading_size must be a size such as 100GiB, or 0, got 'much'",
+        ),
+        ({"kv_offloading_link": "0"}, "kv_offloading_link must be above 0 GB/s each way, got '0'"),
+        ({"kv_offloading_link": "pcie6"}, "kv_offloading_link"),
+        ({"allocator": "radix"}, "kv_offloading_size must be left out for allocator radix"),
+        ({"scheduler": "vllm-v1@0.11.0"}, "kv_offloading_size must be left out for scheduler vllm-v1@0.11.0"),
+        ({"policy": "priority"}, "policy must be fcfs with kv_offloading_size, got 'priority'"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(settings, said):
+    given = {"kv_offloading_size": "1GiB", "scheduler": "vllm-v1", "enable_prefix_caching": True} | settings
+    where = deployed(engine_config(**given), model=MODEL, gpu=GPU, num_gpu_blocks=100, cost="constant:1")
+    with pytest.raises(KvsimError) as refused:
+        build_engine(where, one_by_one(Random(0), 2))
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
