@@ -46,7 +46,7 @@ class Speculation:
     synthetic_acceptance_rates : tuple of float or None
         How often the draft at each place is accepted if those before it were.
     num_nextn_predict_layers : int
-        Modules of MTP that the model has.
+        Modules of MTP; 0: as many as the model has.
     disable_lookahead_block_hashes, disable_eagle_block_drop : bool
         Drop the last block of each hit, instead of finding blocks by the tokens behind them; not even that.
     """
@@ -57,7 +57,7 @@ class Speculation:
     num_speculative_tokens_per_batch_size: tuple[tuple[int, int, int], ...] = ()
     synthetic_acceptance_length: float | None = None
     synthetic_acceptance_rates: tuple[float, ...] | None = None
-    num_nextn_predict_layers: int = 1
+    num_nextn_predict_layers: int = 0
     disable_lookahead_block_hashes: bool = False
     disable_eagle_block_drop: bool = False
 
@@ -91,7 +91,7 @@ class Speculation:
         if self.method not in METHODS:
             raise unknown("speculative method", str(self.method), list(METHODS))
         _whole("num_speculative_tokens", self.num_speculative_tokens, 1, MOST_DRAFTS)
-        _whole("num_nextn_predict_layers", self.num_nextn_predict_layers, 1, MOST_DRAFTS)
+        _whole("num_nextn_predict_layers", self.num_nextn_predict_layers, 0, MOST_DRAFTS)
         most = self.num_speculative_tokens
         ranges = self.num_speculative_tokens_per_batch_size
         for each in ranges:

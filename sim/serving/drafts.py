@@ -349,6 +349,9 @@ class Drafts:
             if request.state is State.DECODE:
                 adds[each.seq] = each.kept
         self.progress.will_add(adds)
+        step = server.step
+        step.draft_tokens = sum([self._beside(each) for each in taken])
+        step.draft_passes = int(bool(step.chunks)) if self.skips_drafts else self.proposed
 
     def _verify(self, taken: Taken) -> None:
         """What comes of a sequence's drafts."""
@@ -364,6 +367,11 @@ class Drafts:
         if self.rules.to_the_end:
             after = request.prompt_tokens + generated + taken.kept
             seen.valid = max(min(seen.valid, self.limits.longest - after), 0)
+
+    @staticmethod
+    def _beside(taken: Taken) -> int:
+        """Tokens of a sequence that are drafts, or computed in vain."""
+        return taken.tokens if taken.request.state is State.FINISHED else taken.drafts
 
     def _set_internal(self, request: Request) -> None:
         surplus = self.server.allocator.surplus(request.seq, request.final_tokens)
