@@ -210,6 +210,7 @@ def _facts(seeds: System) -> Table:
         ("prefixes", _hits(seeds)),
         ("shared", _shared(seeds)),
         ("swapped", _swaps(seeds)),
+        ("drafts", _drafts(seeds)),
         ("upkeep", _upkeep(seeds)),
         ("torch", _memory_stats(seeds)),
         ("clock", f"{sources}\n{clocks.beside(costs)}"),
@@ -276,6 +277,18 @@ def _swaps(seeds: System) -> str:
         for name in ("preemptions_swap", "swapped_out_blocks", "swapped_in_blocks")
     )
     return f"{times} {'time' if times == '1' else 'times'}; {out} blocks to the host, {back} back"
+
+
+def _drafts(seeds: System) -> str:
+    """How many drafts were right, and what verifying one gave."""
+    if not _mean(seeds, "speculation", "draft_tokens"):
+        return ""
+    drafted, accepted, wasted = (
+        _told(seeds, count, "speculation", name)
+        for name in ("draft_tokens", "accepted_tokens", "wasted_tokens")
+    )
+    length = _told(seeds, figures, "speculation", "acceptance_length")
+    return f"{accepted} of {drafted} accepted, {length} tokens a step and sequence; {wasted} computed in vain"
 
 
 def _upkeep(seeds: System) -> str:

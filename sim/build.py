@@ -316,6 +316,7 @@ def build_engine(
     cost = cost_of(found.cost, replace(deployment, engine=hidden))
     replicas = []
     for scheduler in [found.scheduler, *(build_scheduler(deployment) for _ in range(1, fleet.replicas))]:
+        scheduler.follow(workload)
         if workload.beam is not None:
             scheduler.search(workload.beam)
         allocator = build_allocator(deployment, scheduler, found.kept)

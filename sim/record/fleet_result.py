@@ -14,7 +14,7 @@ from kvsim.sim.record.histogram import Histogram
 from kvsim.sim.record.recorder import Result
 from kvsim.sim.record.span import Integrals
 from kvsim.sim.serving.server import Server
-from kvsim.sim.serving.totals import UpkeepTotals
+from kvsim.sim.serving.totals import DraftTotals, UpkeepTotals
 from kvsim.sim.workload import Chain, Clients, Int64Column, Workload, gathered
 
 ADDED = (
@@ -48,6 +48,7 @@ def together(results: Sequence[Result], servers: Sequence[Server]) -> Result:
         saturated=_sum([result.saturated for result in results]),
         unsaturated=_sum(unsaturated),
         upkeep=_upkeep([result.upkeep for result in results if result.upkeep is not None]),
+        drafts=_drafts([result.drafts for result in results if result.drafts is not None]),
         memory_stats={
             name: sum((result.memory_stats or {})[name] for result in results)
             for name in results[0].memory_stats or {}
@@ -76,6 +77,7 @@ def part(result: Result, place: int) -> Result:
         requests={name: column[rows] for name, column in result.requests.items()},
         samples=answers,
         replica=None,
+        drafts=None if result.drafts is None else _drafts_of(result.drafts, rows),
     )
 
 
@@ -90,6 +92,7 @@ def requests_of(workload: Workload, rows: Int64Column) -> Workload:
         samples=None if samples is None else samples.rows(rows),
         content=None if content is None else [content[row] for row in rows.tolist()],
         priority=None if priority is None else priority[rows],
+        drafts=None if workload.drafts is None else workload.drafts[rows],
         held_ps=None if workload.held_ps is None else workload.held_ps[rows],
         waits=None if workload.waits is None else _waits_of(workload.waits, rows),
         labels={name: column[rows] for name, column in workload.labels.items()},
@@ -114,6 +117,21 @@ def _upkeep(parts: Sequence[UpkeepTotals]) -> UpkeepTotals | None:
         return None
     names = [each.name for each in fields(UpkeepTotals)]  # a compiled instance has no vars()
     return UpkeepTotals(**{name: sum(getattr(each, name) for each in parts) for name in names})
+
+
+def _drafts(parts: Sequence[DraftTotals]) -> DraftTotals | None:
+    if not parts:
+        return None
+    found = DraftTotals()
+    for each in parts:
+        found.add(each)
+    return found
+
+
+def _drafts_of(totals: DraftTotals, rows: Int64Column) -> DraftTotals:
+    """The same where only some rows of the workload are left."""
+    kept = {place: totals.rows[row] for place, row in enumerate(rows.tolist()) if row in totals.rows}
+    return DraftTotals(totals.verified, totals.drafted, totals.accepted, totals.vain, kept)
 
 
 def _joined(tables: Sequence[dict[str, Int64Column]], time: str) -> dict[str, Int64Column]:

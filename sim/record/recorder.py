@@ -19,7 +19,7 @@ from kvsim.sim.record.limits import LIMITS
 from kvsim.sim.record.request_log import RequestLog
 from kvsim.sim.record.span import Columns, Integrals, Span
 from kvsim.sim.serving.request import Request
-from kvsim.sim.serving.totals import Totals, UpkeepTotals
+from kvsim.sim.serving.totals import DraftTotals, Totals, UpkeepTotals
 from kvsim.sim.workload import Int64Column, Workload
 
 TIMELINE_ROWS = 1024
@@ -116,6 +116,8 @@ class Result:
     """which replica each request went to, where there are several"""
     upkeep: UpkeepTotals | None = None
     """the other work of an allocator that has any"""
+    drafts: DraftTotals | None = None
+    """what became of drafts, where the engine speculates"""
     memory_stats: dict[str, int] | None = None
     """what a deep-learning framework would report of its memory, if it is one's"""
 
@@ -324,5 +326,6 @@ class Recorder:
             slots_per_token=self.slots_per_token,
             replica=self.log.replicas(),
             upkeep=upkeep,
+            drafts=totals.drafts,
             memory_stats=dict(allocator.memory_stats()),
         )
