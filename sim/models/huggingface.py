@@ -195,7 +195,7 @@ def _notes(config: Config, outer: Config, kept: Sequence[KvLayers]) -> list[str]
     if drafts:
         notes.append(
             f"its {drafts} MTP draft layer{'s are' if drafts > 1 else ' is'} loaded for speculative "
-            "decoding only and not counted"
+            "decoding only and counted with speculative_config alone"
         )
     shared = whole(config, "num_kv_shared_layers", 0)
     if shared:
