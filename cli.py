@@ -14,6 +14,7 @@
     sim replay     the requests of a benchmark's result, measured beside simulated
     sim calibrate  time the kernels on this machine's GPU
     sim fit        where a GPU's memory goes, and how many requests fit
+    sim speculation    what speculative decoding gains, by batch and accepted tokens
     sim models, gpus, allocators, schedulers, costs, routers, eviction    what there is to choose from
     sim check-allocator, check-scheduler, check-eviction    does your own keep the rules?
 
@@ -356,6 +357,38 @@ def fit_(
 
     asked = replace(asked, lengths=lengths_of(asked.lengths))
     fit_command(models, gpu.split(","), asked, log, FitOutput(json=json, out=out, fmt=fmt, style=style))
+
+
+@app.command("speculation", short_help="What speculative decoding gains, by batch.")
+def speculation_(
+    *,
+    models: Annotated[list[str], typer.Argument(metavar="MODEL...", help="See: sim models; or config.json.")],
+    gpu: Annotated[str, typer.Option(metavar="NAME", help="See: sim gpus.")] = "h100",
+    speculative_config: Annotated[
+        str, typer.Option(metavar="JSON", help="As vLLM's: method, num_speculative_tokens, ...")
+    ] = '{"method": "eagle3", "num_speculative_tokens": 3}',
+    tensor_parallel_size: Annotated[int, typer.Option(metavar="N", help="GPUs that share every layer.")] = 1,
+    cost: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Time of a step.", show_default="measured if the GPU was"),
+    ] = None,
+    context: Annotated[int, typer.Option(metavar="N", help="Tokens of each sequence.")] = 1000,
+    json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Draw the speed-ups.", show_default="no")
+    ] = None,
+    fmt: Format = None,
+    style: Style = "screen",
+) -> None:
+    """Say how much faster drafts make the steps of a batch, and how many must be right so that it gains."""
+    from kvsim.reports.speculation.command import SpeculationOutput, speculation_command
+    from kvsim.sim.options.scenario import Scenario as Server
+
+    said = {"speculative_config": speculative_config}
+    shape = {"gpu": gpu, "tensor_parallel_size": tensor_parallel_size, "cost": cost, "options": said}
+    servers = [Server(model=model, **shape) for model in models]
+    output = SpeculationOutput(json=json, out=out, fmt=fmt, style=style)
+    speculation_command(servers, context, output)
 
 
 @app.command(short_help="Replay a benchmark's result: measured beside simulated.")

@@ -215,6 +215,7 @@ def _facts(seeds: System) -> Table:
         ("shared", _shared(seeds)),
         ("swapped", _swaps(seeds)),
         ("tier", _tier(seeds)),
+        ("drafts", _drafts(seeds)),
         ("upkeep", _upkeep(seeds)),
         ("torch", _memory_stats(seeds)),
         ("clock", f"{sources}\n{clocks.beside(costs)}"),
@@ -304,6 +305,18 @@ def _tier(seeds: System) -> str:
         f"{told(share, 'store_busy_share')} busy; {told(count, 'requests_waited')} requests waited "
         f"{told(seconds, 'mean_wait_s')} each"
     )
+
+
+def _drafts(seeds: System) -> str:
+    """How many drafts were right, and what verifying one gave."""
+    if not _mean(seeds, "speculation", "draft_tokens"):
+        return ""
+    drafted, accepted, wasted = (
+        _told(seeds, count, "speculation", name)
+        for name in ("draft_tokens", "accepted_tokens", "wasted_tokens")
+    )
+    length = _told(seeds, figures, "speculation", "acceptance_length")
+    return f"{accepted} of {drafted} accepted, {length} tokens a step and sequence; {wasted} computed in vain"
 
 
 def _upkeep(seeds: System) -> str:

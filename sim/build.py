@@ -17,6 +17,7 @@ from kvsim.sim.cost.calibrated.needed import needed
 from kvsim.sim.cost.named import check_cost, cost_class, cost_of
 from kvsim.sim.cost.step_cost import CostModel
 from kvsim.sim.deployment.deployment import Deployment
+from kvsim.sim.deployment.draft import of_draft_alone, with_modules
 from kvsim.sim.deployment.memory import KvCapacity, kv_capacity
 from kvsim.sim.deployment.registry import Classes, usual_scheduler
 from kvsim.sim.deployment.vllm_defaults import FAMILY, OF_ANY_ENGINE, Asked, release_settings
@@ -156,6 +157,7 @@ def resolve(deployment: Deployment) -> Resolved:
     """
     if deployment.pools:
         return _resolve_pools(deployment)
+    deployment = with_modules(deployment)
     parts, engine = parts_of(deployment), deployment.engine
     declared = {kind: (name, found.declares) for kind, (name, found) in parts.items()}
     check_taken(deployment.options, declared)
@@ -173,7 +175,11 @@ def resolve(deployment: Deployment) -> Resolved:
         async_scheduling=scheduler.asynchronous,
         options=own | {name: value for name, value in engine.options.items() if value is not None},
     )
-    profile = None if deployment.profile is None else needed(deployment.profile, deployment)
+    profile = (
+        None
+        if deployment.profile is None
+        else needed(deployment.profile, deployment, of_draft_alone(deployment))
+    )
     found = replace(deployment, engine=named, profile=profile)
     return Resolved(found, scheduler, cost, router)
 
@@ -335,6 +341,7 @@ def build_engine(
         others = [build_scheduler(server) for _ in range(1, server.fleet.replicas)]
         for scheduler in [pool.scheduler, *others]:
             longest.append(server.max_model_len)
+            scheduler.follow(workload)
             if workload.beam is not None:
                 scheduler.search(workload.beam)
             allocator = build_allocator(server, scheduler, pool.kept)

@@ -143,6 +143,11 @@ class Workload:
     waits : Chain, Clients or None
         Which requests wait for an answer before they come; None: all come at `arrival_ps`, which then never
         decreases. Where they wait, the run finds out when.
+    drafts : object array of shape (n,), or None
+        Of each request what was recorded of its drafts, where an engine speculates: (proposed, accepted) of
+        each step that gave it tokens, the end of its prompt first. None: nothing was.
+    seed : int
+        Draws what else a workload leaves open: which drafts are accepted.
     held_ps : int64 array, shape (n,), or None
         How long each is held back on its way to the engine (sim/cost/frontend.py), where none waits for an
         answer; none overtakes another.
@@ -161,6 +166,8 @@ class Workload:
     priority: Int64Column | None = None
     waits: Chain | Clients | None = None
     held_ps: Int64Column | None = None
+    drafts: npt.NDArray[np.object_] | None = None
+    seed: int = 0
     labels: Mapping[str, npt.NDArray[np.generic]] = field(default_factory=dict)
 
     @property
@@ -199,6 +206,7 @@ class Workload:
             "content": self.content,
             "priority": self.priority,
             "held_ps": self.held_ps,
+            "drafts": self.drafts,
             **self.labels,
         }
         for name, rows in optional.items():

@@ -227,6 +227,8 @@ def build(
         beam=Beam(beam_width, beam_process, seed) if beam_width > 1 else None,
         content=shared_content(lengths.texts, lengths.prompt_tokens, samples.counts > 1 if samples else None),
         priority=lengths.priority,
+        drafts=lengths.drafts,
+        seed=seed,
         waits=drawn.waits,
         labels=lengths.labels,
     )

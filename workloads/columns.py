@@ -22,7 +22,7 @@ ARRIVAL, PROMPT, OUTPUT = "arrival_s", "prompt_tokens", "output_tokens"
 
 FIELDS = (
     *(ARRIVAL, PROMPT, OUTPUT, "n", "segments", "prompt_token_ids"),
-    *("session", "turn", "priority", "client"),
+    *("session", "turn", "priority", "client", "drafts"),
 )
 """The fields of kvsim's own format, which docs/traces.md explains."""
 

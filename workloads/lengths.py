@@ -38,6 +38,7 @@ class Lengths:
     texts : Texts or None
         What prompts and answers consist of; None where no two can have anything in common.
     priority : int64 array, shape (n,), or None
+    drafts : object array, shape (n,), or None
     labels : mapping of str to arrays of shape (n,)
         As in a Workload.
     endless : bool
@@ -52,6 +53,7 @@ class Lengths:
     samples: Samples | None = None
     texts: Texts | None = None
     priority: Int64Column | None = None
+    drafts: npt.NDArray[np.object_] | None = None
     labels: Mapping[str, npt.NDArray[np.generic]] = field(default_factory=dict)
     endless: bool = False
 
@@ -75,6 +77,7 @@ class Lengths:
             samples=self.samples and self.samples.rows(chosen),
             texts=self.texts and self.texts.rows(chosen),
             priority=None if self.priority is None else self.priority[chosen],
+            drafts=None if self.drafts is None else self.drafts[chosen],
             labels={name: column[chosen] for name, column in self.labels.items()},
         )
 

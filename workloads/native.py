@@ -5,7 +5,7 @@
     when        arrival_s, in all rows or in none; requests come in this order
     how long    prompt_tokens; output_tokens (a list: one length per answer), n answers
     what        segments [[id, tokens], ...] or prompt_token_ids; session and turn
-    besides     priority, client
+    besides     priority, client; drafts [[proposed, accepted], ...] of each step that gave tokens
 
 docs/traces.md tells what they mean. Every value is checked, and a mistake named with its line. Ignores
 that a turn of a session cannot begin before the one before it ends: it arrives when the file says so.
@@ -38,6 +38,7 @@ from kvsim.workloads.values import (
 )
 
 MOST_TOKENS = 1_000_000_000
+MOST_DRAFTS = 64
 
 
 def load_native(path: str, columns: str | None = None) -> Lengths:
@@ -68,6 +69,7 @@ def load_native(path: str, columns: str | None = None) -> Lengths:
         samples=samples,
         texts=_texts(prompt_tokens, first, what),
         priority=priority.values if priority else None,
+        drafts=_drafts(rows),
         labels={name: _label(values) for name, values in labels.items() if values is not None},
     )
 
@@ -80,6 +82,22 @@ class _What(NamedTuple):
     token_ids: Parts | None
     session: list[Name | None] | None
     turn: list[int | None] | None
+
+
+def _drafts(rows: Rows) -> npt.NDArray[np.object_] | None:
+    """What was recorded of the drafts of each request."""
+    form = f"a list of [proposed, accepted], each from 0 to {MOST_DRAFTS}"
+    events = lists(rows, "drafts", form)
+    if events is None:
+        return None
+    found = np.empty(len(events), dtype=object)
+    for row, pairs in enumerate(events):
+        for pair in pairs:
+            numbers = pair if isinstance(pair, list) else []
+            if len(numbers) != 2 or any(type(n) is not int or not 0 <= n <= MOST_DRAFTS for n in numbers):
+                raise rows.error(row, f"drafts must be {form}, got {shown(pair)} in it")
+        found[row] = tuple((pair[0], pair[1]) for pair in pairs if isinstance(pair, list))
+    return found
 
 
 # -- when ---------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from kvsim.workloads.values import shown
 NAMES = ("session", "client")
 """Fields that are texts or whole numbers."""
 
-LISTS = ("segments", "prompt_token_ids")
+LISTS = ("segments", "prompt_token_ids", "drafts")
 
 
 def read_own(path: str, columns: str | None = None) -> Rows:

@@ -17,6 +17,7 @@ GIB = 2**30
 BAR_WIDTH = 72
 PARTS = {
     "weights": ("#0072B2", "█"),
+    "draft": ("#CC79A7", "▞"),
     "activations": ("#E69F00", "▓"),
     "CUDA graphs": ("#CC79A7", "▒"),
     "runtime": ("#56B4E9", "▚"),

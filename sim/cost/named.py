@@ -15,10 +15,12 @@ from dataclasses import replace
 
 from kvsim.sim.classes import class_named
 from kvsim.sim.cost import COSTS
+from kvsim.sim.cost.drafting import Drafting
 from kvsim.sim.cost.ranks import Ranks
 from kvsim.sim.cost.scaled import Scaled
 from kvsim.sim.cost.step_cost import CostModel
 from kvsim.sim.deployment.deployment import Deployment
+from kvsim.sim.deployment.draft import of_draft_alone
 from kvsim.sim.errors import KvsimError
 
 
@@ -45,7 +47,11 @@ def cost_of(found: type[CostModel], deployment: Deployment) -> CostModel:
     """The cost of a deployment by its class: of all batches of a step, multiplied where that is asked for."""
     check_cost(found, deployment)
     name, _, argument = deployment.cost.partition(":")
-    step = found.of(deployment, argument if name in COSTS else "")
+    argument = argument if name in COSTS else ""
+    step = found.of(deployment, argument)
+    draft = of_draft_alone(deployment)
+    if draft is not None and found.drafts:
+        step = Drafting(step, found.of(draft, argument), draft.model.name)
     if deployment.batches > 1 and found.batches == "each":
         step = Ranks(step, deployment)
     return step if deployment.time_scale == 1 else Scaled(step, deployment.time_scale)

@@ -67,7 +67,7 @@ class Ranks(CostModel):
 
     def carried_out(self, shape: StepShape, duration_ps: int) -> None:
         largest = self._largest(shape)
-        hops = self._hops_ps(largest.prefill_tokens + largest.decode_seqs)
+        hops = self._hops_ps(largest.prefill_tokens + largest.decode_seqs + largest.draft_tokens)
         self._batch.carried_out(largest, duration_ps - hops)
 
     def span_carried_out(self, decode_seqs: int, context_tokens: int, ends: Sequence[int]) -> None:
@@ -78,7 +78,8 @@ class Ranks(CostModel):
 
     def step_ps(self, shape: StepShape) -> int:
         largest = self._largest(shape)
-        return self._batch.step_ps(largest) + self._hops_ps(largest.prefill_tokens + largest.decode_seqs)
+        rows = largest.prefill_tokens + largest.decode_seqs + largest.draft_tokens
+        return self._batch.step_ps(largest) + self._hops_ps(rows)
 
     def span_ps(self, decode_seqs: int, context_tokens: int, steps: int) -> Sequence[int]:
         if not decode_seqs:
@@ -122,6 +123,8 @@ class Ranks(CostModel):
             largest = shape._replace(prefill_tokens=tokens, prefill_pairs=pairs, prefill_seqs=most)
         else:
             largest = shape
+        if shape.draft_tokens:
+            largest = largest._replace(draft_tokens=-(-shape.draft_tokens // count))
         if decoding:
             most = -(-decoding // count)
             spread = shape.spread

@@ -70,6 +70,8 @@ class Roofline(CostModel):
                    (norms, residual, rotary, activation; the KV write)
         decode     contexts * max(KV bytes per token / B, 4 * layers * heads / tp * head_dim / F);
                    windowed layers: min(contexts, window * decoding sequences) instead of contexts
+        drafts     count in n and m; contexts are read once, whatever is verified, and computed with for each
+                   token: (1 + drafts / decoding) times the operations above
         states     recurrent layers: 2 * m * state bytes / B, read and written once a step, whatever the
                    contexts; and for a prompt's token the larger of the bytes and the operations of a scan
                    in chunks (sim/models/kv_layers.py), at B and at 0.55 * peak
@@ -93,6 +95,7 @@ class Roofline(CostModel):
 
     declares: ClassVar[type] = RooflineOptions
     batches: ClassVar[str] = "each"
+    drafts: ClassVar[bool] = True
 
     @classmethod
     def of(cls, deployment: Deployment, argument: str) -> CostModel:
@@ -143,8 +146,11 @@ class Roofline(CostModel):
         self._copy_ps = 2 * kv_bytes * byte_ps
         self._swap_start_ps = 2 * model.layers * TRANSFER_LATENCY_S * PS_PER_S
         self._swap_ps = kv_bytes / gpu.pcie_bytes_per_s * PS_PER_S
-        context_ps = max(kv_bytes * byte_ps, model.decode_pair_flops / tp * flop_ps)
-        windowed = model.window_layers / model.attention_layers if model.window_layers else 0.0
+        self._pair_flops_ps = model.decode_pair_flops / tp * flop_ps
+        context_ps = max(kv_bytes * byte_ps, self._pair_flops_ps)
+        self._windowed = windowed = (
+            model.window_layers / model.attention_layers if model.window_layers else 0.0
+        )
         self._context_ps, self._window_ps = round(context_ps * (1 - windowed)), round(context_ps * windowed)
         self._window = model.window or 0
         for least_ps, each_ps in _all_reduces_ps(model, gpu, tp, ranks):
@@ -162,8 +168,12 @@ class Roofline(CostModel):
 
     def step_ps(self, shape: StepShape) -> int:
         """The sum above, cut to whole picoseconds before the contexts are added."""
-        tokens, pairs, seqs, decoding, context, copied, came, came_tokens, went, went_tokens, _ = shape
+        tokens, pairs, seqs, decoding, context, copied, came, came_tokens, went, went_tokens, _, drafts, _ = (
+            shape
+        )
         duration = self._constant_ps(tokens, pairs, seqs, decoding, copied) + self._context_ps * context
+        if drafts:
+            duration += self._verifying_ps(shape)
         if self._window_ps:
             duration += self._window_ps * min(context, self._window * decoding)
         if came or went:
@@ -171,6 +181,23 @@ class Roofline(CostModel):
             duration += int(swap_ps)
         base, each = self._least
         return max(duration, int(base + each * (seqs + decoding))) if base or each else duration
+
+    def _verifying_ps(self, shape: StepShape) -> int:
+        """What drafts add: their tokens and logits, and operations on contexts that are read all the same."""
+        tokens, pairs, seqs, decoding, _, copied, *_ = shape
+        drafts = shape.draft_tokens
+        added = self._constant_ps(tokens, pairs, seqs, decoding + drafts, copied) - drafts * self._row_ps
+        added -= self._constant_ps(tokens, pairs, seqs, decoding, copied)
+        return int(added + self._contexts_ps(shape))
+
+    def _contexts_ps(self, shape: StepShape) -> float:
+        """What computing with the contexts for each draft takes longer than reading them."""
+        context, decoding = shape.context_tokens, shape.decode_seqs
+        if not (decoding and shape.draft_tokens):
+            return 0.0
+        seen = (1 - self._windowed) * context + self._windowed * min(context, self._window * decoding)
+        computed_ps = self._pair_flops_ps * (1 + shape.draft_tokens / decoding)
+        return seen * max(computed_ps - self._context_ps - self._window_ps, 0)
 
     def copying_ps(self, decode_seqs: int, context_tokens: int, copied: int, spread: Spread | None) -> int:
         """As in `CostModel`; what contexts do not add is most often known."""
@@ -295,7 +322,8 @@ class Roofline(CostModel):
     def parts_ps(self, shape: StepShape) -> dict[str, float]:
         """The terms of the sum by name, the copies and swaps left out: what to compare with measurements."""
         tokens, pairs, seqs, decoding, context, *_ = shape
-        n, m = tokens + decoding, seqs + decoding
+        rows, drafts = seqs + decoding, shape.draft_tokens
+        n, m = tokens + decoding + drafts, rows + drafts
         windowed = min(context, self._window * decoding)
         return {
             "overhead": self._fixed_ps,
@@ -303,8 +331,8 @@ class Roofline(CostModel):
             "LM head": max(self._head_read_ps, m * self._head_flops_ps) if m else 0.0,
             "prefill": pairs * self._pair_ps,
             "traffic": n * self._token_ps,
-            "decode": self._context_ps * context + self._window_ps * windowed,
-            **({"states": m * self._state_ps + tokens * self._scan_ps} if self._state_ps else {}),
+            "decode": self._context_ps * context + self._window_ps * windowed + self._contexts_ps(shape),
+            **({"states": rows * self._state_ps + tokens * self._scan_ps} if self._state_ps else {}),
         }
 
     def _constant_ps(self, tokens: int, pairs: int, seqs: int, decoding: int, copied: int) -> int:

@@ -62,6 +62,10 @@ class StepShape(NamedTuple):
     """KV slots in these blocks"""
     spread: Spread | None = None
     """how the contexts differ; None: all are alike"""
+    draft_tokens: int = 0
+    """drafts that are verified beside these sequences' tokens, over the same contexts"""
+    draft_passes: int = 0
+    """passes of the draft behind the step"""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -85,6 +89,8 @@ class CostModel:
     (ranks.py puts them together); or what "any" step takes, of however many batches."""
     launches: ClassVar[bool] = False
     """Whether it knows what launching kernels one by one takes (`enforce_eager`)."""
+    drafts: ClassVar[bool] = False
+    """Whether it knows what a draft's passes take; else only verifying is counted, or not even that."""
     source: str
     context_tile: int = 0
     flags: bool = False
@@ -119,7 +125,7 @@ class CostModel:
 
     def copying_ps(self, decode_seqs: int, context_tokens: int, copied: int, spread: Spread | None) -> int:
         """The duration of a decode step beside which so many slots are copied."""
-        fields = (0, 0, 0, decode_seqs, context_tokens, copied, 0, 0, 0, 0, spread)
+        fields = (0, 0, 0, decode_seqs, context_tokens, copied, 0, 0, 0, 0, spread, 0, 0)
         return self.step_ps(tuple.__new__(StepShape, fields))
 
     def span_ps(self, decode_seqs: int, context_tokens: int, steps: int) -> Sequence[int]:

@@ -17,6 +17,9 @@ Where layers are kept in groups (sim/models/kv_groups.py), a slot holds one toke
 a slot of each group, and the division above is by the bytes of a slot. Otherwise there is one group: a slot
 is a token.
 
+A draft takes its weights, and the keys and values of a token in its own layers, from the same memory
+(sim/models/draft.py).
+
 Given counts win, then the PagedAttention paper's own server, then the formula. Rounding to whole blocks is
 the allocators' work.
 """
@@ -24,6 +27,7 @@ the allocators' work.
 from dataclasses import dataclass, replace
 
 from kvsim.sim.deployment.deployment import Deployment
+from kvsim.sim.deployment.draft import draft_of
 from kvsim.sim.deployment.profile_run import Profiled, profiled
 from kvsim.sim.deployment.vllm_defaults import FAMILY, NEWEST, known_release, rules_of
 from kvsim.sim.errors import KvsimError
@@ -86,6 +90,7 @@ class _Share:
         found = self.found
         parts = {
             "weights": found.weights,
+            "draft": found.draft,
             "activations": found.activations,
             "runtime": found.runtime,
             "CUDA graphs": found.graphs,
@@ -191,6 +196,7 @@ def gpu_memory(deployment: Deployment) -> dict[str, int] | None:
     found, usable = share.found, int(share.available)
     return {
         "weights": found.weights,
+        **({"draft": found.draft} if found.draft else {}),
         "activations": found.activations,
         "CUDA graphs": found.graphs,
         "runtime": found.runtime,
@@ -217,6 +223,7 @@ def _share(deployment: Deployment, tp: int, layers: int) -> _Share:
     model, gpu, engine = deployment.served_model, deployment.gpu, deployment.engine
     stages = deployment.pipeline_parallel_size
     name, _, release = (engine.scheduler or "").partition("@")
+    draft = draft_of(deployment)
     found = profiled(
         model,
         gpu,
@@ -227,12 +234,14 @@ def _share(deployment: Deployment, tp: int, layers: int) -> _Share:
         tokens=engine.max_num_batched_tokens,
         seats=engine.max_num_seqs,
         eager=engine.enforce_eager,
+        draft=draft,
     )
+    per_token = model.kv_bytes_per_token_per_gpu(tp) + (draft.kv_bytes_per_token(tp) if draft else 0)
     return _Share(
         available=int((gpu.memory_bytes - found.driver) * deployment.gpu_memory_utilization),
         found=found,
         states=engine.max_num_seqs * model.state_bytes_per_sequence(tp) // stages,
-        per_slot=model.kv_bytes_per_token_per_gpu(tp) * layers // max(model.caching_layers, 1) / stages,
+        per_slot=per_token * layers // max(model.caching_layers, 1) / stages,
     )
 
 

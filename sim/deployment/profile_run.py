@@ -4,6 +4,8 @@
     | driver |<-------------- x gpu_memory_utilization -------------->|           |
     |        | weights | activations | runtime | CUDA graphs | KV cache | not used |
 
+    draft        weights of what speculates, beside the model's: shared by its GPUs
+
     driver       what nvidia-smi counts and torch does not see: 0.3 GiB + 0.3 % of the memory
     activations  2 x tokens x hidden (the last layer's output and a copy) in 16 bit, the experts' workspaces
                  that stay, and the largest of
@@ -25,6 +27,7 @@ other constants from start-up logs of H100, H200 and B200 servers (tests/sim/fit
 from dataclasses import dataclass
 
 from kvsim.sim.deployment.vllm_defaults import Release
+from kvsim.sim.models.draft import Draft
 from kvsim.sim.models.spec import GpuSpec, ModelSpec
 
 GIB = 2**30
@@ -51,11 +54,12 @@ class Profiled:
     activations_words: str
     runtime: int
     graphs: int
+    draft: int = 0
 
     @property
     def taken(self) -> int:
         """All but the driver's: what leaves the cache its share."""
-        return self.weights + self.activations + self.runtime + self.graphs
+        return self.weights + self.draft + self.activations + self.runtime + self.graphs
 
 
 def profiled(
@@ -69,6 +73,7 @@ def profiled(
     tokens: int,
     seats: int,
     eager: bool = False,
+    draft: Draft | None = None,
 ) -> Profiled:
     """What a GPU of a server has to hold before the cache gets the rest.
 
@@ -78,6 +83,8 @@ def profiled(
         GPUs that share every layer, ranks of attention that share the experts, stages of layers.
     tokens, seats : int
         Of a step.
+    draft : Draft, optional
+        What speculates.
     """
     width = max(2, model.dtype_bytes)
     hidden = width * tokens * model.hidden_size
@@ -96,6 +103,7 @@ def profiled(
         activations_words=words,
         runtime=int(_runtime(gpu, rules, tp * ranks * stages)),
         graphs=0 if eager or not rules.graphs_in_budget else int(_graphs(model, stages)),
+        draft=0 if draft is None else draft.weight_bytes // tp,
     )
 
 

@@ -10,10 +10,13 @@ mtp, modules      K       K tokens more, too       0     yes
 """
 
 import json
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import cache
+from importlib import resources
 from itertools import pairwise
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from kvsim.sim.errors import KvsimError, unknown
 from kvsim.sim.serving.drafts import DraftRules
@@ -24,6 +27,7 @@ METHODS: Final = ("ngram", "ngram_gpu", "eagle", "eagle3", "mtp", "deepseek_mtp"
 UNUSED: Final = ("draft_tensor_parallel_size", "prompt_lookup_max", "prompt_lookup_min", "max_model_len")
 """Keys of vLLM's that change nothing here."""
 PER_BATCH: Final = "num_speculative_tokens_per_batch_size"
+ACCEPTANCE: Final = ("synthetic_acceptance_length", "synthetic_acceptance_rates", "acceptance")
 MOST_DRAFTS: Final = 64
 
 
@@ -45,8 +49,10 @@ class Speculation:
         Tokens that a step gives a sequence on average, 1 to K + 1.
     synthetic_acceptance_rates : tuple of float or None
         How often the draft at each place is accepted if those before it were.
+    acceptance : str or None
+        Instead: the name of published numbers (sim/models/acceptance.toml).
     num_nextn_predict_layers : int
-        Modules of MTP that the model has.
+        Modules of MTP; 0: as many as the model has.
     disable_lookahead_block_hashes, disable_eagle_block_drop : bool
         Drop the last block of each hit, instead of finding blocks by the tokens behind them; not even that.
     """
@@ -57,7 +63,8 @@ class Speculation:
     num_speculative_tokens_per_batch_size: tuple[tuple[int, int, int], ...] = ()
     synthetic_acceptance_length: float | None = None
     synthetic_acceptance_rates: tuple[float, ...] | None = None
-    num_nextn_predict_layers: int = 1
+    acceptance: str | None = None
+    num_nextn_predict_layers: int = 0
     disable_lookahead_block_hashes: bool = False
     disable_eagle_block_drop: bool = False
 
@@ -91,7 +98,13 @@ class Speculation:
         if self.method not in METHODS:
             raise unknown("speculative method", str(self.method), list(METHODS))
         _whole("num_speculative_tokens", self.num_speculative_tokens, 1, MOST_DRAFTS)
-        _whole("num_nextn_predict_layers", self.num_nextn_predict_layers, 1, MOST_DRAFTS)
+        _whole("num_nextn_predict_layers", self.num_nextn_predict_layers, 0, MOST_DRAFTS)
+        self._check_ranges()
+        self._check_acceptance()
+        if self.method == "draft_model" and self.model is None:
+            raise KvsimError("speculative_config must have model for method draft_model, got none")
+
+    def _check_ranges(self) -> None:
         most = self.num_speculative_tokens
         ranges = self.num_speculative_tokens_per_batch_size
         for each in ranges:
@@ -103,11 +116,15 @@ class Speculation:
                 )
         if any(after[0] <= before[1] for before, after in pairwise(ranges)):
             raise KvsimError(f"{PER_BATCH} must have ascending ranges, got {_shown(ranges)}")
+
+    def _check_acceptance(self) -> None:
+        most = self.num_speculative_tokens
         length, rates = self.synthetic_acceptance_length, self.synthetic_acceptance_rates
-        if length is not None and rates is not None:
-            raise KvsimError(
-                "synthetic_acceptance_rates must be left out beside synthetic_acceptance_length, got both"
-            )
+        told = [name for name in ACCEPTANCE if getattr(self, name) is not None]
+        if len(told) > 1:
+            raise KvsimError(f"{told[1]} must be left out beside {told[0]}, got both")
+        if self.acceptance is not None:
+            published_rates(self.acceptance, most)
         if length is not None and not (_is_number(length) and 1 <= length <= most + 1):
             raise KvsimError(
                 f"synthetic_acceptance_length must be from 1 to {most + 1} (num_speculative_tokens + 1), "
@@ -122,8 +139,6 @@ class Speculation:
             for rate in rates:
                 if not (_is_number(rate) and 0 <= rate <= 1):
                     raise KvsimError(f"synthetic_acceptance_rates must be from 0 to 1, got {rate!r}")
-        if self.method == "draft_model" and self.model is None:
-            raise KvsimError("speculative_config must have model for method draft_model, got none")
 
     @property
     def kind(self) -> str:
@@ -178,15 +193,44 @@ class Speculation:
         """
         if self.synthetic_acceptance_rates is not None:
             return self.synthetic_acceptance_rates
+        if self.acceptance is not None:
+            return published_rates(self.acceptance, self.num_speculative_tokens)
         most, length = self.num_speculative_tokens, self.synthetic_acceptance_length
         if length is None:
             raise KvsimError(
                 "speculative_config must say how many drafts are accepted: synthetic_acceptance_length (1 to "
-                f"{most + 1}) or synthetic_acceptance_rates ({most} numbers)"
+                f"{most + 1}), synthetic_acceptance_rates ({most} numbers) or acceptance "
+                f"({', '.join(published())}); or a trace that has drafts"
             )
-        whole = int(length - 1)
-        rates = [1.0] * whole + [length - 1 - whole] * (whole < most) + [0.0] * max(most - whole - 1, 0)
-        return tuple(rates)
+        return rates_of(length, most)
+
+
+def rates_of(length: float, most: int) -> tuple[float, ...]:
+    """Of a mean length, with `most` drafts: those whose number of accepted drafts varies least."""
+    whole = int(length - 1)
+    return (*[1.0] * whole, *[length - 1 - whole] * (whole < most), *[0.0] * max(most - whole - 1, 0))
+
+
+@cache
+def published() -> Mapping[str, Mapping[str, Any]]:
+    """Published numbers of accepted drafts, by name."""
+    text = resources.files("kvsim.sim.models").joinpath("acceptance.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
+
+
+def published_rates(name: str, most: int) -> tuple[float, ...]:
+    """The rates of published numbers with `most` drafts."""
+    if name not in published():
+        raise unknown("acceptance", str(name), list(published()))
+    found = published()[name]
+    numbers = found.get("lengths") or found["at_each_place"]
+    if most > len(numbers):
+        raise KvsimError(
+            f"num_speculative_tokens must be at most {len(numbers)} with acceptance {name}, got {most}"
+        )
+    if "lengths" in found:
+        return rates_of(numbers[most - 1], most)
+    return tuple(after / before for before, after in pairwise([1.0, *numbers[:most]]))
 
 
 def _frozen(value: object) -> object:

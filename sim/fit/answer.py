@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 
 from kvsim.sim.cost.profile_files import gpu_and_cost
+from kvsim.sim.deployment.draft import draft_for
 from kvsim.sim.deployment.profile_run import weights_on_gpu
+from kvsim.sim.deployment.speculation import Speculation
 from kvsim.sim.deployment.vllm_defaults import FAMILY, NEWEST, Asked, VllmDefaults, rules_of, vllm_defaults
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.fit.asked import FitOptions
@@ -28,6 +30,7 @@ from kvsim.sim.kv.blocks import KvSettings, Paged, compute_capability, paged
 from kvsim.sim.kv.groups import groups_of
 from kvsim.sim.kv.pages import Group, Request, scheduler_block_sizes
 from kvsim.sim.models.catalog import model_named
+from kvsim.sim.models.draft import Draft
 from kvsim.sim.models.quantization import quantized
 from kvsim.sim.models.spec import GpuSpec, ModelSpec
 
@@ -205,7 +208,11 @@ def _answered(model: ModelSpec, gpu: GpuSpec, options: FitOptions, kv_memory_byt
     _check(options, model)
     engine = engine_of(model, gpu, options)
     settings = settings_of(gpu, options, engine)
+    said = options.speculative_config
+    draft = draft_for(None if said is None else Speculation.of_json(said), model)
     layers = paged(model, settings)
+    if draft is not None:
+        layers = with_draft(layers, draft, model.layers, settings)
     groups = tuple(groups_of(layers.layers, settings.disable_hybrid))
     if not groups:
         raise KvsimError(f"model {model.name} caches nothing")
@@ -220,6 +227,7 @@ def _answered(model: ModelSpec, gpu: GpuSpec, options: FitOptions, kv_memory_byt
             engine,
             eager=bool(options.enforce_eager),
             stages=options.pipeline_parallel_size,
+            draft=draft,
         )
     memory = _cache_bytes(lines) if kv_memory_bytes is None else kv_memory_bytes
     stages = options.pipeline_parallel_size
@@ -231,6 +239,13 @@ def _answered(model: ModelSpec, gpu: GpuSpec, options: FitOptions, kv_memory_byt
     else:
         capacity = capacity_of(groups, memory, request)
     return Fit(model, gpu, options, engine, lines, memory, layers, groups, capacity, request, (), ())
+
+
+def with_draft(layers: Paged, draft: Draft, first: int, settings: KvSettings) -> Paged:
+    """The pages with those of a draft's layers, which vLLM puts behind the model's own."""
+    own = paged(draft.model, replace(settings, block_size=layers.block_size)).layers
+    pages = [page for _, page in own] * (draft.kv_layers // len(own))
+    return replace(layers, layers=(*layers.layers, *enumerate(pages, first)))
 
 
 def _refused(answer: Fit, *, split: bool) -> list[str]:

@@ -50,6 +50,12 @@ class FitOptions:
     mamba_cache_mode: str | None = _asked(
         None, "When recurrent states are kept.", metavar="none|align|all", show_default="align with prefixes"
     )
+    speculative_config: str | None = _asked(
+        None,
+        "Speculative decoding, as vLLM's JSON: its draft's weights and KV.",
+        metavar="JSON",
+        show_default="off",
+    )
     use: str = _asked("server", "How vLLM is started.", metavar="|".join(USES))
     performance_mode: str = _asked("balanced", "vLLM's own switch.", metavar="|".join(MODES))
     engine: str = _asked(ENGINE, "The engine and its release.")

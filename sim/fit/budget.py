@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from kvsim.sim.deployment.profile_run import profiled
 from kvsim.sim.deployment.vllm_defaults import VllmDefaults, rules_of
+from kvsim.sim.models.draft import Draft
 from kvsim.sim.models.spec import GpuSpec, ModelSpec
 
 GIB = 2**30
@@ -28,12 +29,21 @@ class MemoryLine:
 
 
 def budget(
-    model: ModelSpec, gpu: GpuSpec, tp: int, engine: VllmDefaults, *, eager: bool = False, stages: int = 1
+    model: ModelSpec,
+    gpu: GpuSpec,
+    tp: int,
+    engine: VllmDefaults,
+    *,
+    eager: bool = False,
+    stages: int = 1,
+    draft: Draft | None = None,
 ) -> tuple[MemoryLine, ...]:
     """The lines of one GPU's memory; the cache gets what is left, which may be less than nothing."""
     tokens, seats = engine.max_num_batched_tokens, engine.max_num_seqs
     rules = rules_of(engine.release)
-    found = profiled(model, gpu, rules, tp=tp, stages=stages, tokens=tokens, seats=seats, eager=eager)
+    found = profiled(
+        model, gpu, rules, tp=tp, stages=stages, tokens=tokens, seats=seats, eager=eager, draft=draft
+    )
     seen = gpu.memory_bytes - found.driver
     usable = int(seen * engine.gpu_memory_utilization)
     lines = [
@@ -45,6 +55,9 @@ def budget(
             f"the peak of the profile run of vLLM {engine.release}",
         ),
     ]
+    if draft is not None:
+        words = f"{draft.weight_bytes:,} bytes / {tp}"
+        lines.insert(1, MemoryLine("draft", found.draft, words, draft.model.source))
     if found.graphs:
         lines.append(
             MemoryLine("CUDA graphs", found.graphs, f"{model.layers} layers", "assumed, as logged elsewhere")

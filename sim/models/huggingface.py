@@ -105,6 +105,7 @@ def model_of(config: Mapping[str, object], folder: str) -> ModelSpec:
         experts=experts if routed else 0,
         experts_per_token=used if routed else 0,
         expert_parameters=routed,
+        mtp_modules=_mtp_modules(config),
         norms_over_heads=config.get("qk_norm_type") == "per_layer",
         tie_word_embeddings=shape.tied,
         notes=tuple(notes),
@@ -181,21 +182,20 @@ def _quantized(model: ModelSpec, given: object, modules: Sequence[Module]) -> Mo
     )
 
 
+def _mtp_modules(config: Config) -> int:
+    """Layers for multi-token prediction."""
+    keys = "num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules"
+    return next((found for key in keys if (found := whole(config, key, 0))), 0)
+
+
 def _notes(config: Config, outer: Config, kept: Sequence[KvLayers]) -> list[str]:
     """What surprises in the numbers of this model."""
     notes = []
-    drafts = next(
-        (
-            whole(config, key, 0)
-            for key in ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
-            if whole(config, key, 0)
-        ),
-        0,
-    )
+    drafts = _mtp_modules(config)
     if drafts:
         notes.append(
             f"its {drafts} MTP draft layer{'s are' if drafts > 1 else ' is'} loaded for speculative "
-            "decoding only and not counted"
+            "decoding only and counted with speculative_config alone"
         )
     shared = whole(config, "num_kv_shared_layers", 0)
     if shared:

@@ -69,6 +69,8 @@ class ModelSpec:
     experts, experts_per_token, expert_parameters : int
         Routed experts of a layer, how many of them a token passes through, and the parameters of all
         routed experts of all layers; 0 without a mixture of experts.
+    mtp_modules : int
+        Modules of multi-token prediction, which can draft; they are not among the layers and parameters.
     norms_over_heads : bool
         Whether queries and keys are normed over all heads together, wherever these are (MiniMax-M2): GPUs
         that share the heads then add up their squares in every layer.
@@ -104,6 +106,7 @@ class ModelSpec:
     experts: int = 0
     experts_per_token: int = 0
     expert_parameters: int = 0
+    mtp_modules: int = 0
     norms_over_heads: bool = False
     kv_layers: tuple[KvLayers, ...] = ()
     notes: tuple[str, ...] = ()
@@ -138,7 +141,13 @@ class ModelSpec:
             )
 
     def _check_weights(self) -> None:
-        for field in ("quantized_parameters", "experts", "experts_per_token", "expert_parameters"):
+        for field in (
+            "quantized_parameters",
+            "experts",
+            "experts_per_token",
+            "expert_parameters",
+            "mtp_modules",
+        ):
             check_int(field, getattr(self, field), least=0)
         if (self.weight_bits is None) != (self.quantized_parameters == 0):
             raise KvsimError(

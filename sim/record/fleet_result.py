@@ -15,7 +15,7 @@ from kvsim.sim.record.histogram import Histogram
 from kvsim.sim.record.recorder import Result
 from kvsim.sim.record.span import Integrals
 from kvsim.sim.serving.server import Server
-from kvsim.sim.serving.totals import TierTotals, UpkeepTotals
+from kvsim.sim.serving.totals import DraftTotals, TierTotals, UpkeepTotals
 from kvsim.sim.workload import Chain, Clients, Int64Column, Workload, gathered
 
 T = TypeVar("T", TierTotals, UpkeepTotals)
@@ -56,6 +56,7 @@ def together(results: Sequence[Result], servers: Sequence[Server]) -> Result:
         saturated=_sum(saturated),
         unsaturated=_sum(unsaturated),
         upkeep=_added(UpkeepTotals, [result.upkeep for result in results if result.upkeep is not None]),
+        drafts=_drafts([result.drafts for result in results if result.drafts is not None]),
         tier=_added(TierTotals, [result.tier for result in results if result.tier is not None]),
         memory_stats=_counts([result.memory_stats or {} for result in results]),
         capacity_slots=capacity,
@@ -83,6 +84,7 @@ def part(result: Result, place: int) -> Result:
         requests={name: column[rows] for name, column in result.requests.items()},
         samples=answers,
         replica=None,
+        drafts=None if result.drafts is None else _drafts_of(result.drafts, rows),
     )
 
 
@@ -97,6 +99,7 @@ def requests_of(workload: Workload, rows: Int64Column) -> Workload:
         samples=None if samples is None else samples.rows(rows),
         content=None if content is None else [content[row] for row in rows.tolist()],
         priority=None if priority is None else priority[rows],
+        drafts=None if workload.drafts is None else workload.drafts[rows],
         held_ps=None if workload.held_ps is None else workload.held_ps[rows],
         waits=None if workload.waits is None else _waits_of(workload.waits, rows),
         labels={name: column[rows] for name, column in workload.labels.items()},
@@ -128,6 +131,21 @@ def _added(kind: type[T], parts: Sequence[T]) -> T | None:
         return None
     names = [each.name for each in fields(kind)]  # a compiled instance has no vars()
     return kind(**{name: sum(getattr(each, name) for each in parts) for name in names})
+
+
+def _drafts(parts: Sequence[DraftTotals]) -> DraftTotals | None:
+    if not parts:
+        return None
+    found = DraftTotals()
+    for each in parts:
+        found.add(each)
+    return found
+
+
+def _drafts_of(totals: DraftTotals, rows: Int64Column) -> DraftTotals:
+    """The same where only some rows of the workload are left."""
+    kept = {place: totals.rows[row] for place, row in enumerate(rows.tolist()) if row in totals.rows}
+    return DraftTotals(totals.verified, totals.drafted, totals.accepted, totals.vain, kept)
 
 
 def _joined(tables: Sequence[dict[str, Int64Column]], time: str) -> dict[str, Int64Column]:

@@ -16,7 +16,7 @@ from kvsim.sim.record.load import load
 from kvsim.sim.record.memory_map import MemoryMap
 from kvsim.sim.record.recorder import Result
 from kvsim.sim.record.span import Integrals
-from kvsim.sim.serving.totals import TierTotals, UpkeepTotals
+from kvsim.sim.serving.totals import DraftTotals, TierTotals, UpkeepTotals
 from kvsim.sim.workload import PS_PER_S, Int64Column
 
 Float64Column = npt.NDArray[np.float64]
@@ -65,9 +65,19 @@ def request_table(result: Result, frontend_s: float | Float64Column = 0.0) -> di
             name: np.where(done, result.requests[name], np.nan)
             for name in ("first_scheduled_step", "first_token_step", "finish_step")
         },
+        **({} if result.drafts is None else _draft_columns(result.drafts, len(workload))),
         **workload.labels,
         **({} if result.replica is None else {"replica": result.replica}),
     }
+
+
+def _draft_columns(totals: DraftTotals, rows: int) -> dict[str, Column]:
+    """Drafts of each request: verified, accepted; and the mean of the tokens that each of them gave."""
+    counts = np.array([totals.rows.get(row, (0, 0, 0)) for row in range(rows)], dtype=np.int64).reshape(-1, 3)
+    times, drafted, accepted = counts.T
+    with np.errstate(invalid="ignore"):
+        length = 1 + np.divide(accepted, times, where=times > 0, out=np.full(rows, np.nan))
+    return {"draft_tokens": drafted, "accepted_tokens": accepted, "acceptance_length": length}
 
 
 def answered_tokens(result: Result) -> Int64Column:
@@ -221,6 +231,7 @@ def summary(result: Result, table: Mapping[str, Column]) -> dict[str, object]:
             "copied_tokens": -(-result.copied_slots // result.slots_per_token),
             "prefix_hit_tokens": result.hit_tokens,
         },
+        **({} if result.drafts is None else {"speculation": _speculation(result.drafts)}),
         **({} if result.upkeep is None else {"upkeep": _upkeep(result.upkeep)}),
         **({} if result.tier is None else {"tier": _tier(result.tier, result)}),
         **({"memory_stats": result.memory_stats} if result.memory_stats else {}),
@@ -280,6 +291,19 @@ def _tier(totals: TierTotals, result: Result) -> dict[str, float | None]:
         "steps_waited_s": totals.steps_waited_ps / PS_PER_S,
         "refused_stores": totals.refused_stores,
         "evicted_bytes": totals.evicted_bytes,
+    }
+
+
+def _speculation(totals: DraftTotals) -> dict[str, float | None]:
+    """What became of drafts: `wasted` tokens were computed and thrown away."""
+    length = _ratio(totals.accepted, totals.verified)
+    return {
+        "verifications": totals.verified,
+        "draft_tokens": totals.drafted,
+        "accepted_tokens": totals.accepted,
+        "wasted_tokens": totals.drafted - totals.accepted + totals.vain,
+        "acceptance_rate": _ratio(totals.accepted, totals.drafted),
+        "acceptance_length": None if length is None else 1 + length,
     }
 
 

@@ -19,7 +19,7 @@ from kvsim.sim.record.limits import LIMITS
 from kvsim.sim.record.request_log import RequestLog
 from kvsim.sim.record.span import Columns, Integrals, Span
 from kvsim.sim.serving.request import Request
-from kvsim.sim.serving.totals import TierTotals, Totals, UpkeepTotals
+from kvsim.sim.serving.totals import DraftTotals, TierTotals, Totals, UpkeepTotals
 from kvsim.sim.workload import Int64Column, Workload
 
 TIMELINE_ROWS = 1024
@@ -118,6 +118,8 @@ class Result:
     """the other work of an allocator that has any"""
     tier: TierTotals | None = None
     """what went to the tier below the memory, if there is one"""
+    drafts: DraftTotals | None = None
+    """what became of drafts, where the engine speculates"""
     memory_stats: dict[str, int] | None = None
     """what a deep-learning framework would report of its memory, if it is one's"""
 
@@ -332,5 +334,6 @@ class Recorder:
             replica=self.log.replicas(),
             upkeep=upkeep,
             tier=tier,
+            drafts=totals.drafts,
             memory_stats=dict(allocator.memory_stats()),
         )

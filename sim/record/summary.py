@@ -191,6 +191,17 @@ class Engine(Part):
     prefix_hit_tokens: int
 
 
+class Speculation(Part):
+    """What became of drafts; the rate is of all that were verified, the length what a verification gave."""
+
+    verifications: int
+    draft_tokens: int
+    accepted_tokens: int
+    wasted_tokens: int
+    acceptance_rate: float | None
+    acceptance_length: float | None
+
+
 class Upkeep(Part):
     """The other work of an allocator, and its time: steps waited for it, or went on beside it."""
 
@@ -344,6 +355,7 @@ class Summary(Part):
     slo: Slo | None
     per_gpu: PerGpu | None
     price: Price | None
+    speculation: Speculation | None
     upkeep: Upkeep | None
     tier: Tier | None
     memory_stats: MemoryStats | None

@@ -24,7 +24,7 @@ from kvsim.sim.serving.decision import Decision, undecided
 from kvsim.sim.serving.memory import KvMemory
 from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.server import Rules, Server
-from kvsim.sim.workload import Beam
+from kvsim.sim.workload import Beam, Workload
 
 T = TypeVar("T")
 
@@ -176,6 +176,9 @@ class Scheduler:
             return ()
         server.end_prefill(request)
         return (request,)
+
+    def follow(self, workload: Workload) -> None:
+        """Hear of the workload before it comes: what was recorded of it beside its requests."""
 
     def search(self, beam: Beam) -> None:
         """Prepare for beam search."""

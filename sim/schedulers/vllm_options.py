@@ -71,6 +71,7 @@ class VllmV1Options:
         value="JSON",
         shown="off",
         doc="[speculative decoding](speculation.md), as vLLM's JSON: `method`, `num_speculative_tokens`, ...",
+    )
     kv_offloading_size: str | None = option(
         "Host memory below the GPU's, for prefixes: 100GiB, 2TiB.",
         default=None,

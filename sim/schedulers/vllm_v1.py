@@ -34,7 +34,7 @@ from kvsim.sim.deployment.speculation import Speculation
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.schedulers.vllm_options import VllmV1Options
-from kvsim.sim.serving.acceptance import Acceptance, Drawn
+from kvsim.sim.serving.acceptance import Acceptance, Drawn, Recorded
 from kvsim.sim.serving.batch import Batch
 from kvsim.sim.serving.draft_batch import DraftBatch, VerifiedMemory
 from kvsim.sim.serving.drafts import Drafts, Limits
@@ -44,6 +44,7 @@ from kvsim.sim.serving.pieces import Pieces
 from kvsim.sim.serving.queues import Ordered
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.server import Rules, Server
+from kvsim.sim.workload import Workload
 
 
 @dataclass(frozen=True)
@@ -170,6 +171,16 @@ class VllmV1(Scheduler):
             self.cache = CacheRules(
                 lookahead=rules.hash_lookahead, told=True, drops_last=speculation.drops_last
             )
+
+    def follow(self, workload: Workload) -> None:
+        """Take from it what was recorded of drafts, or the seed that draws it."""
+        if self.speculation is None:
+            return
+        if workload.drafts is not None:
+            most = self.speculation.num_speculative_tokens
+            self.acceptance = Recorded(workload.drafts.tolist(), most)
+        else:
+            self.acceptance = Drawn(self.speculation.rates, workload.seed)
 
     def _new_drafts(self, speculation: Speculation, allocator: Allocator, rules: Rules) -> Drafts:
         config, seats = self.config, self.config.max_num_seqs

@@ -7,7 +7,7 @@ draft itself: lengths of acceptance are published numbers (sim/deployment/specul
     recorded     (proposed, accepted) of each event
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from random import Random
 from typing import Protocol
 
@@ -57,14 +57,14 @@ class Recorded:
 
     Parameters
     ----------
-    events : mapping of sequence of (int, int)
+    events : sequence of sequences of (int, int)
         By row: (proposed, accepted) of each event.
     """
 
-    def __init__(self, events: Mapping[int, Sequence[tuple[int, int]]], most: int) -> None:
+    def __init__(self, events: Sequence[Sequence[tuple[int, int]]], most: int) -> None:
         self._events, self._most = events, most
 
     def event(self, request: Request, event: int) -> tuple[int, int]:
         """As in `Acceptance`."""
-        events = self._events.get(request.index, ())
+        events = self._events[request.index]
         return events[event] if event < len(events) else (self._most, 0)

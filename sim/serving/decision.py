@@ -13,7 +13,17 @@ from kvsim.sim.serving.request import Request
 
 NAMES = (
     *("decodes", "chunks", "prefill_tokens", "prefill_pairs", "recomputed_tokens"),
-    *("hit_tokens", "charged_hit_tokens", "changed", "copies", "paused", "spent", "repeats"),
+    *(
+        "draft_tokens",
+        "draft_passes",
+        "hit_tokens",
+        "charged_hit_tokens",
+        "changed",
+        "copies",
+        "paused",
+        "spent",
+        "repeats",
+    ),
     *("preemptions", "departures", "preempted_finished", "rejected"),
     *(
         "swapped_in_blocks",
@@ -39,6 +49,8 @@ class Decision:
         Who computes a prompt, or a piece of one; printed as request:token up to which it is computed then.
     prefill_tokens, prefill_pairs, recomputed_tokens : int
         What these pieces are in all; (query, key) pairs of their causal attention; computed before.
+    draft_tokens, draft_passes : int
+        Tokens that are computed to verify drafts, or in vain; passes of the draft behind the step.
     hit_tokens, charged_hit_tokens : int
         Prompt tokens of admissions that were cached; those of them that take up budget all the same.
     changed : bool
@@ -77,6 +89,8 @@ class Decision:
     prefill_tokens: int = 0
     prefill_pairs: int = 0
     recomputed_tokens: int = 0
+    draft_tokens: int = 0
+    draft_passes: int = 0
     hit_tokens: int = 0
     charged_hit_tokens: int = 0
     changed: bool = False

@@ -22,6 +22,7 @@ from kvsim.sim.serving.acceptance import Acceptance
 from kvsim.sim.serving.draft_batch import DraftBatch
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.server import Server
+from kvsim.sim.serving.totals import DraftTotals
 
 
 class DraftRules(NamedTuple):
@@ -159,6 +160,7 @@ class Drafts:
         self.proposed = rules.most
         self.passed_over: dict[int, Request] = {}
         self._late = server.rules.known_late
+        self.totals = server.totals.drafts = DraftTotals()
         self._budget = self._input = 0
 
     # -- deciding -----------------------------------------------------------------------------
@@ -349,6 +351,17 @@ class Drafts:
             if request.state is State.DECODE:
                 adds[each.seq] = each.kept
         self.progress.will_add(adds)
+        step = server.step
+        beside = [self._beside(each) for each in taken]
+        step.draft_tokens = sum(beside)
+        self.totals.vain += sum(
+            [
+                count
+                for each, count in zip(taken, beside, strict=True)
+                if each.padded or each.request.state is State.FINISHED
+            ]
+        )
+        step.draft_passes = int(bool(step.chunks)) if self.skips_drafts else self.proposed
 
     def _verify(self, taken: Taken) -> None:
         """What comes of a sequence's drafts."""
@@ -359,11 +372,18 @@ class Drafts:
         taken.accepted = 0 if taken.padded else min(accepted, taken.drafts, seen.valid)
         taken.returned = taken.accepted + 1
         taken.kept = min(taken.returned, request.output_tokens - generated)
+        if taken.drafts and not taken.padded:
+            self.totals.count(request.index, taken.drafts, taken.accepted)
         seen.events += 1
         seen.valid = min(proposed, self.proposed)
         if self.rules.to_the_end:
             after = request.prompt_tokens + generated + taken.kept
             seen.valid = max(min(seen.valid, self.limits.longest - after), 0)
+
+    @staticmethod
+    def _beside(taken: Taken) -> int:
+        """Tokens of a sequence that are drafts, or computed in vain."""
+        return taken.tokens if taken.request.state is State.FINISHED else taken.drafts
 
     def _set_internal(self, request: Request) -> None:
         surplus = self.server.allocator.surplus(request.seq, request.final_tokens)

@@ -81,6 +81,8 @@ class Pricing:
             step.swapped_out_blocks,
             step.swapped_out_blocks * unit,
             spread,
+            step.draft_tokens,
+            step.draft_passes,
         )
         return tuple.__new__(StepShape, fields)  # what StepShape(*fields) does, at a quarter of its price
 

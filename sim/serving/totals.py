@@ -1,6 +1,38 @@
 """What a server counts from the start of a run to its end."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+
+@dataclass
+class DraftTotals:
+    """What became of drafts since the start."""
+
+    verified: int = 0
+    """times that drafts of a sequence were verified"""
+    drafted: int = 0
+    """drafts that were verified"""
+    accepted: int = 0
+    """those of them that were right"""
+    vain: int = 0
+    """other tokens computed in vain: placeholders, and for requests that had finished"""
+    rows: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    """the first three by row of the workload"""
+
+    def count(self, row: int, drafts: int, accepted: int) -> None:
+        """Drafts of a sequence of that request were verified."""
+        self.verified += 1
+        self.drafted += drafts
+        self.accepted += accepted
+        times, drafted, right = self.rows.get(row, (0, 0, 0))
+        self.rows[row] = times + 1, drafted + drafts, right + accepted
+
+    def add(self, other: "DraftTotals") -> None:
+        """Those of another server, too."""
+        self.verified += other.verified
+        self.drafted += other.drafted
+        self.accepted += other.accepted
+        self.vain += other.vain
+        self.rows |= other.rows
 
 
 @dataclass
@@ -23,6 +55,8 @@ class Totals:
     """requests that were refused although enough was free in total"""
     hit_tokens: int = 0
     """prompt tokens of admissions that were cached"""
+    drafts: DraftTotals | None = None
+    """what became of drafts, where there are any"""
 
 
 @dataclass

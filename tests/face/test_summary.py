@@ -26,8 +26,16 @@ def typed_names(part, prefix=""):
 
 
 TORCH = "memory_stats."
-SELDOM = ("upkeep.", TORCH, "cost.validated.", "memory.average.idle", "memory.saturated.idle", *GOALS)
-"""Of few allocators, where goals were set, and where the clock was validated."""
+SELDOM = (
+    "upkeep.",
+    "speculation.",
+    TORCH,
+    "cost.validated.",
+    "memory.average.idle",
+    "memory.saturated.idle",
+    *GOALS,
+)
+"""Of few allocators, where goals were set, with drafts, and where the clock was validated."""
 
 
 def declared():
@@ -50,8 +58,13 @@ def test_what_few_allocators_have_is_declared_too():
     seldom = {name for name in typed_names(Summary) if not name.startswith(GOALS)} - declared()
     tensors = kvsim.simulate(allocator="static-cache", num_prompts=5)
     validated = kvsim.simulate(model="llama-3.1-8b", gpu="rtx-4090", cost="measured-elsewhere", num_prompts=5)
+    said = '{"method": "ngram", "num_speculative_tokens": 2, "synthetic_acceptance_length": 2}'
+    drafts = kvsim.simulate(model="llama-3.1-8b", gpu="h100", speculative_config=said, num_prompts=5)
     found = {
-        name for each in (run, tensors, validated) for name in each.summary.flat() if name.startswith(SELDOM)
+        name
+        for each in (run, tensors, validated, drafts)
+        for name in each.summary.flat()
+        if name.startswith(SELDOM)
     }
     assert seldom == found
     stats = tensors.summary.memory_stats

@@ -26,7 +26,12 @@ MODELS = [
     *(Roofline(MISTRAL, H100), Roofline(GEMMA, H100), Roofline(DEEPSEEK, H200, 8)),
 ]
 COUNTS = st.integers(0, 100_000)
-SHAPES = st.builds(StepShape, COUNTS, COUNTS, st.integers(0, 256), st.integers(0, 256), *[COUNTS] * 6)
+WORK = [field for field in StepShape._fields if field != "spread"]
+SHAPES = st.builds(
+    StepShape,
+    *(COUNTS, COUNTS, st.integers(0, 256), st.integers(0, 256), *[COUNTS] * 6),
+    *(st.none(), st.integers(0, 1000)),
+)
 
 
 class Quadratic(CostModel):
@@ -46,8 +51,10 @@ def test_a_span_is_its_steps_one_by_one(cost, seqs, contexts, steps):
     assert list(cost.span_ps(seqs, contexts, steps)) == each
 
 
-@given(st.sampled_from(MODELS), SHAPES, st.sampled_from(StepShape._fields[:-1]), st.integers(1, 1000))
+@given(st.sampled_from(MODELS), SHAPES, st.sampled_from(WORK), st.integers(1, 1000))
 def test_more_work_never_takes_less_time(cost, shape, field, more):
+    if field == "decode_seqs":  # the same drafts of more sequences are over shorter contexts each
+        shape = shape._replace(draft_tokens=0)
     assert cost.step_ps(shape._replace(**{field: getattr(shape, field) + more})) >= cost.step_ps(shape)
 
 

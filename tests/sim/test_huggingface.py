@@ -115,6 +115,7 @@ DEEPSEEK_V3 = {
 DEEPSEEK_V2 = {
     **DEEPSEEK_V3,
     "model_type": "deepseek_v2",
+    "num_nextn_predict_layers": 0,
     "num_hidden_layers": 60,
     "hidden_size": 5120,
     "intermediate_size": 12288,

@@ -28,11 +28,12 @@ class Uneven(CostModel):
     source = "test"
     WEIGHTS = (
         *(1_000_003, 1_009, 7_001_111, 2_000_029, 30_011, 50_021, 70_001, 90_001),
-        *(110_017, 130_021),
+        *(110_017, 130_021, 150_011, 170_003),
     )
 
     def step_ps(self, shape: StepShape) -> int:
-        *parts, spread = shape
+        *parts, spread, drafts, passes = shape
+        parts += [drafts, passes]
         assert spread is None and len(parts) == len(self.WEIGHTS)  # nobody asked for the spread
         return 900_000_001 + sum(map(mul, self.WEIGHTS, parts))
 

@@ -14,7 +14,6 @@ from kvsim.sim.content import VOCABULARY, ascending
 from kvsim.sim.cost.constant import Constant
 from kvsim.sim.record.request_log import RequestLog
 from kvsim.sim.schedulers.vllm_v1 import VllmV1
-from kvsim.sim.serving.acceptance import Recorded
 from kvsim.sim.serving.engine import Engine
 from kvsim.sim.serving.replica import Replica
 from kvsim.sim.serving.reservation import reservation
@@ -60,6 +59,17 @@ def speculation(config):
     return json.dumps(said)
 
 
+def events(case):
+    """What was recorded of the drafts of each request."""
+    if not case["acceptance"]:
+        return None
+    found = np.empty(len(case["workload"]), dtype=object)
+    for row, request in enumerate(by_arrival(case)):
+        recorded = case["acceptance"][str(request["id"])]
+        found[row] = tuple(zip(recorded["drafts"], recorded["accept"], strict=True))
+    return found
+
+
 def engine_for(case):
     """(engine, scheduler) ready to serve the requests of a recording."""
     config, requests = case["config"], by_arrival(case)
@@ -79,16 +89,6 @@ def engine_for(case):
     )
     longest = config["max_model_len"]
     scheduler = VllmV1(engine, longest)
-    scheduler.acceptance = Recorded(
-        {
-            row: list(
-                zip(*(case["acceptance"][str(request["id"])][k] for k in ("drafts", "accept")), strict=True)
-            )
-            for row, request in enumerate(requests)
-            if case["acceptance"]
-        },
-        config["num_speculative_tokens"],
-    )
     slots = config["usable_blocks"] * config["block_size"]
     order = Order.HASHED_LAST if caches else Order.STACK
     allocator = Paged(slots, config["block_size"], order, cache=scheduler.cache)
@@ -98,7 +98,9 @@ def engine_for(case):
         np.array([request["prompt_len"] for request in requests], dtype=np.int64),
         np.array([request["output_len"] for request in requests], dtype=np.int64),
         content=[whole_text(request) for request in requests] if caches else None,
+        drafts=events(case),
     )
+    scheduler.follow(work)
     log, server = RequestLog(work), scheduler.new_server(allocator, reservation("max", longest))
     replica = Replica(server, scheduler, Constant(1), log, check=True)
     return Engine(work, log, [replica], longest), scheduler

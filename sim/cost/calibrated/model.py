@@ -5,6 +5,8 @@
             unless they are told to launch all kernels one by one (enforce_eager)
     pieces  steps with prompts, of at most 512 tokens: a graph between every two attentions, but of
             PLAIN_PROMPTS (sim/cost/host.py), so max(GPU, attention kernels * host time of a launch)
+    drafts  verified with the tokens of their sequences: contexts are read once, and computed with for each
+            token at prefill attention's rate, whichever takes longer
     eager   max(GPU, kernels * host time of a launch), for all others
     step    one of these, + copies within the GPU, + blocks from and to the host, and the host's own work
             (sim/cost/host.py): added, or, with asynchronous scheduling, what a step takes at least
@@ -47,6 +49,9 @@ STRETCH, FIRST_STRETCH = 64, 8
 a tile takes its latency until reading it takes longer, which is no straight line."""
 
 
+NOTHING = Priced(0.0)
+
+
 class Decoding(NamedTuple):
     """What is the same in all steps that only decode a number of sequences."""
 
@@ -65,6 +70,7 @@ class Calibrated(CostModel):
 
     declares: ClassVar[type] = CalibratedOptions
     batches: ClassVar[str] = "each"
+    drafts: ClassVar[bool] = True
     launches: ClassVar[bool] = True
 
     @classmethod
@@ -109,12 +115,15 @@ class Calibrated(CostModel):
 
     def step_ps(self, shape: StepShape) -> int:
         """The sum above, in whole picoseconds; at least 1."""
-        prompts, _, _, seqs, context, copied, moved_in, _, moved_out, _, spread = shape
+        prompts, _, _, seqs, context, copied, moved_in, _, moved_out, _, spread, drafts, _ = shape
         duration = least = 0
-        if prompts:
+        if prompts or drafts:
             duration, _ = self._beside_decode(shape)
-            pieces = prompts + seqs <= self._pieces_tokens
+            computed = prompts + seqs + drafts
+            pieces = computed <= self._pieces_tokens
             least = (self._pieces_least_ps if pieces else self._prompts_least_ps)[seqs > 0]
+            if not prompts and computed <= self._graph_seqs:
+                duration, least = duration + int(self._replay_ps), 0
             base, each = self._hidden_ps
             hidden = int(base + each * (shape.prefill_seqs + seqs))
             if least < hidden:
@@ -126,7 +135,10 @@ class Calibrated(CostModel):
             duration += int(beside)
         elif seqs:
             since, start, more = self._line(seqs, context, spread)
-            duration += start + more * since
+            attention = start + more * since
+            if drafts:
+                attention = max(attention, int(self._parts.verifying_ps(seqs, drafts, context)))
+            duration += attention
         if duration < least:
             duration = least
         if copied or moved_in or moved_out:
@@ -213,8 +225,9 @@ class Calibrated(CostModel):
         last, beside, outside = self._last
         if last is not shape:
             parts, (tokens, pairs, sequences, seqs, *_) = self._parts, shape
-            prompts = parts.prefill(sequences, tokens, pairs)
-            products, heads = parts.tokens(tokens + seqs), parts.rows(sequences + seqs)
+            drafts = shape.draft_tokens
+            prompts = parts.prefill(sequences, tokens, pairs) if tokens else NOTHING
+            products, heads = parts.tokens(tokens + seqs + drafts), parts.rows(sequences + seqs + drafts)
             base, each = self._added_ps
             beside = int(products.ps + heads.ps + prompts.ps + base + each * (sequences + seqs))
             outside = [each for each in (products, heads, prompts) if each.outside_ps]
@@ -263,7 +276,7 @@ class Calibrated(CostModel):
             copies = self._parts.copies(shape)
             duration_ps -= int(copies.ps)
             books.note(copies)
-        if shape.prefill_tokens:
+        if shape.prefill_tokens or shape.draft_tokens:
             beside, outside = self._beside_decode(shape)
             for each in outside:
                 books.note(each)

@@ -21,12 +21,22 @@ Values = Mapping[str, Iterable[float]]
 """Axis -> the values at which its table is read."""
 
 
-def needed(profile: Profile, deployment: Deployment) -> Profile:
-    """The profile with what the deployment does not need left out; one of `sim calibrate` as it is."""
+def needed(profile: Profile, deployment: Deployment, draft: Deployment | None = None) -> Profile:
+    """The profile with what the deployment, and its draft, do not need left out.
+
+    One of `sim calibrate` stays as it is.
+    """
     if profile["kind"] != "elsewhere":
         return profile
     parts = profile["parts"]
     used = {name: values for name, values in _used(parts, deployment).items() if name in parts}
+    if draft is not None:
+        for name, values in _used(parts, draft).items():
+            if name in parts:
+                before = used.get(name, {})
+                used[name] = {
+                    axis: [*before.get(axis, ()), *values.get(axis, ())] for axis in {**before, **values}
+                }
     return {**profile, "parts": {name: _around(parts[name], values) for name, values in used.items()}}
 
 

@@ -286,6 +286,14 @@ class StepParts:
             found += self.windowed.beside_prompts_ps(alone, seqs, total, spread, flop_ps)
         return found
 
+    def verifying_ps(self, seqs: int, drafts: int, total: int) -> float:
+        """Operations of attention where each sequence has drafts beside its token, in all layers."""
+        model, seen = self._model, float(total)
+        if model.window and model.attention_layers:
+            share = model.window_layers / model.attention_layers
+            seen = (1 - share) * total + share * min(total, seqs * model.window)
+        return self._prefill.part.work_ps * model.decode_pair_flops / self._tp * seen * (1 + drafts / seqs)
+
     def decode_outside(self, seqs: int) -> list[Place]:
         """Where attention of so many sequences lies outside, their contexts left out."""
         part = self.decode or self.windowed

@@ -1,0 +1,1 @@
+"""Should speculation be turned on? Its speed-up over the batch and the tokens accepted, and the crossover."""

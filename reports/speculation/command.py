@@ -1,0 +1,88 @@
+"""What `sim speculation` does: tables of speed-ups for every model, and a picture of them."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich import box
+from rich.console import Console, RenderableType
+from rich.console import Group as Lines
+from rich.table import Table
+from rich.text import Text
+
+from kvsim.reports.speculation.gain import Gain, gains_of, verdict
+from kvsim.sim.options.scenario import Scenario
+
+
+@dataclass(frozen=True)
+class SpeculationOutput:
+    """Where the answer goes."""
+
+    json: bool = False
+    out: Path | None = None
+    fmt: str | None = None
+    style: str = "screen"
+
+
+def speculation_command(servers: Sequence[Scenario], context: int, output: SpeculationOutput) -> None:
+    """Answer for every server, and show it."""
+    gains = gains_of(servers, context)
+    if output.json:
+        told = [gain.as_json() for gain in gains]
+        print(json.dumps(told[0] if len(told) == 1 else told, indent=2))
+    else:
+        Console(highlight=False).print(report(gains))
+    if output.out is not None:
+        _draw(gains, output)
+
+
+def report(gains: Sequence[Gain]) -> Lines:
+    """A table for each model."""
+    parts: list[RenderableType] = []
+    for gain in gains:
+        parts += [
+            Text(verdict(gain), style="bold"),
+            Text(""),
+            _table(gain),
+            Text(""),
+            Text(_foot(gain)),
+            Text(""),
+        ]
+    return Lines(*parts)
+
+
+def _table(gain: Gain) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    length = gain.length
+    for name in ("batch", "step", "with drafts", "tokens to break even"):
+        table.add_column(name, justify="right")
+    if length is not None:
+        table.add_column(f"speed-up at {length:.2f}", justify="right")
+    speed_up = gain.speed_up(length or 1.0)
+    columns = (gain.batches, gain.plain_s, gain.drafted_s, gain.crossover, speed_up)
+    for batch, plain_s, drafted_s, least, factor in zip(*columns, strict=True):
+        row = [f"{batch}", f"{1e3 * plain_s:.2f} ms", f"{1e3 * drafted_s:.2f} ms"]
+        row.append(f"{least:.2f}" if least <= gain.most + 1 else f"{least:.2f} (never)")
+        table.add_row(*row, *([] if length is None else [f"{factor:.2f} x"]))
+    return table
+
+
+def _foot(gain: Gain) -> str:
+    plain, drafting = gain.fits
+    return (
+        f"{gain.model} on {gain.gpu}, {gain.most} drafts by {gain.draft}, contexts of {gain.context:,} "
+        f"tokens, times {gain.clock}; {drafting:,} such sequences fit, {plain:,} without a draft"
+    )
+
+
+def _draw(gains: Sequence[Gain], output: SpeculationOutput) -> None:
+    from kvsim.reports.figures import style_named
+    from kvsim.reports.figures.speculation import draw_speculation
+    from kvsim.reports.rundir.writing import write_figures
+
+    style = style_named(output.style)
+    name = f"speculation.{output.fmt or style.usual_format}"
+    assert output.out is not None
+    for path in write_figures(output.out, lambda part: draw_speculation(gains, part / name, style)):
+        print(path)

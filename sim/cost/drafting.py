@@ -1,0 +1,73 @@
+"""What proposing drafts adds to the steps of a model: the passes of its draft, one after the other.
+
+    verify   |======= the model, 1 + s tokens a sequence =======|
+    propose                                                     |= first pass =|= 2 =|= 3 =|
+
+The first pass computes all tokens of the step, so that the draft has their keys and values too; each later
+one a token a sequence. Their price is that of a step of the draft as a model of its own.
+"""
+
+from collections.abc import Sequence
+
+from kvsim.sim.cost.step_cost import CostModel, Spread, StepShape
+
+
+class Drafting(CostModel):
+    """A model's steps, and its draft's passes behind them.
+
+    Parameters
+    ----------
+    target, draft : CostModel
+        Of the model, and of its draft.
+    """
+
+    def __init__(self, target: CostModel, draft: CostModel, words: str) -> None:
+        self._target, self._draft = target, draft
+        self.source = f"{target.source}; drafts by {words}"
+        self.context_tile, self.flags = target.context_tile, target.flags
+
+    @property
+    def extrapolated_share(self) -> float:
+        """That of the model's own time."""
+        return self._target.extrapolated_share
+
+    def outside(self) -> list[str]:
+        """What the model says."""
+        return self._target.outside()
+
+    def carried_out(self, shape: StepShape, duration_ps: int) -> None:
+        """Tell the model what its own part was."""
+        self._target.carried_out(shape, duration_ps - self.passes_ps(shape))
+
+    def span_carried_out(self, decode_seqs: int, context_tokens: int, ends: Sequence[int]) -> None:
+        """Tell the model."""
+        self._target.span_carried_out(decode_seqs, context_tokens, ends)
+
+    def step_ps(self, shape: StepShape) -> int:
+        """The model's step, and the passes behind it."""
+        return self._target.step_ps(shape) + self.passes_ps(shape)
+
+    def span_ps(self, decode_seqs: int, context_tokens: int, steps: int) -> Sequence[int]:
+        """Of steps without drafts."""
+        return self._target.span_ps(decode_seqs, context_tokens, steps)
+
+    def span_ends(
+        self, decode_seqs: int, context_tokens: int, steps: int, limit_ps: int, spread: Spread | None = None
+    ) -> list[int]:
+        """Of steps without drafts."""
+        return self._target.span_ends(decode_seqs, context_tokens, steps, limit_ps, spread)
+
+    def passes_ps(self, shape: StepShape) -> int:
+        """All passes behind a step."""
+        if not shape.draft_passes:
+            return 0
+        tokens, pairs, prompts, seqs, context = shape[:5]
+        drafts = shape.draft_tokens
+        if drafts:  # queries like those of a prompt: only the last of each sequence needs logits
+            tokens, pairs = tokens + drafts, pairs + drafts * (context // seqs if seqs else 1)
+            prompts = prompts or 1
+        first = StepShape(tokens, pairs, prompts, seqs, context)
+        later = StepShape(
+            decode_seqs=seqs + shape.prefill_seqs, context_tokens=context + shape.prefill_tokens
+        )
+        return self._draft.step_ps(first) + (shape.draft_passes - 1) * self._draft.step_ps(later)

@@ -1,0 +1,81 @@
+"""The draft of a deployment: what speculates there, as a model on the same GPUs.
+
+Deployment --options--> Speculation --model--> Draft --> Deployment of the draft alone, for its cost
+"""
+
+import json
+from dataclasses import replace
+
+from kvsim.sim.deployment.deployment import Deployment
+from kvsim.sim.deployment.speculation import Speculation
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.models.catalog import model_named
+from kvsim.sim.models.draft import Draft, eagle_of, model_draft, mtp_of
+from kvsim.sim.models.spec import ModelSpec
+
+CONFIG = "speculative_config"
+
+
+def speculation_of(deployment: Deployment) -> Speculation | None:
+    """How a deployment speculates; None: it does not."""
+    said = deployment.options.get(CONFIG)
+    return Speculation.of_json(said) if isinstance(said, str) else None
+
+
+def draft_for(speculation: Speculation | None, model: ModelSpec) -> Draft | None:
+    """What proposes tokens to a model; None where that takes neither memory nor the GPU's time."""
+    if speculation is None or speculation.kind.startswith("ngram"):
+        return None
+    if speculation.kind == "draft_model":
+        draft = model_named(speculation.model or "")
+        if draft.vocab_size != model.vocab_size:
+            raise KvsimError(
+                f"speculative model {draft.name} must have the {model.vocab_size:,} tokens of {model.name}'s "
+                f"vocabulary, got {draft.vocab_size:,}"
+            )
+        return model_draft(draft)
+    if speculation.kind == "mtp":
+        if not modules_of(speculation, model):
+            raise KvsimError(
+                f"method mtp needs a model with MTP modules, which {model.name} has not (or say "
+                "num_nextn_predict_layers)"
+            )
+        return mtp_of(model, modules_of(speculation, model))
+    return eagle_of(model, third=speculation.method == "eagle3")
+
+
+def modules_of(speculation: Speculation, model: ModelSpec) -> int:
+    """MTP modules: as many as are told, else the model's own."""
+    return speculation.num_nextn_predict_layers or model.mtp_modules
+
+
+def with_modules(deployment: Deployment) -> Deployment:
+    """The deployment with the number of its model's MTP modules named, on which scheduling depends."""
+    speculation = speculation_of(deployment)
+    if speculation is None or speculation.kind != "mtp" or speculation.num_nextn_predict_layers:
+        return deployment
+    said = json.loads(str(deployment.options[CONFIG]))
+    said["num_nextn_predict_layers"] = modules_of(speculation, deployment.model)
+    options = {**deployment.options, CONFIG: json.dumps(said)}
+    return replace(deployment, engine=replace(deployment.engine, options=options))
+
+
+def draft_of(deployment: Deployment) -> Draft | None:
+    """The draft of a deployment."""
+    return draft_for(speculation_of(deployment), deployment.model)
+
+
+def of_draft_alone(deployment: Deployment) -> Deployment | None:
+    """A deployment of the draft on the same GPUs, without a host of its own; None where there is none."""
+    draft = draft_of(deployment)
+    if draft is None:
+        return None
+    options = {name: value for name, value in deployment.options.items() if name != CONFIG}
+    return replace(
+        deployment,
+        model=draft.model,
+        engine=replace(deployment.engine, options={**options, "host_time": "none"}),
+        data_parallel_size=1,
+        pipeline_parallel_size=1,
+        enable_expert_parallel=deployment.enable_expert_parallel and draft.model.experts > 0,
+    )

@@ -1,0 +1,304 @@
+"""Laws of speculative decoding, whatever an engine decides: tokens, steps, memory and time add up."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.serving import everything, workload
+from support.settings import deployed
+
+from kvsim.sim.build import build_engine
+from kvsim.sim.cost.named import cost_named
+from kvsim.sim.cost.step_cost import StepShape
+from kvsim.sim.deployment.draft import draft_of, speculation_of
+from kvsim.sim.deployment.memory import kv_capacity
+from kvsim.sim.deployment.speculation import Speculation, published, rates_of
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.models.catalog import gpu_named, model_named
+from kvsim.sim.models.draft import eagle_of, mtp_of
+from kvsim.sim.record.metrics import request_table, summary
+from kvsim.sim.serving.acceptance import Drawn
+from kvsim.sim.serving.request import Request
+
+MODEL, GPU = model_named("llama-3.1-8b"), gpu_named("h100")
+
+
+def server(said=None, cost="constant:1", **settings):
+    """A server that speculates as it is said."""
+    config = {} if said is None else {"speculative_config": json.dumps(said)}
+    blocks = {} if "kv_tokens" in settings else {"num_gpu_blocks": settings.pop("num_gpu_blocks", 400)}
+    longest = {"max_model_len": 512, "max_num_batched_tokens": 64, "max_num_seqs": 8}
+    return deployed(model=MODEL, gpu=GPU, cost=cost, **blocks, **longest | settings | config)
+
+
+def eagle(drafts, length=None, rates=None, **more):
+    """What a user says of EAGLE-3."""
+    said = {"method": "eagle3", "num_speculative_tokens": drafts, **more}
+    return (
+        said
+        | ({"synthetic_acceptance_rates": rates} if rates is not None else {})
+        | ({"synthetic_acceptance_length": length} if length is not None else {})
+    )
+
+
+def served(where, work, **options):
+    """The result of a run whose memory is recounted in every step."""
+    return build_engine(where, work, check=True, **options).run()
+
+
+# -- acceptance ---------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 8), st.floats(0, 1))
+def test_the_rates_of_a_mean_length_give_that_length(most, share):
+    length = 1 + share * most
+    rates = rates_of(length, most)
+    assert len(rates) == most
+    assert 1 + sum(np.cumprod(rates)) == pytest.approx(length)
+
+
+def test_a_length_of_2_83_with_three_drafts_is_as_in_the_synthetic_sampler():
+    assert rates_of(2.83, 3) == pytest.approx((1, 0.83, 0))
+
+
+@pytest.mark.parametrize("name", published())
+def test_published_numbers_say_where_they_are_from_and_give_their_length(name):
+    entry = published()[name]
+    assert entry["source"]
+    if "lengths" in entry:
+        for most, length in enumerate(entry["lengths"], 1):
+            said = Speculation("eagle3", most, acceptance=name)
+            assert 1 + sum(np.cumprod(said.rates)) == pytest.approx(length)
+    else:
+        most = len(entry["at_each_place"])
+        assert np.cumprod(Speculation("mtp", most, acceptance=name).rates) == pytest.approx(
+            entry["at_each_place"]
+        )
+
+
+def test_draws_follow_the_rates_and_depend_on_request_and_seed_alone():
+    def mean(seed):
+        drawn = Drawn((0.8, 0.5, 0.9), seed)
+        each = [[drawn.event(Request(row, 8, 8), event)[1] for event in range(40)] for row in range(200)]
+        return each, np.mean(each)
+
+    first, found = mean(3)
+    assert found == pytest.approx(0.8 + 0.4 + 0.36, abs=0.05)
+    assert mean(3)[0] == first != mean(4)[0]
+
+
+# -- tokens and steps ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("drafts", [1, 2, 5])
+@pytest.mark.parametrize("answer", [1, 2, 7, 30])
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_alone_and_always_right_an_answer_takes_a_step_for_each_k_plus_1_tokens(drafts, answer, asynchronous):
+    where = server(eagle(drafts, drafts + 1), async_scheduling=asynchronous)
+    result = served(where, workload([(0, 20, answer)]))
+    steps = 1 + -(-(answer - 1) // (drafts + 1))
+    assert result.requests["finish_ps"][0] == steps * 10**12
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_with_nothing_right_every_step_gives_a_token(asynchronous):
+    rows = [(0, 20, 9), (0, 30, 14), (3, 5, 6)]
+    plain = served(server(async_scheduling=asynchronous), workload(rows))
+    wrong = served(server(eagle(3, 1), async_scheduling=asynchronous), workload(rows))
+    for name in ("first_token_ps", "finish_ps"):
+        assert wrong.requests[name].tolist() == plain.requests[name].tolist()
+
+
+@pytest.mark.parametrize("method", ["ngram", "eagle", "mtp", "draft_model"])
+@pytest.mark.parametrize("asynchronous", [False, True])
+@given(
+    st.lists(st.tuples(st.integers(0, 6), st.integers(1, 90), st.integers(1, 60)), min_size=1, max_size=9),
+    st.integers(1, 4),
+    st.integers(0, 4),
+    st.integers(12, 24),
+    st.booleans(),
+)
+def test_every_answer_is_complete_and_the_memory_adds_up_in_every_step(
+    method, asynchronous, rows, drafts, length, blocks, caching
+):
+    rows = sorted(rows)
+    said = {"method": method, "num_speculative_tokens": drafts}
+    said["synthetic_acceptance_length"] = 1 + min(length, drafts) * 0.7
+    if method == "draft_model":
+        said["model"] = "llama-3.1-8b"
+    if method == "mtp":
+        said["num_nextn_predict_layers"] = 1 + drafts % 2
+    where = server(
+        said,
+        num_gpu_blocks=blocks,
+        async_scheduling=asynchronous and method != "ngram",
+        enable_prefix_caching=caching,
+    )
+    result = served(where, workload(rows))
+    table = request_table(result)
+    assert result.finished.all()
+    assert table["output_tokens"].tolist() == [answer for _, _, answer in rows]
+    told = result.drafts
+    assert told.accepted <= told.drafted <= told.verified * drafts
+    assert sum(row[2] for row in told.rows.values()) == told.accepted
+    assert result.token_gaps.count == sum(answer - 1 for _, _, answer in rows)
+
+
+def test_what_was_recorded_is_what_happens():
+    work = workload([(0, 10, 12)])
+    drafts = np.empty(1, dtype=object)
+    drafts[0] = ((3, 0), (3, 2), (3, 0), (0, 3), (3, 3), (3, 3))
+    result = served(server(eagle(3), async_scheduling=False), replace(work, drafts=drafts))
+    # tokens of each step: 1, then 3, 1, 4, 1 without a draft, and 2 of the last 4
+    assert result.requests["finish_ps"][0] == 6 * 10**12
+    assert result.drafts.rows == {0: (4, 12, 8)}
+
+
+def test_summary_and_requests_tell_what_became_of_drafts():
+    result = served(server(eagle(2, 2)), workload([(0, 20, 31), (0, 30, 1)]))
+    table = request_table(result)
+    told = summary(result, table)["speculation"]
+    assert (told["acceptance_length"], told["acceptance_rate"]) == (2, 0.5)
+    assert told["draft_tokens"] - told["accepted_tokens"] <= told["wasted_tokens"]
+    assert table["acceptance_length"][0] == 2
+    assert np.isnan(table["acceptance_length"][1])
+    assert table["draft_tokens"].tolist() == [30, 0]
+
+
+# -- memory -------------------------------------------------------------------------------------
+
+
+def test_slots_for_drafts_are_reserved_from_the_prompt_on():
+    plain, drafting = (
+        served(server(said, async_scheduling=False), workload([(0, 16, 5)])) for said in (None, eagle(4, 1))
+    )
+    assert plain.timeline["reserved"][0] == 0  # a prompt of one whole block
+    assert drafting.timeline["reserved"][0] + drafting.timeline["internal"][0] == 16
+
+
+def test_a_draft_takes_weights_and_a_layer_of_keys_and_values():
+    plain, drafting = (
+        server(kv_tokens=None, num_gpu_blocks=None),
+        server(eagle(3, 2), kv_tokens=None, num_gpu_blocks=None),
+    )
+    draft = draft_of(drafting)
+    assert draft.weight_bytes == pytest.approx(849e6, rel=0.01)  # the published checkpoint
+    assert draft.kv_bytes_per_token(1) == MODEL.kv_bytes_per_token // MODEL.layers
+    before, after = kv_capacity(plain).tokens, kv_capacity(drafting).tokens
+    left = before * MODEL.kv_bytes_per_token - draft.weight_bytes
+    assert after == pytest.approx(left / (MODEL.kv_bytes_per_token * 33 / 32), rel=1e-3)
+
+
+def test_modules_of_deepseek_v3_are_as_large_as_published():
+    draft = mtp_of(model_named("deepseek-v3"), 1)
+    assert 11e9 < draft.weight_bytes < 14.1e9  # 14 B parameters in 8 bits, 2.5 of them the shared embeddings
+    assert model_named("deepseek-v3").mtp_modules == 1
+
+
+def test_eagle_3_has_its_published_size():
+    assert eagle_of(MODEL, third=True).weight_bytes / 2 == pytest.approx(425e6, rel=0.005)
+
+
+# -- time ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cost", ["roofline", "measured-elsewhere"])
+@given(st.integers(1, 256), st.integers(1, 4000), st.integers(1, 7))
+def test_speculation_is_never_faster_than_k_plus_1_times(cost, seqs, context, drafts):
+    found = timed(cost, drafts)
+    plain = found.step_ps(StepShape(decode_seqs=seqs, context_tokens=seqs * context))
+    step = StepShape(
+        decode_seqs=seqs, context_tokens=seqs * context, draft_tokens=seqs * drafts, draft_passes=drafts
+    )
+    assert plain <= found.step_ps(step)
+
+
+@pytest.mark.parametrize("cost", ["roofline", "measured-elsewhere"])
+def test_it_helps_alone_and_hurts_in_large_batches(cost):
+    found, drafts, length = timed(cost, 3), 3, 2.0
+
+    def gain(seqs):
+        plain = StepShape(decode_seqs=seqs, context_tokens=seqs * 100)
+        step = plain._replace(draft_tokens=seqs * drafts, draft_passes=drafts)
+        return length * found.step_ps(plain) / found.step_ps(step)
+
+    assert gain(1) > 1.4
+    assert gain(512) < 1
+
+
+TIMED = {}
+
+
+def timed(cost, drafts):
+    """The cost of steps with so many drafts of EAGLE-3."""
+    if (cost, drafts) not in TIMED:
+        from kvsim.sim.options.scenario import Scenario
+
+        own = {"speculative_config": json.dumps(eagle(drafts, 2))}
+        asked = Scenario(model="llama-3.1-8b", gpu="h100", cost=cost, async_scheduling=True, options=own)
+        TIMED[cost, drafts] = cost_named(cost, asked.deployed())
+    return TIMED[cost, drafts]
+
+
+# -- what users say -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("{", "speculative_config must be JSON"),
+        ("[]", "speculative_config must be an object"),
+        ('{"method": "eagle3"}', "must have num_speculative_tokens"),
+        ('{"method": "eagel3", "num_speculative_tokens": 3}', "did you mean 'eagle3'"),
+        ('{"method": "eagle3", "num_speculative_tokens": 0}', "from 1 to 64, got 0"),
+        ('{"method": "eagle3", "num_speculative_token": 3}', "did you mean 'num_speculative_tokens'"),
+        ('{"method": "draft_model", "num_speculative_tokens": 3}', "must have model"),
+        (json.dumps(eagle(3, 4.5)), "from 1 to 4 "),
+        (json.dumps(eagle(3, rates=[1, 1])), "must be 3 numbers"),
+        (json.dumps(eagle(1, 1, rates=[1])), "must be left out"),
+        (json.dumps(eagle(9, acceptance="minimax-m3-eagle3")), "at most 8"),
+        (json.dumps(eagle(3, acceptance="nobody")), "acceptance 'nobody' is unknown"),
+        (json.dumps(eagle(3, 2, num_speculative_tokens_per_batch_size=[[4, 2, 1]])), "got [4, 2, 1]"),
+        (json.dumps(eagle(3, 2, num_speculative_tokens_per_batch_size=[[1, 4, 3], [4, 8, 1]])), "ascending"),
+    ],
+)
+def test_a_mistake_is_told_in_a_line(said, told):
+    with pytest.raises(KvsimError) as error:
+        Speculation.of_json(said)
+    assert told in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_who_does_not_say_what_is_accepted_is_told_how():
+    with pytest.raises(KvsimError, match="synthetic_acceptance_length"):
+        build_engine(server(eagle(3)), workload([(0, 5, 5)]))
+
+
+def test_other_schedulers_and_older_releases_refuse_it():
+    with pytest.raises(KvsimError, match="speculative_config"):
+        build_engine(server(eagle(3, 2), scheduler="orca"), workload([(0, 5, 5)]))
+    with pytest.raises(KvsimError, match="speculative_config"):
+        build_engine(server(eagle(3, 2), scheduler="vllm-v1@0.11.0"), workload([(0, 5, 5)]))
+
+
+def test_ngram_on_the_host_is_synchronous_as_in_vllm():
+    said = {"method": "ngram", "num_speculative_tokens": 2, "synthetic_acceptance_length": 1.5}
+    engine = build_engine(server(said), workload([(0, 5, 5)]))
+    assert not engine.replica.scheduler.asynchronous
+    with pytest.raises(KvsimError, match="async_scheduling must be off"):
+        build_engine(server(said, async_scheduling=True), workload([(0, 5, 5)]))
+
+
+def test_the_same_seed_gives_the_same_run_and_another_one_another():
+    rows, where = [(0, 20, 80), (1, 30, 90)], server(eagle(3, rates=[0.7, 0.6, 0.5]))
+    one, two, other = (everything(served(where, replace(workload(rows), seed=seed))) for seed in (1, 1, 2))
+    one.pop("drafts"), two.pop("drafts"), other.pop("drafts")
+    assert one == two != other
+
+
+def test_a_deployment_knows_its_speculation():
+    assert speculation_of(server()) is None
+    assert speculation_of(server(eagle(3, 2))).num_speculative_tokens == 3
