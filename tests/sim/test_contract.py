@@ -107,7 +107,7 @@ def test_who_can_never_be_served_is_turned_away_by_the_schedulers_own_rule(max_s
     chosen = TurnsAwayLongPrompts(EngineConfig(scheduler="own", max_num_batched_tokens=256), 256)
     server = chosen.new_server(Paged(4096, 16), reservation("max", 256))
     log = RequestLog(work)
-    result = Engine(work, log, [Replica(server, chosen, CountedCost(), log, max_span=max_span)], 256).run()
+    result = Engine(work, log, [Replica(server, chosen, CountedCost(), log, max_span=max_span)], [256]).run()
     assert result.rejected == {"too long": 5}
     assert result.finished.tolist() == [True, False] * 5
 
@@ -176,7 +176,7 @@ def test_a_decision_is_a_record_that_tells_itself():
     chosen = Telling(EngineConfig(max_num_batched_tokens=16, max_num_seqs=4, async_scheduling=False), 256)
     server = chosen.new_server(Paged(64, 16), reservation("max", 256))
     log = RequestLog(work)
-    Engine(work, log, [Replica(server, chosen, CountedCost(), log, max_span=1)], 256).run()
+    Engine(work, log, [Replica(server, chosen, CountedCost(), log, max_span=1)], [256]).run()
     assert told == [
         "Decision(chunks=[0:5, 1:11], prefill_tokens=16, prefill_pairs=81, changed=True)",
         "Decision(decodes=1, chunks=[1:20], prefill_tokens=9, prefill_pairs=144, changed=True)",

@@ -40,7 +40,7 @@ def server_of(allocator, bound, progress=None, **rules):
 def engine_of(work: Workload, server: Server, scheduler: Scheduler, cost: CostModel, longest: int, **options):
     """One replica under this work."""
     log = RequestLog(work)
-    return Engine(work, log, [Replica(server, scheduler, cost, log, **options)], longest)
+    return Engine(work, log, [Replica(server, scheduler, cost, log, **options)], [longest])
 
 
 def serve(

@@ -103,7 +103,7 @@ def engine_for(case):
     scheduler.follow(work)
     log, server = RequestLog(work), scheduler.new_server(allocator, reservation("max", longest))
     replica = Replica(server, scheduler, Constant(1), log, check=True)
-    return Engine(work, log, [replica], longest), scheduler
+    return Engine(work, log, [replica], [longest]), scheduler
 
 
 def records(case):
