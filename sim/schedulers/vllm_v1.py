@@ -36,7 +36,7 @@ from kvsim.sim.schedulers.vllm_options import VllmV1Options
 from kvsim.sim.serving.batch import Batch
 from kvsim.sim.serving.memory import KvMemory
 from kvsim.sim.serving.pieces import Pieces
-from kvsim.sim.serving.queues import Ordered
+from kvsim.sim.serving.queues import Ordered, Queue
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.server import Rules, Server
 
@@ -93,6 +93,7 @@ class VllmV1(Scheduler):
     """Chunked prefill under a token budget, preemption by recomputation."""
 
     VERSIONS: ClassVar[tuple[str, ...]] = tuple(POLICIES)
+    keyed: ClassVar[bool] = True
     serves_in_turn: ClassVar[tuple[str, ...]] = ("fcfs",)
     declares: ClassVar[type] = VllmV1Options
     caches: ClassVar[bool] = True
@@ -114,6 +115,7 @@ class VllmV1(Scheduler):
             if config.async_scheduling:
                 self._refuse("async_scheduling", True)
         self._pieces: Pieces | None = None
+        self._displaced = 0  # in this step, by the policy: that keeps nobody out
         self.watermark = own.watermark
         self.cache = CacheRules() if config.enable_prefix_caching else None
         self.order = policy.cached_order if self.cache else policy.order
@@ -129,9 +131,15 @@ class VllmV1(Scheduler):
 
     def new_server(self, allocator: Allocator, bound: Callable[[Request], int]) -> Server:
         """A server whose steps may be decided before the one before has ended."""
-        rules = Rules(bound, self.config.policy, known_late=self.asynchronous)
-        waiting = Ordered(_urgency) if rules.policy == "priority" else None
+        policy = self.policy
+        victim = policy.victim if policy is not None and policy.preempts else None
+        rules = Rules(bound, self.config.policy, known_late=self.asynchronous, victim=victim)
+        waiting: Queue | None = Ordered(_urgency) if rules.policy == "priority" else None
+        if policy is not None:
+            waiting = policy.queue()
         server = Server(Batch(KvMemory(allocator)), rules, waiting)
+        if policy is not None:
+            policy.begin(server)
         threshold = self.own(VllmV1Options).long_prefill_token_threshold
         if threshold or allocator.ends_pieces:
             self._pieces = Pieces(server, threshold, POLICIES[self.version].threshold_alone)
@@ -139,7 +147,10 @@ class VllmV1(Scheduler):
 
     def schedule(self, server: Server) -> None:
         """Grow the running requests, then admit within the token budget."""
-        told = server.memory.abilities.knows_prompts
+        policy, told = self.policy, server.memory.abilities.knows_prompts
+        self._displaced = 0
+        if policy is not None:
+            self._displaced = policy.decide(self.config.max_num_seqs, self._budget)
         if told:
             server.allocator.new_step()
         if self._pieces is not None:
@@ -154,6 +165,8 @@ class VllmV1(Scheduler):
                 self._admit(server, budget)
         if told:
             server.allocator.decided()
+        if policy is not None:
+            policy.decided()
         if server.batch.departed:
             server.release_departed()
 
@@ -168,7 +181,7 @@ class VllmV1(Scheduler):
 
     def _admit(self, server: Server, budget: int) -> None:
         waiting = server.waiting
-        if budget <= 0 or not waiting or server.step.preemptions:
+        if budget <= 0 or not waiting or server.step.preemptions > self._displaced:
             return
         room = self.config.max_num_seqs - len(server.running)
         caches, match, hits = server.allocator.caches, None, 0
@@ -206,6 +219,8 @@ class VllmV1(Scheduler):
 
     def finish(self, server: Server, request: Request) -> None:
         """The memory is free for the next step, or for the one after it."""
+        if self.policy is not None:
+            self.policy.finished(request)
         if server.rules.known_late:
             server.depart_late(request)
         else:

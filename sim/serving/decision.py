@@ -13,7 +13,7 @@ from kvsim.sim.serving.request import Request
 
 NAMES = (
     *("decodes", "chunks", "prefill_tokens", "prefill_pairs", "recomputed_tokens"),
-    *("hit_tokens", "charged_hit_tokens", "changed", "copies", "paused", "repeats"),
+    *("hit_tokens", "charged_hit_tokens", "changed", "copies", "paused", "repeats", "until_ps"),
     *("preemptions", "departures", "preempted_finished", "rejected"),
     *("swapped_in_blocks", "swapped_out_blocks", "copied_slots", "cow_copies", "no_room", "asks_by_cached"),
 )
@@ -54,6 +54,8 @@ class Decision:
         Slots that were copied; copies on write among the copies.
     no_room : bool
         Whether the head of the queue was refused memory.
+    until_ps : int
+        The decision holds for steps that begin before this; 0: however late.
     asks_by_cached : bool
         Whether how much it asks for depends on how much of it is cached: spans must leave that alone.
     refusal : Refusal or None
@@ -81,6 +83,7 @@ class Decision:
     cow_copies: int = 0
     no_room: bool = False
     asks_by_cached: bool = False
+    until_ps: int = 0
     refusal: Refusal | None = None
 
     def __repr__(self) -> str:
@@ -133,5 +136,5 @@ def undecided() -> Decision:
     step = Decision()
     step.chunks = []
     step.changed = step.paused = step.copies = step.asks_by_cached = False  # read of every step: quicker so
-    step.repeats = 0
+    step.repeats = step.until_ps = 0
     return step

@@ -1,7 +1,7 @@
 """kvsim admits, and preempts by priority, as the genuine SGLang 0.5.23 does: request by request.
 
-The recordings' budget is theirs (`available`, `evictable` and what runs); whom the scheduler lets in, with how
-much of which prompt, and what is left after each, is kvsim's.
+The recordings' budget is theirs (`available`, `evictable` and what runs); whom the scheduler lets in, with
+how much of which prompt, and what is left after each, is kvsim's.
 """
 
 import pytest
@@ -148,7 +148,7 @@ class Batch:
 def running_of(round_, sign):
     """Who runs in a round and is not finished, and when each came."""
     found, entries = {}, {}
-    for number, priority, entry, most, generated, fixed, finished in round_["running"]:
+    for number, priority, entry, most, generated, _, finished in round_["running"]:
         if finished:
             continue
         request = found[number] = Request(number, 1, most)
