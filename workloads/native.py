@@ -5,7 +5,7 @@
     when        arrival_s, in all rows or in none; requests come in this order
     how long    prompt_tokens; output_tokens (a list: one length per answer), n answers
     what        segments [[id, tokens], ...] or prompt_token_ids; session and turn
-    besides     priority, client; slo_ttft_s, slo_tpot_s, deadline_s, predicted_tokens
+    besides     priority, client; slo_ttft_s, slo_tpot_s, deadline_s, predicted_tokens, max_tokens
 
 docs/traces.md tells what they mean. Every value is checked, and a mistake named with its line. Ignores
 that a turn of a session cannot begin before the one before it ends: it arrives when the file says so.
@@ -61,7 +61,7 @@ def load_native(path: str, columns: str | None = None) -> Lengths:
     first, longest, samples = _answers(rows)
     priority = numbers(rows, "priority", SMALLEST)
     goals = {name: seconds(rows, name) for name in TIMES}
-    predicted = numbers(rows, "predicted_tokens", 1, MOST_TOKENS)
+    counts = {name: numbers(rows, name, 1, MOST_TOKENS) for name in ("predicted_tokens", "max_tokens")}
     labels = {"session": what.session, "turn": what.turn, "client": names(rows, "client")}
     return Lengths(
         name=Path(path).stem,
@@ -75,7 +75,7 @@ def load_native(path: str, columns: str | None = None) -> Lengths:
         labels={
             **{name: _label(values) for name, values in labels.items() if values is not None},
             **{name: goal for name, goal in goals.items() if goal is not None},
-            **({} if predicted is None else {"predicted_tokens": _label(predicted.plain())}),
+            **{name: _label(count.plain()) for name, count in counts.items() if count is not None},
         },
     )
 

@@ -71,6 +71,9 @@ def try_scheduler(
     scheduler: Annotated[
         str, typer.Argument(metavar="NAME", help="Your own package.module:Class, or one of: sim schedulers.")
     ],
+    policy: Annotated[
+        str, typer.Option(metavar="NAME", help="The order of its queue, your own too; see: sim policies.")
+    ] = "fcfs",
     workloads: Annotated[int, typer.Option(help="Random workloads, each served twice.")] = 40,
     seed: Annotated[int, typer.Option(help="The same seed draws the same workloads.")] = 0,
 ) -> None:
@@ -79,7 +82,7 @@ def try_scheduler(
     from kvsim.reports.listing import table_of
     from kvsim.sim.contract import RULES
 
-    check_scheduler(scheduler, workloads=workloads, seed=seed)
+    check_scheduler(scheduler, workloads=workloads, seed=seed, policy=policy)
     rules = [(rule.replace("_", " "), text) for rule, text in RULES.items()]
     remark = f"All of them hold: {workloads:,} random workloads, each served in spans and step by step."
     show(table_of(("rule", "what it says"), rules), remark)

@@ -116,6 +116,11 @@ class Scheduler:
         """Whether it serves in turn under the policy that was chosen."""
         return self.config.policy in type(self).__dict__.get("serves_in_turn", ())
 
+    @property
+    def reads_facts(self) -> bool:
+        """Whether it wants to know whose a request is, and when it is due (sim/serving/facts.py)."""
+        return self.policy is not None
+
     def own(self, kind: type[T]) -> T:
         """Its own options, as `declares` has them, with what the user set of them."""
         return taken(kind, self.config.options)

@@ -92,7 +92,7 @@ class Arrivals(Promise):
     def begin(self, doors: Sequence[Door], choose: Callable[[Request], int] | None = None) -> None:
         """Let SimPy know of the first arrivals; of several doors, `choose` says which each takes."""
         self._doors, self._choose = doors, choose
-        if doors[0].scheduler.policy is not None:
+        if doors[0].scheduler.reads_facts:
             self._facts = facts_of(self.workload.labels)
         waits, workload, longest, door = self.workload.waits, self.workload, self.longest, doors[0]
         if waits is None:

@@ -4,6 +4,7 @@
     slo_ttft_s         the first token is due so long after it came
     slo_tpot_s         each further token may take so long
     deadline_s         the last token is due so long after it came
+    max_tokens         the longest answer that its client asked for
     predicted_tokens   what somebody said of its answer beforehand
 
 Only policies read them (sim/policies); they stand in the workload's labels, and in the results.
@@ -27,11 +28,12 @@ class Facts(NamedTuple):
     slo_tpot_ps: int | None = None
     deadline_ps: int | None = None
     predicted_tokens: int | None = None
+    max_tokens: int | None = None
 
 
 UNTOLD = Facts()
 TIMES = ("slo_ttft_s", "slo_tpot_s", "deadline_s")
-LABELS = ("client", *TIMES, "predicted_tokens")
+LABELS = ("client", *TIMES, "predicted_tokens", "max_tokens")
 
 
 def facts_of(labels: Mapping[str, npt.NDArray[np.generic]]) -> Sequence[Facts] | None:
@@ -44,9 +46,16 @@ def facts_of(labels: Mapping[str, npt.NDArray[np.generic]]) -> Sequence[Facts] |
     blank = [None] * rows
     known: dict[Facts, Facts] = {}
     facts = []
-    for client, ttft, tpot, deadline, predicted in zip(*(column or blank for column in found), strict=True):
+    for client, ttft, tpot, deadline, predicted, most in zip(
+        *(column or blank for column in found), strict=True
+    ):
         one = Facts(
-            "" if client is None else str(client), _ps(ttft), _ps(tpot), _ps(deadline), _whole(predicted)
+            "" if client is None else str(client),
+            _ps(ttft),
+            _ps(tpot),
+            _ps(deadline),
+            _whole(predicted),
+            _whole(most),
         )
         facts.append(known.setdefault(one, one))
     return facts

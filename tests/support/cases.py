@@ -149,6 +149,17 @@ def own_settings(rng: Random, base: str, allocator: str, caches: bool) -> dict[s
             "capacity_policy": rng.choice([None, "max-utilization", "max-utilization", "static-batch"]),
             "reserve": rng.choice(["oracle", "oracle", "pow2", "max"]),
         }
+    elif base in ("sarathi", "vtc-artifact"):
+        settings = {"enable_prefix_caching": False, "policy": "fcfs"}
+        settings["enable_chunked_prefill"] = True
+        if base == "sarathi":
+            settings["chunk_sizes"] = rng.choice([None, "30,9", "64,40,12"])
+            settings["tokens_per_stage"] = rng.choice([None, 10])
+        else:
+            settings["max_num_batched_tokens"] = rng.choice([128, 200])
+            settings["vtc_wait"] = rng.choice([1, 3, 10])
+            settings["vtc_lengths"] = rng.choice(["none", "oracle", "predict"])
+            settings["vtc_cost"] = rng.choice(["linear", "profile"])
     elif base == "s3":
         allocator = rng.choice(["paged", "dynamic", "buddy", "contiguous"])
         reserve = rng.choice(["predicted:noise-0.3", "oracle", "pow2"])
@@ -335,6 +346,9 @@ HAPPENS = {
     "vllm-v1@0.33.0+tensorrt-llm": ("preemptions", "hit_tokens", "cached"),
     "orca": ("preemptions",),
     "s3": ("preemptions",),
+    "sarathi@96f99117": ("preemptions",),
+    "sarathi@osdi24": ("preemptions",),
+    "vtc-artifact": ("preemptions",),
     "static": (),
 }
 """What the random work of each engine must be full of, or the test below says nothing."""
