@@ -192,9 +192,9 @@ class Policy:
     def victim(self) -> Request:
         """Who is preempted where memory is short: the largest key, the last admitted of equals."""
         batch, now_ps = self.server.batch, self.server.now_ps
-        living = [r for r in batch.running.values() if r.state is not State.FINISHED]
-        if not living:  # but some who have just finished, as the engine will know after this decision
-            return next(reversed(batch.departed.values()))
+        living = [
+            r for r in batch.running.values() if r.state is not State.FINISHED or r.seq in batch.departed
+        ]
         return max(living, key=lambda r: (self.key(r, now_ps), r.seq))
 
     # -- what it may ask ----------------------------------------------------------------------

@@ -150,6 +150,7 @@ class VllmV1(Scheduler):
         policy, told = self.policy, server.memory.abilities.knows_prompts
         self._displaced = 0
         if policy is not None:
+            departed = list(server.batch.departed.values())  # as is known after this decision
             self._displaced = policy.decide(self.config.max_num_seqs, self._budget)
         if told:
             server.allocator.new_step()
@@ -167,6 +168,8 @@ class VllmV1(Scheduler):
             server.allocator.decided()
         if policy is not None:
             policy.decided()
+            for request in departed:
+                policy.finished(request)
         if server.batch.departed:
             server.release_departed()
 
@@ -219,9 +222,9 @@ class VllmV1(Scheduler):
 
     def finish(self, server: Server, request: Request) -> None:
         """The memory is free for the next step, or for the one after it."""
-        if self.policy is not None:
-            self.policy.finished(request)
         if server.rules.known_late:
             server.depart_late(request)
-        else:
-            server.release(request)
+            return
+        if self.policy is not None:
+            self.policy.finished(request)
+        server.release(request)
