@@ -198,7 +198,9 @@ def check_allocator(allocator: str | type, *, calls: int = 300, seed: int = 0) -
     return [rule.__name__ for rule in (*contract.RULES, contract.same_calls_give_same_addresses)]
 
 
-def check_scheduler(scheduler: str | type, *, workloads: int = 40, seed: int = 0) -> list[str]:
+def check_scheduler(
+    scheduler: str | type, *, workloads: int = 40, seed: int = 0, policy: str | type = "fcfs"
+) -> list[str]:
     """Try a scheduler on random workloads: does it keep every rule of the contract?
 
     Parameters
@@ -210,6 +212,9 @@ def check_scheduler(scheduler: str | type, *, workloads: int = 40, seed: int = 0
         How many, each served in spans and step by step.
     seed : int
         The same seed draws the same workloads.
+    policy : str or class
+        The order of its queue: one of `sim policies`, `package.module:Class`, or a subclass of
+        `kvsim.sim.policies.base.Policy`.
 
     Returns
     -------
@@ -232,7 +237,7 @@ def check_scheduler(scheduler: str | type, *, workloads: int = 40, seed: int = 0
     base, _, version = name.partition("@")
     chosen = class_named("scheduler", base, SCHEDULERS, Scheduler)  # type: ignore[type-abstract]
     try:
-        contract.check_scheduler(chosen, seed, workloads, version)
+        contract.check_scheduler(chosen, seed, workloads, version, name_of(policy))
     except InvariantError as error:
         raise KvsimError(f"scheduler {name} breaks a rule: {error}") from error
     return list(contract.RULES)

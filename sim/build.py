@@ -28,6 +28,8 @@ from kvsim.sim.models.kv_layers import EVERY_TOKEN
 from kvsim.sim.models.spec import GpuSpec, ModelSpec
 from kvsim.sim.option import taken
 from kvsim.sim.parts import Part, check_taken, defaults_of
+from kvsim.sim.policies.base import Policy
+from kvsim.sim.policies.named import policy_class
 from kvsim.sim.record.events import Events
 from kvsim.sim.record.memory_map import MemoryMap
 from kvsim.sim.record.request_log import RequestLog
@@ -199,6 +201,7 @@ def parts_of(deployment: Deployment) -> dict[str, tuple[str, Part]]:
     return {
         "allocator": (deployment.engine.allocator, deployment.allocator),
         "scheduler": (deployment.scheduler_name, scheduler_class_of(deployment)),
+        "policy": (deployment.engine.policy, policy_class_of(deployment)),
         "cost": (deployment.cost, cost_class_of(deployment)),
         "router": (deployment.fleet.router, router_class_of(deployment)),
     }
@@ -207,6 +210,11 @@ def parts_of(deployment: Deployment) -> dict[str, tuple[str, Part]]:
 def scheduler_class_of(deployment: Deployment) -> type[Scheduler]:
     """The class of its scheduler."""
     return _scheduler_among(deployment.classes, deployment.scheduler_name)
+
+
+def policy_class_of(deployment: Deployment) -> type[Policy]:
+    """The class of its policy."""
+    return deployment.classes.of("policy", deployment.engine.policy, policy_class)
 
 
 def cost_class_of(deployment: Deployment) -> type[CostModel]:

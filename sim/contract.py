@@ -16,11 +16,12 @@ step by step, with the memory recounted from scratch at every step. The rules:
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import zip_longest
 from random import Random
 
 import numpy as np
+import numpy.typing as npt
 
 from kvsim.allocators.base import Allocator, InvariantError
 from kvsim.allocators.paged import Paged
@@ -39,7 +40,7 @@ from kvsim.sim.serving.engine import Engine
 from kvsim.sim.serving.replica import Replica
 from kvsim.sim.serving.reservation import reservation
 from kvsim.sim.serving.server import Server
-from kvsim.sim.workload import Samples, Workload
+from kvsim.sim.workload import Int64Column, Samples, Workload
 
 WORKLOADS = 40
 REQUESTS = 30
@@ -104,7 +105,11 @@ RULES = {
 
 
 def check_scheduler(
-    scheduler: type[Scheduler], seed: int = 0, workloads: int = WORKLOADS, version: str = ""
+    scheduler: type[Scheduler],
+    seed: int = 0,
+    workloads: int = WORKLOADS,
+    version: str = "",
+    policy: str = "fcfs",
 ) -> None:
     """Try a scheduler on random workloads and raise at the first rule that it breaks.
 
@@ -117,6 +122,8 @@ def check_scheduler(
         How many to try.
     version : str
         Which of its releases; "": the default.
+    policy : str
+        The order of its queue; beside fcfs requests have clients and goals at random.
 
     Raises
     ------
@@ -125,7 +132,9 @@ def check_scheduler(
     """
     for number in range(workloads):
         rng = Random(f"{seed}-{number}")
-        deployment, work = _scenario(scheduler, version, rng), _workload(scheduler, rng)
+        deployment, work = _scenario(scheduler, version, rng, policy), _workload(scheduler, rng)
+        if policy != "fcfs":
+            work = replace(work, priority=_priorities(rng), labels=_facts(rng))
         try:
             slow, fast = (_served(scheduler, deployment, work, max_span) for max_span in SPANS)
             differing = _differences(slow, fast)
@@ -139,12 +148,12 @@ def check_scheduler(
             raise InvariantError(f"workload {number} of seed {seed}: {error}") from error
 
 
-def _scenario(scheduler: type[Scheduler], version: str, rng: Random) -> Deployment:
+def _scenario(scheduler: type[Scheduler], version: str, rng: Random, policy: str) -> Deployment:
     """A small server: few seats, little memory."""
     budget = LONGEST * rng.randint(1, 3)
     usual = {"block_size": rng.choice([1, 4, 16]), "max_num_seqs": rng.randint(2, 12)}
     own = {**scheduler.defaults(version, LONGEST), **usual, "max_num_batched_tokens": budget}
-    named = {"scheduler": f"check@{version}", "allocator": f"{__name__}:CountedPaged"}
+    named = {"scheduler": f"check@{version}", "allocator": f"{__name__}:CountedPaged", "policy": policy}
     engine = EngineConfig(max_model_len=LONGEST, **named, **own)  # type: ignore[arg-type]
     blocks = -(-LONGEST // engine.block_size) * rng.randint(2, 5)
     return Deployment(
@@ -162,6 +171,19 @@ def _workload(scheduler: type[Scheduler], rng: Random) -> Workload:
         lengths = [[rng.randint(1, longest), longest] for longest in answers.tolist()]
         samples = Samples(np.arange(0, 2 * REQUESTS + 1, 2), np.array(lengths).ravel())
     return Workload("check", arrival_ps, prompts, answers, samples=samples)
+
+
+def _priorities(rng: Random) -> Int64Column:
+    return np.array([rng.randrange(3) for _ in range(REQUESTS)])
+
+
+def _facts(rng: Random) -> dict[str, npt.NDArray[np.generic]]:
+    """Whose each request is, and when it is due."""
+    return {
+        "client": np.array([rng.choice("abc") for _ in range(REQUESTS)], dtype=object),
+        "slo_ttft_s": np.array([rng.choice([0.005, 0.05, 0.5, np.nan]) for _ in range(REQUESTS)]),
+        "deadline_s": np.array([rng.choice([0.1, np.nan]) for _ in range(REQUESTS)]),
+    }
 
 
 def _events(scheduler: type[Scheduler], deployment: Deployment, work: Workload, max_span: int) -> list[Event]:

@@ -1,4 +1,4 @@
-"""Options of one part: schedulers, allocators, costs and routers declare their own (allocators/option.py).
+"""Options of one part: schedulers, allocators, costs and others declare their own (allocators/option.py).
 
     class VllmV0(Scheduler):
         declares: ClassVar[type] = VllmV0Options  # a frozen dataclass, each field an option(...)
@@ -22,6 +22,8 @@ from kvsim.sim.cost.step_cost import CostModel
 from kvsim.sim.deployment.engine import split_reserve
 from kvsim.sim.errors import KvsimError, listed
 from kvsim.sim.option import Named, options_of
+from kvsim.sim.policies import POLICIES
+from kvsim.sim.policies.base import Policy
 from kvsim.sim.routers import ROUTERS
 from kvsim.sim.routers.base import Router
 from kvsim.sim.schedulers import SCHEDULERS
@@ -29,6 +31,7 @@ from kvsim.sim.schedulers.base import Scheduler
 
 KINDS: Mapping[str, tuple[Mapping[str, str], type]] = {
     "scheduler": (SCHEDULERS, Scheduler),
+    "policy": (POLICIES, Policy),
     "allocator": (ALLOCATORS, Allocator),
     "cost": (COSTS, CostModel),
     "router": (ROUTERS, Router),
@@ -106,7 +109,7 @@ def declared_everywhere() -> Mapping[str, Declared]:
     return found
 
 
-Part = type[Scheduler] | type[Allocator] | type[CostModel] | type[Router]
+Part = type[Scheduler] | type[Policy] | type[Allocator] | type[CostModel] | type[Router]
 
 
 def part_named(kind: str, name: str) -> Part:

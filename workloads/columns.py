@@ -23,6 +23,7 @@ ARRIVAL, PROMPT, OUTPUT = "arrival_s", "prompt_tokens", "output_tokens"
 FIELDS = (
     *(ARRIVAL, PROMPT, OUTPUT, "n", "segments", "prompt_token_ids"),
     *("session", "turn", "priority", "client", "drafts"),
+    *("slo_ttft_s", "slo_tpot_s", "deadline_s", "predicted_tokens", "max_tokens"),
 )
 """The fields of kvsim's own format, which docs/traces.md explains."""
 

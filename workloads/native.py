@@ -5,7 +5,8 @@
     when        arrival_s, in all rows or in none; requests come in this order
     how long    prompt_tokens; output_tokens (a list: one length per answer), n answers
     what        segments [[id, tokens], ...] or prompt_token_ids; session and turn
-    besides     priority, client; drafts [[proposed, accepted], ...] of each step that gave tokens
+    besides     priority, client; slo_ttft_s, slo_tpot_s, deadline_s, predicted_tokens, max_tokens
+                drafts [[proposed, accepted], ...] of each step that gave tokens
 
 docs/traces.md tells what they mean. Every value is checked, and a mistake named with its line. Ignores
 that a turn of a session cannot begin before the one before it ends: it arrives when the file says so.
@@ -19,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvsim.sim.content import TextBuilder, Texts
+from kvsim.sim.serving.facts import TIMES
 from kvsim.sim.workload import Int64Column, Samples
 from kvsim.workloads.lengths import MOST_SAMPLES, Lengths
 from kvsim.workloads.own_rows import read_own
@@ -34,6 +36,7 @@ from kvsim.workloads.values import (
     names,
     numbers,
     parts,
+    seconds,
     shown,
 )
 
@@ -59,6 +62,8 @@ def load_native(path: str, columns: str | None = None) -> Lengths:
     prompt_tokens = _prompt_tokens(rows, what)
     first, longest, samples = _answers(rows)
     priority = numbers(rows, "priority", SMALLEST)
+    goals = {name: seconds(rows, name) for name in TIMES}
+    counts = {name: numbers(rows, name, 1, MOST_TOKENS) for name in ("predicted_tokens", "max_tokens")}
     labels = {"session": what.session, "turn": what.turn, "client": names(rows, "client")}
     return Lengths(
         name=Path(path).stem,
@@ -70,7 +75,11 @@ def load_native(path: str, columns: str | None = None) -> Lengths:
         texts=_texts(prompt_tokens, first, what),
         priority=priority.values if priority else None,
         drafts=_drafts(rows),
-        labels={name: _label(values) for name, values in labels.items() if values is not None},
+        labels={
+            **{name: _label(values) for name, values in labels.items() if values is not None},
+            **{name: goal for name, goal in goals.items() if goal is not None},
+            **{name: _label(count.plain()) for name, count in counts.items() if count is not None},
+        },
     )
 
 

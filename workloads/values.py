@@ -25,6 +25,7 @@ Wrong = Callable[[int, str], KvsimError]
 """Makes the error for the value at an index, from what is wrong with it."""
 
 SMALLEST, LARGEST = -(2**63), 2**63 - 1
+LONGEST_S = 1_000_000
 _SHORT = Repr()
 _SHORT.maxstring = _SHORT.maxlong = _SHORT.maxother = 60
 
@@ -75,6 +76,19 @@ def numbers(rows: Rows, field: str, least: int, most: int = LARGEST) -> Numbers 
         there, least, most, lambda at, text: rows.error(int(places[at]), f"{field} must be {text}")
     )
     return Numbers(found, given)
+
+
+def seconds(rows: Rows, field: str) -> npt.NDArray[np.float64] | None:
+    """A column of times above 0, NaN where there is none; None when no row has one."""
+    values = rows.columns.get(field, [])
+    if all(value is None for value in values):
+        return None
+    for row, value in enumerate(values):
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if value is not None and not (number and 0 < value <= LONGEST_S):
+            allowed = f"above 0 and at most {LONGEST_S:,}"
+            raise rows.error(row, f"{field} must be a number of seconds {allowed}, got {shown(value)}")
+    return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
 
 
 def parts(

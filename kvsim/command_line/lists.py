@@ -71,6 +71,9 @@ def try_scheduler(
     scheduler: Annotated[
         str, typer.Argument(metavar="NAME", help="Your own package.module:Class, or one of: sim schedulers.")
     ],
+    policy: Annotated[
+        str, typer.Option(metavar="NAME", help="The order of its queue, your own too; see: sim policies.")
+    ] = "fcfs",
     workloads: Annotated[int, typer.Option(help="Random workloads, each served twice.")] = 40,
     seed: Annotated[int, typer.Option(help="The same seed draws the same workloads.")] = 0,
 ) -> None:
@@ -79,7 +82,7 @@ def try_scheduler(
     from kvsim.reports.listing import table_of
     from kvsim.sim.contract import RULES
 
-    check_scheduler(scheduler, workloads=workloads, seed=seed)
+    check_scheduler(scheduler, workloads=workloads, seed=seed, policy=policy)
     rules = [(rule.replace("_", " "), text) for rule, text in RULES.items()]
     remark = f"All of them hold: {workloads:,} random workloads, each served in spans and step by step."
     show(table_of(("rule", "what it says"), rules), remark)
@@ -121,15 +124,48 @@ def routers(
     _parts("router", name)
 
 
+@lists_app.command(short_help="List the policies that order who waits, or tell of one.")
+def policies(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="One of them, with its options.", show_default="all")
+    ] = None,
+) -> None:
+    """List who is served next by each policy, or tell of one: its options, what it needs, its source."""
+    from kvsim.reports.policies import card, policies_tree
+
+    if name is None:
+        show(policies_tree(), "One of them: sim policies NAME. Your own: --policy package.module:Class")
+    else:
+        print(card(name))
+
+
+@lists_app.command(short_help="List the predictors of answers' lengths, or tell of one.")
+def predictors(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="One of them.", show_default="all")
+    ] = None,
+) -> None:
+    """List what may be said of answers' lengths beforehand, or tell of one: its form, its error."""
+    from kvsim.reports.listing import names_table
+    from kvsim.reports.policies import predictor_card
+    from kvsim.sim.predictors import PREDICTORS
+
+    if name is None:
+        show(names_table(PREDICTORS), "One of them: sim predictors NAME. Your own: --predictor mine:Mine")
+    else:
+        print(predictor_card(name))
+
+
 def _parts(kind: str, name: str | None) -> None:
     """The list of a registry, or one of it."""
     from kvsim.reports.listing import names_table, part_card
     from kvsim.sim.parts import KINDS
 
     if name is None:
+        plural = "policies" if kind == "policy" else f"{kind}s"
         show(
             names_table(KINDS[kind][0]),
-            f"One of them: sim {kind}s NAME. Your own: --{kind} package.module:Class",
+            f"One of them: sim {plural} NAME. Your own: --{kind} package.module:Class",
         )
     else:
         print(part_card(kind, name))

@@ -9,9 +9,10 @@ from typing import Any, Self
 
 from kvsim.sim.checks import check_int, check_one_of
 from kvsim.sim.deployment.prediction import PREFIX, predictor_named
-from kvsim.sim.errors import KvsimError
+from kvsim.sim.errors import KvsimError, unknown
 from kvsim.sim.kv.blocks import CACHE_MODES
 from kvsim.sim.option import option
+from kvsim.sim.policies import POLICIES as KEYED
 
 RESERVES = ("max", "pow2", "oracle")
 """Beside these, `predicted:MODEL` (sim/deployment/prediction.py)."""
@@ -106,13 +107,13 @@ class EngineChoices:
         shown="the model's maximum",
         doc="most tokens of a request, prompt and answer together; beyond the model's maximum with a note",
     )
-    policy: str = option(
-        "Who is next: fcfs (the first to come), priority, sjf (the shortest).",
+    policy: str | type = option(
+        "Who is next: fcfs, priority, sjf, srpt, vtc, ...: see sim policies.",
         panel=ENGINE,
         default="fcfs",
         value="NAME",
-        allowed=POLICIES,
-        doc="who is next: the first to come, the lowest priority number of the trace, the shortest answer",
+        doc="who is next: the first to come, the lowest priority number of the trace, the shortest answer, "
+        "a [policy](policies.md), or your own `package.module:Class`",
     )
     enable_prefix_caching: bool | None = option(
         "Share and keep what prompts have in common; --no-...: never.",
@@ -178,6 +179,7 @@ class EngineConfig(EngineChoices):
 
     allocator: str = "paged"
     scheduler: str | None = None
+    policy: str = "fcfs"
     block_size: int = 16
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 2048
@@ -201,7 +203,8 @@ class EngineConfig(EngineChoices):
             raise KvsimError(f"block_size must be a power of two, got {self.block_size}")
         if self.reserve is not None:
             check_reserve(self.reserve)
-        check_one_of("policy", self.policy, POLICIES)
+        if ":" not in self.policy and self.policy not in KEYED and self.policy not in POLICIES:
+            raise unknown("policy", self.policy, [*POLICIES, *KEYED])
         if self.mamba_cache_mode is not None:
             check_one_of("mamba_cache_mode", self.mamba_cache_mode, CACHE_MODES)
         if self.mamba_cache_mode in ("align", "all") and not self.enable_prefix_caching:

@@ -114,7 +114,7 @@ class Scenario(ServerChoices, EngineChoices):
         given: dict[str, Any] = {each.name: getattr(chosen, each.name) for each in fields(Scenario)}
         given = {name: value for name, value in given.items() if value is not None}
         given["options"] = chosen.part_options()
-        for kind in ("allocator", "scheduler", "cost"):
+        for kind in ("allocator", "scheduler", "policy", "cost"):
             if kind in given:
                 given[kind] = name_of(given[kind])
         chosen_model = self.model if isinstance(self.model, ModelSpec) else model_named(self.model)

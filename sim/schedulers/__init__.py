@@ -10,6 +10,8 @@ SCHEDULERS: dict[str, str] = {
     "tensorrt-llm": "kvsim.sim.schedulers.tensorrt_llm:TensorRTLLM",
     "orca": "kvsim.sim.schedulers.orca:Orca",
     "s3": "kvsim.sim.schedulers.s3:S3",
+    "sarathi": "kvsim.sim.schedulers.sarathi:Sarathi",
+    "vtc-artifact": "kvsim.sim.schedulers.vtc_artifact:VtcArtifact",
     "static": "kvsim.sim.schedulers.static:Static",
 }
 """Name on the command line -> where the class is; `name@release` chooses among its `VERSIONS`."""

@@ -19,6 +19,7 @@ from kvsim.allocators.options import CacheRules, Order, said_by
 from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.errors import KvsimError, unknown
 from kvsim.sim.option import taken
+from kvsim.sim.policies.named import policy_of
 from kvsim.sim.serving.batch import Batch
 from kvsim.sim.serving.decision import Decision, undecided
 from kvsim.sim.serving.memory import KvMemory
@@ -50,6 +51,8 @@ class Scheduler:
     """Whether it counts on a request's reservation, whatever the allocator makes of it."""
     policies: ClassVar[tuple[str, ...]] = ("fcfs", "priority", "sjf")
     """Orders of the queue that it knows."""
+    keyed: ClassVar[bool] = False
+    """Whether it takes policies with keys, too (sim/policies)."""
     serves_in_turn: ClassVar[tuple[str, ...]] = ()
     """Policies under which only the head of the queue is looked at, and who comes stands behind all others:
     then an arrival changes nothing while anybody waits, and spans go on over it. A class says so for itself
@@ -106,7 +109,8 @@ class Scheduler:
             self._refuse("enable_prefix_caching", True)
         if config.async_scheduling and not self.overlaps:
             self._refuse("async_scheduling", True)
-        if config.policy not in self.policies:
+        self.policy = policy_of(config, max_model_len) if self.keyed else None
+        if self.policy is None and config.policy not in self.policies:
             known = ", ".join(self.policies)
             raise KvsimError(f"policy must be one of {known} for scheduler {name}, got {config.policy!r}")
 
@@ -114,6 +118,11 @@ class Scheduler:
     def in_turn(self) -> bool:
         """Whether it serves in turn under the policy that was chosen."""
         return self.config.policy in type(self).__dict__.get("serves_in_turn", ())
+
+    @property
+    def reads_facts(self) -> bool:
+        """Whether it wants to know whose a request is, and when it is due (sim/serving/facts.py)."""
+        return self.policy is not None
 
     def own(self, kind: type[T]) -> T:
         """Its own options, as `declares` has them, with what the user set of them."""

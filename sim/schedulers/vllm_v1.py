@@ -41,7 +41,7 @@ from kvsim.sim.serving.drafts import Drafts, Limits
 from kvsim.sim.serving.lower_tier import LowerTier
 from kvsim.sim.serving.memory import KvMemory
 from kvsim.sim.serving.pieces import Pieces
-from kvsim.sim.serving.queues import Ordered
+from kvsim.sim.serving.queues import Ordered, Queue
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.server import Rules, Server
 from kvsim.sim.workload import Workload
@@ -99,6 +99,7 @@ class VllmV1(Scheduler):
     """Chunked prefill under a token budget, preemption by recomputation."""
 
     VERSIONS: ClassVar[tuple[str, ...]] = tuple(POLICIES)
+    keyed: ClassVar[bool] = True
     serves_in_turn: ClassVar[tuple[str, ...]] = ("fcfs",)
     declares: ClassVar[type] = VllmV1Options
     caches: ClassVar[bool] = True
@@ -129,6 +130,7 @@ class VllmV1(Scheduler):
         self.speculation: Speculation | None = None
         self.acceptance: Acceptance | None = None
         self._lower: LowerTier | None = None
+        self._displaced = 0  # in this step, by the policy: that keeps nobody out
         self.watermark = own.watermark
         self.cache = CacheRules() if config.enable_prefix_caching else None
         self.order = policy.cached_order if self.cache else policy.order
@@ -213,9 +215,15 @@ class VllmV1(Scheduler):
             self._drafts = self._new_drafts(self.speculation, allocator, rules)
             self.ends_steps = True
             return self._drafts.server
-        rules = Rules(bound, self.config.policy, known_late=self.asynchronous)
-        waiting = Ordered(_urgency) if rules.policy == "priority" else None
+        policy = self.policy
+        victim = policy.victim if policy is not None and policy.preempts else None
+        rules = Rules(bound, self.config.policy, known_late=self.asynchronous, victim=victim)
+        waiting: Queue | None = Ordered(_urgency) if rules.policy == "priority" else None
+        if policy is not None:
+            waiting = policy.queue()
         server = Server(Batch(KvMemory(allocator)), rules, waiting)
+        if policy is not None:
+            policy.begin(server)
         threshold = self.own(VllmV1Options).long_prefill_token_threshold
         if threshold or allocator.ends_pieces:
             self._pieces = Pieces(server, threshold, POLICIES[self.version].threshold_alone)
@@ -239,7 +247,11 @@ class VllmV1(Scheduler):
         if self._lower is not None:
             self._lower.schedule(self._budget, self.config.max_num_seqs)
             return
-        told = server.memory.abilities.knows_prompts
+        policy, told = self.policy, server.memory.abilities.knows_prompts
+        self._displaced = 0
+        if policy is not None:
+            departed = list(server.batch.departed.values())  # as is known after this decision
+            self._displaced = policy.decide(self.config.max_num_seqs, self._budget)
         if told:
             server.allocator.new_step()
         if self._drafts is not None:
@@ -256,6 +268,10 @@ class VllmV1(Scheduler):
                 self._admit(server, budget)
         if told:
             server.allocator.decided()
+        if policy is not None:
+            policy.decided()
+            for request in departed:
+                policy.finished(request)
         if server.batch.departed:
             server.release_departed()
 
@@ -270,7 +286,7 @@ class VllmV1(Scheduler):
 
     def _admit(self, server: Server, budget: int) -> None:
         waiting = server.waiting
-        if budget <= 0 or not waiting or server.step.preemptions:
+        if budget <= 0 or not waiting or server.step.preemptions > self._displaced:
             return
         room = self.config.max_num_seqs - len(server.running)
         caches, match, hits = server.allocator.caches, None, 0
@@ -315,6 +331,8 @@ class VllmV1(Scheduler):
         elif server.rules.known_late:
             server.depart_late(request)
         else:
+            if self.policy is not None:
+                self.policy.finished(request)
             server.release(request)
 
     def end_step(self, server: Server) -> None:

@@ -16,6 +16,7 @@ import simpy
 from kvsim.sim.record.recorder import Recorder
 from kvsim.sim.record.request_log import RequestLog
 from kvsim.sim.schedulers.base import Scheduler
+from kvsim.sim.serving.facts import Facts, facts_of
 from kvsim.sim.serving.request import Group, Request
 from kvsim.sim.serving.server import NEVER_PS, Server
 from kvsim.sim.workload import Chain, Clients
@@ -78,6 +79,7 @@ class Arrivals(Promise):
         self.longest = longest
         self.now_ps = 0
         self.wait_for_answers = log.workload.waits is not None
+        self._facts: Sequence[Facts] | None = None  # of each row, where a policy reads them
         self._plain = False  # can requests be queued at once, as there is nothing to check?
         self._rows: Iterator[Row] = iter(())
         self._next_row: Row = NOBODY
@@ -90,6 +92,8 @@ class Arrivals(Promise):
     def begin(self, doors: Sequence[Door], choose: Callable[[Request], int] | None = None) -> None:
         """Let SimPy know of the first arrivals; of several doors, `choose` says which each takes."""
         self._doors, self._choose = doors, choose
+        if doors[0].scheduler.reads_facts:
+            self._facts = facts_of(self.workload.labels)
         waits, workload, longest, door = self.workload.waits, self.workload, self.longest[0], doors[0]
         if waits is None:
             self._rows = self._in_order()
@@ -156,7 +160,7 @@ class Arrivals(Promise):
 
     def bring(self, until_ps: int) -> None:
         """Put those into queues who come by that time, in order."""
-        rows, longest, contents = self._rows, self.longest[0], self.workload.content
+        rows, longest, contents, facts = self._rows, self.longest[0], self.workload.content, self._facts
         plain = self._doors[0].server.waiting if self._plain else None
         index, arrival_ps, prompt, output = self._next_row
         while arrival_ps <= until_ps:
@@ -166,6 +170,8 @@ class Arrivals(Promise):
                 request.arrival_ps = arrival_ps
                 if contents is not None and contents[index]:
                     request.write(contents[index])
+                if facts is not None:
+                    request.facts = facts[index]
                 plain.append(request)
             else:
                 self._accept(index, prompt, output)
@@ -227,6 +233,8 @@ class Arrivals(Promise):
             request.write(workload.content[index])
         if workload.priority is not None:
             request.priority = int(workload.priority[index])
+        if self._facts is not None:
+            request.facts = self._facts[index]
         lengths = [request.output_tokens]
         if workload.samples is not None:
             first, end = workload.samples.offsets[index : index + 2].tolist()

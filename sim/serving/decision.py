@@ -23,6 +23,7 @@ NAMES = (
         "paused",
         "spent",
         "repeats",
+        "until_ps",
     ),
     *("preemptions", "departures", "preempted_finished", "rejected"),
     *(
@@ -78,6 +79,8 @@ class Decision:
         By which it begins later: it waits for transfers to or from a tier below.
     no_room : bool
         Whether the head of the queue was refused memory.
+    until_ps : int
+        The decision holds for steps that begin before this; 0: however late.
     asks_by_cached : bool
         Whether how much it asks for depends on how much of it is cached: spans must leave that alone.
     refusal : Refusal or None
@@ -109,6 +112,7 @@ class Decision:
     delay_ps: int = 0
     no_room: bool = False
     asks_by_cached: bool = False
+    until_ps: int = 0
     refusal: Refusal | None = None
 
     def __repr__(self) -> str:
@@ -161,5 +165,5 @@ def undecided() -> Decision:
     step = Decision()
     step.chunks = []
     step.changed = step.paused = step.copies = step.asks_by_cached = False  # read of every step: quicker so
-    step.repeats = 0
+    step.repeats = step.until_ps = 0
     return step

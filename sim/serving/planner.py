@@ -5,8 +5,8 @@
 
 A span ends at the next finish, before the first step whose memory is not guaranteed, where a row of the
 timeline is due, where an observer wants to look, and at the first boundary at or after the next time of which
-it is known that somebody comes. What it says of its beginning (who waits, what is external) is noted now, as
-others may come before it is carried out.
+it is known that somebody comes, or that a policy changes its order. What it says of its beginning (who waits,
+what is external) is noted now, as others may come before it is carried out.
 """
 
 from kvsim.sim.record.limits import limit
@@ -125,6 +125,8 @@ class Planner:
             limit_ps = self.coming.next_ps
         if server.wakes_ps < limit_ps:
             limit_ps = server.wakes_ps
+        if step.until_ps and step.until_ps < limit_ps:
+            limit_ps = step.until_ps
         foreseen = at_most if not step.repeats else min(at_most, step.repeats)
         anybody = anybody or server.swapped > 0
         steps = server.batch.guaranteed_steps(foreseen, step.asks_by_cached, anybody)

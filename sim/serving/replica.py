@@ -92,6 +92,8 @@ class Replica:
         self.decide: Callable[[Server], Decision] = scheduler.decide
         self.decision = server.step
         self.pricing = Pricing(server, cost)
+        if scheduler.policy is not None:
+            scheduler.policy.cost = cost
         self.recorder = Recorder(log, step_log, timeline_rows, server.allocator.slots_per_token)
         self.events, self.memory_map = events, memory_map
         server.watch(events, 0 if server.allocator.reads_holes else cost.context_tile)

@@ -8,6 +8,7 @@ as a Group.
 from typing import Final
 
 from kvsim.allocators.base import Content, InvariantError
+from kvsim.sim.serving.facts import UNTOLD, Facts
 
 
 class State:
@@ -47,6 +48,7 @@ class Request:
         "base",
         "computed",
         "content",
+        "facts",
         "final_tokens",
         "finish_clock",
         "first_scheduled_ps",
@@ -97,6 +99,7 @@ class Request:
         self.sample = 0  # which answer to the prompt
         self.priority = self.arrival_ps = 0
         self.group: Group | None = None
+        self.facts: Facts = UNTOLD  # what the trace tells of it, where a policy reads it
         self.first_scheduled_ps: int | None = None
         self.first_token_ps: int | None = None
 
@@ -128,6 +131,7 @@ class Request:
         other = Request(self.index, self.prompt_tokens, output_tokens)
         other.sample, other.own = sample, self.own + sample
         other.priority, other.arrival_ps, other.group = self.priority, self.arrival_ps, self.group
+        other.facts = self.facts
         other.content = prefix_of(self.content, self.prompt_tokens)
         return other
 

@@ -50,12 +50,15 @@ class Rules:
         Whether a prefix can be found by others only after the step that computes it.
     known_late : bool
         Whether a step is decided before it is known what the one before generated (asynchronous scheduling).
+    victim : callable or None
+        Who is preempted where memory is short; None: as `policy` says (sim/serving/batch.py).
     """
 
     bound: Callable[[Request], int]
     policy: str = "fcfs"
     publishes_late: bool = False
     known_late: bool = False
+    victim: Callable[[], Request] | None = None
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -144,6 +147,10 @@ class Server:
     def hold_for(self, steps: int) -> None:
         """Let the scheduler decide again after so many steps at the latest, even if nothing happens."""
         self.step.repeats = steps
+
+    def hold_until(self, until_ps: int) -> None:
+        """Let the scheduler decide again at the first boundary from then on, even if nothing happens."""
+        self.step.until_ps = until_ps
 
     def ask_again(self) -> None:
         """The next step may find what this one did not: let the scheduler decide again before it."""
@@ -476,7 +483,7 @@ class Server:
         while not (
             allocator.grow(seq, tokens) if computed is None else allocator.grow_chunk(seq, computed, tokens)
         ):
-            victim = self.batch.victim(self.rules.policy)
+            victim = self.rules.victim() if self.rules.victim else self.batch.victim(self.rules.policy)
             if allocator.reserves:  # what the others hold would not help
                 victim = request
                 request.outgrown += 1

@@ -69,7 +69,10 @@ ROOMS = (
     ("checks", "files", "measured", "option", "profiles"),
     ("models", "workload", "complaints"),
     ("kv",),
-    ("routers", "serving", "schedulers", "record", "cost", "deployment", "plugins", "classes"),
+    (
+        *("routers", "serving", "schedulers", "policies", "predictors", "record", "cost", "deployment"),
+        *("plugins", "classes"),
+    ),
     ("build", "content", "eviction", "parts"),
     ("contract", "options", "run"),
     ("fit", "bench", "validate"),

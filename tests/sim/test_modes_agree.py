@@ -12,12 +12,13 @@ from collections.abc import Mapping
 from random import Random
 
 import pytest
-from support.cases import COSTS, HAPPENS, Case, draw_case, events_of, told
+from support.cases import COSTS, HAPPENS, Case, draw_case, draw_keyed, events_of, told
 
 from kvsim.allocators.paged import Paged
 from kvsim.sim.build import build_engine
 from kvsim.sim.cost.step_cost import CostModel, StepShape
 from kvsim.sim.errors import NoProgress
+from kvsim.sim.policies import POLICIES
 from kvsim.sim.record.metrics import kinds
 from kvsim.sim.schedulers.static import Static
 from kvsim.sim.schedulers.vllm_v0 import VllmV0
@@ -197,7 +198,7 @@ def check_case(case: Case):
     try:
         slow, slow_events, books = run(case, 1, books=True)
     except NoProgress as error:  # with equal priorities, as in vLLM
-        assert case.engine.policy == "priority"
+        assert case.engine.policy == "priority" or case.engine.policy in POLICIES
         with pytest.raises(NoProgress) as other:
             run(case, 1 << 20)
         assert str(other.value) == str(error)
@@ -251,6 +252,27 @@ def test_fast_forward_equals_step_mode_and_the_memory_counted_anew(scheduler, bl
     assert happened["rejected"] > 5  # SGLang cuts an answer that only just fits where others refuse it
     assert happened["finished"] > cases // 2
     assert [name for name in HAPPENS[scheduler] if happened[name] < 2] == []
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_first_cases_of_each_policy_agree(policy):
+    """Those that reorder or displace by time among them; the slow test below goes on."""
+    for seed in range(FIRST):
+        check_case(draw_keyed(Random(seed), policy))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", POLICIES)
+def test_spans_equal_step_mode_under_each_policy(policy):
+    preempted = 0
+    for seed in range(FIRST, 100):
+        try:
+            result = check_case(draw_keyed(Random(seed), policy))
+        except Exception as error:
+            error.add_note(f"draw_keyed(Random({seed}), {policy!r})")
+            raise
+        preempted += result is not None and result.preemptions > 0
+    assert preempted > 2
 
 
 def test_a_request_with_several_answers_is_rejected_once():

@@ -148,7 +148,7 @@ class Batch:
 def running_of(round_, sign):
     """Who runs in a round and is not finished, and when each came."""
     found, entries = {}, {}
-    for number, priority, entry, most, generated, _fixed, finished in round_["running"]:
+    for number, priority, entry, most, generated, _, finished in round_["running"]:
         if finished:
             continue
         request = found[number] = Request(number, 1, most)

@@ -1,11 +1,12 @@
 """Random work on tiny memories, for every scheduler: tests of modes, map and lives draw from it."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import mul
 from random import Random
 
 import numpy as np
 
+from kvsim.allocators.option import declared_by
 from kvsim.allocators.sglang.eviction import STRATEGIES
 from kvsim.sim.content import TextBuilder, shared_content
 from kvsim.sim.cost.constant import Constant
@@ -13,6 +14,7 @@ from kvsim.sim.cost.step_cost import CostModel, StepShape
 from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.models.catalog import gpu_named, model_named
+from kvsim.sim.policies.named import policy_class
 from kvsim.sim.workload import Beam, Samples, Workload
 from support.serving import everything
 from support.settings import engine_config, with_settings
@@ -111,6 +113,7 @@ class Case:
     rows: list[Row]
     beam: Beam | None
     samples: bool
+    labels: dict[str, np.ndarray] = field(default_factory=dict)
 
     @property
     def scenario(self) -> Deployment:
@@ -121,7 +124,7 @@ class Case:
     @property
     def work(self) -> Workload:
         gap_ps, tick_ps = (TICK_PS // 7, 1) if self.cost == "uneven" else (TICK_PS, TICK_PS)
-        return workload(self.rows, self.beam, self.samples, gap_ps, tick_ps)
+        return replace(workload(self.rows, self.beam, self.samples, gap_ps, tick_ps), labels=self.labels)
 
 
 def own_settings(rng: Random, base: str, allocator: str, caches: bool) -> dict[str, object]:
@@ -147,6 +150,17 @@ def own_settings(rng: Random, base: str, allocator: str, caches: bool) -> dict[s
             "capacity_policy": rng.choice([None, "max-utilization", "max-utilization", "static-batch"]),
             "reserve": rng.choice(["oracle", "oracle", "pow2", "max"]),
         }
+    elif base in ("sarathi", "vtc-artifact"):
+        settings = {"enable_prefix_caching": False, "policy": "fcfs"}
+        settings["enable_chunked_prefill"] = True
+        if base == "sarathi":
+            settings["chunk_sizes"] = rng.choice([None, "30,9", "64,40,12"])
+            settings["tokens_per_stage"] = rng.choice([None, 10])
+        else:
+            settings["max_num_batched_tokens"] = rng.choice([128, 200])
+            settings["vtc_wait"] = rng.choice([1, 3, 10])
+            settings["vtc_lengths"] = rng.choice(["none", "oracle", "predict"])
+            settings["vtc_cost"] = rng.choice(["linear", "profile"])
     elif base == "s3":
         allocator = rng.choice(["paged", "dynamic", "buddy", "contiguous"])
         reserve = rng.choice(["predicted:noise-0.3", "oracle", "pow2"])
@@ -269,6 +283,38 @@ def sglang_settings(rng: Random, size: int, budget: int) -> dict[str, object]:
     return {**settings, "ignore_eos": settings["max_tokens"] is None and rng.random() < 0.5}
 
 
+POLICY_SETTINGS = {
+    "predictor": ("oracle", "none", "lognormal:0.5", "buckets:8:0.8", "ranks:0.4", "histogram", "constant:9"),
+    "srpt_limit": (1.0, 0.5),
+    "starvation": (0.1, 0.5, 30.0),
+    "starvation_quantum": (1, 5),
+    "mlfq_quantum": (0.02, 0.05, 0.3),
+    "mlfq_promotion": (0.2, 1.0, 30.0),
+    "client_weights": ("", "b=2"),
+    "output_price": (1.0, 2.5),
+    "deficit_quantum": (5, 40, 400),
+    "usual_slo": (0.2, 2.0),
+    "age_doubling": (0.05, 1.0),
+    "aging": (0.0, 0.3, 30.0),
+}
+"""Options of policies -> what random cases choose from; times as long as a few steps are."""
+
+
+def draw_keyed(rng: Random, policy: str) -> Case:
+    """A case under a policy with keys: its clients, goals and the policy's options at random."""
+    case = draw_case(Random(rng.random()), rng.choice(["vllm-v1@0.33.0", "vllm-v1@0.11.0"]))
+    rows = len(case.rows)
+    case.labels = {
+        "client": np.array([rng.choice("abc") for _ in range(rows)], dtype=object),
+        "slo_ttft_s": np.array([rng.choice([0.04, 0.3, 2.0, np.nan]) for _ in range(rows)]),
+        "deadline_s": np.array([rng.choice([1.0, np.nan]) for _ in range(rows)]),
+    }
+    own = declared_by(policy_class(policy).declares)
+    options = {name: rng.choice(values) for name, values in POLICY_SETTINGS.items() if name in own}
+    case.engine = with_settings(case.engine, policy=policy, **options)
+    return case
+
+
 def events_of(engine) -> dict[str, list]:
     """What happened to each request: columns of numbers, and of texts with the order they stand in."""
     numbers, texts = engine.replica.events.table()
@@ -301,6 +347,9 @@ HAPPENS = {
     "vllm-v1@0.33.0+tensorrt-llm": ("preemptions", "hit_tokens", "cached"),
     "orca": ("preemptions",),
     "s3": ("preemptions",),
+    "sarathi@96f99117": ("preemptions",),
+    "sarathi@osdi24": ("preemptions",),
+    "vtc-artifact": ("preemptions",),
     "static": (),
 }
 """What the random work of each engine must be full of, or the test below says nothing."""

@@ -1,0 +1,46 @@
+"""The policies as a tree of families, and one of them as a card."""
+
+from rich.tree import Tree
+
+from kvsim.reports.listing import own_options
+from kvsim.sim.classes import class_named
+from kvsim.sim.deployment.engine import POLICIES as ENGINES
+from kvsim.sim.errors import unknown
+from kvsim.sim.policies import POLICIES
+from kvsim.sim.policies.named import policy_class
+from kvsim.sim.predictors import PREDICTORS
+from kvsim.sim.predictors.base import Predictor
+from kvsim.sim.sources import module_doc
+
+
+def policies_tree() -> Tree:
+    """Each family with its policies, and what engines have of their own."""
+    tree = Tree("who is served next")
+    branches: dict[str, Tree] = {}
+    engines = tree.add("engines' own (sim schedulers)")
+    engines.add(", ".join(ENGINES))
+    for name in POLICIES:
+        found = policy_class(name)
+        if found.family not in branches:
+            branches[found.family] = tree.add(found.family)
+        branches[found.family].add(f"{name}: {found.idea}")
+    return tree
+
+
+def card(name: str) -> str:
+    """One policy: what it needs, where it is from, its options, and what its file says of it."""
+    if name in ENGINES:
+        raise unknown("policy", name, list(POLICIES))
+    found = policy_class(name)
+    facts = {"family": found.family, "needs": found.needs, "source": found.source}
+    lines = [f"{label:9}{text}" for label, text in facts.items() if text]
+    if found.preempts:
+        lines.append(f"{'preempts':9}who waits displaces who runs; they are computed anew")
+    return "\n".join([name, *lines, *own_options(found.declares), "", module_doc(found.__module__)])
+
+
+def predictor_card(name: str) -> str:
+    """One predictor: its form, and what its file says of it."""
+    found = class_named("predictor", name, PREDICTORS, Predictor)  # type: ignore[type-abstract]
+    lines = [f"{'form':9}{found.form or name}"]
+    return "\n".join([name, *lines, "", module_doc(found.__module__)])

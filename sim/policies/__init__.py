@@ -1,0 +1,16 @@
+"""Policies: who is served next, as keys over continuous batching. One file each, one line in `POLICIES`."""
+
+POLICIES: dict[str, str] = {
+    "ssjf": "kvsim.sim.policies.ssjf:Ssjf",
+    "srpt": "kvsim.sim.policies.srpt:Srpt",
+    "pars": "kvsim.sim.policies.pars:Pars",
+    "ltr": "kvsim.sim.policies.ltr:Ltr",
+    "mlfq": "kvsim.sim.policies.mlfq:Mlfq",
+    "vtc": "kvsim.sim.policies.vtc:Vtc",
+    "dlpm": "kvsim.sim.policies.dlpm:Dlpm",
+    "edf": "kvsim.sim.policies.edf:Edf",
+    "least-slack": "kvsim.sim.policies.least_slack:LeastSlack",
+    "preflow": "kvsim.sim.policies.preflow:Preflow",
+    "residual-sjf": "kvsim.sim.policies.residual_sjf:ResidualSjf",
+}
+"""Name on the command line -> where the class is; engines' own orders are in sim/deployment/engine.py."""

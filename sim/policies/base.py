@@ -1,0 +1,221 @@
+"""What a policy must do: give each request that waits a key. The smallest is served next.
+
+class Mine(Policy):
+    def key(self, request, now_ps):
+        return request.prompt_tokens
+
+Of equal keys the request that came first goes first. Keys are asked for once, when a request comes or comes
+back, and stay, unless the class says when they change: at instants (`turns_ps`), or always (`moves`). With
+`preempts` a request that waits displaces running ones with larger keys. `--policy NAME`, or
+`package.module:Class`; `sim check-scheduler vllm-v1 --policy NAME` tries it.
+"""
+
+from abc import abstractmethod
+from typing import Any, ClassVar, TypeVar
+
+from kvsim.allocators.option import NoOptions
+from kvsim.sim.cost.step_cost import CostModel, StepShape
+from kvsim.sim.deployment.engine import EngineConfig
+from kvsim.sim.option import taken
+from kvsim.sim.policies.queue import Moving, Sorted, Turning
+from kvsim.sim.serving.queues import Queue
+from kvsim.sim.serving.request import Request, State
+from kvsim.sim.serving.server import Server
+
+T = TypeVar("T")
+NEVER_PS = 1 << 62
+"""Later than any clock goes."""
+
+
+class Policy:
+    """An order of those who wait, and perhaps of those who run.
+
+    Parameters
+    ----------
+    config : EngineConfig
+        The engine's settings; its `options` are those of all parts.
+    max_model_len : int
+        Tokens of the longest sequence.
+
+    Attributes
+    ----------
+    server : Server
+        Whose queue it orders.
+    cost : CostModel
+        What its steps take.
+    """
+
+    family: ClassVar[str] = "yours"
+    idea: ClassVar[str] = ""
+    needs: ClassVar[str] = ""
+    """What of a request it reads beside its lengths."""
+    source: ClassVar[str] = ""
+    declares: ClassVar[type] = NoOptions
+    """Its own options: a frozen dataclass of `option` fields (allocators/option.py)."""
+    preempts: ClassVar[bool] = False
+    """Whether who waits displaces those who run with larger keys; they are computed anew."""
+    moves: ClassVar[bool] = False
+    """Whether keys may change from step to step."""
+
+    server: Server
+    cost: CostModel
+
+    def __init__(self, config: EngineConfig, max_model_len: int) -> None:
+        self.config, self.max_model_len = config, max_model_len
+        self._prefills: dict[int, int] = {}
+        self._fitted: Request | None = None  # the head, if it needed nobody's memory in this step
+
+    def own(self, kind: type[T]) -> T:
+        """Its own options, as `declares` has them, with what the user set of them."""
+        return taken(kind, self.config.options)
+
+    # -- what a policy says -------------------------------------------------------------------
+
+    @abstractmethod
+    def key(self, request: Request, now_ps: int) -> Any:  # noqa: ANN401 - anything that compares
+        """What orders a request; the smallest is next."""
+
+    def turns_ps(self, request: Request) -> int | None:
+        """The instant at which the key of a request that waits changes next; None: it does not."""
+        return None
+
+    def displaceable(self, request: Request) -> bool:
+        """Whether a running request may be displaced."""
+        return True
+
+    def queue(self) -> Queue:
+        """Where requests wait."""
+        if self.moves:
+            return Moving(self)
+        return Sorted(self) if type(self).turns_ps is Policy.turns_ps else Turning(self)
+
+    # -- what it hears ------------------------------------------------------------------------
+
+    def begin(self, server: Server) -> None:
+        """It orders this server's queue from now on."""
+        self.server = server
+
+    def look(self) -> None:
+        """A step is being decided."""
+
+    def waits(self, request: Request) -> None:
+        """It waits from now on: it came, or was preempted."""
+
+    def entered(self, request: Request) -> None:
+        """It was admitted: from now on it runs."""
+
+    def finished(self, request: Request) -> None:
+        """It has its last token."""
+
+    # -- how long an order holds --------------------------------------------------------------
+
+    def alike_steps(self) -> int:
+        """Steps for which the order stays as it is, if nothing happens; 0: any number."""
+        return 1 if self.moves else 0
+
+    def alike_until_ps(self) -> int:
+        """The next instant at which it may change by itself."""
+        waiting = self.server.waiting
+        return waiting.next_turn_ps() if isinstance(waiting, Turning) else NEVER_PS
+
+    # -- a step -------------------------------------------------------------------------------
+
+    def decide(self, seats: int, budget: int) -> int:
+        """A step begins: displace who must give way; returns how many."""
+        self.look()
+        self._fitted = None
+        if not self.preempts or not self.server.waiting:
+            return 0
+        return self._displace(seats, budget)
+
+    def decided(self) -> None:
+        """A step is decided: say how long that holds."""
+        server = self.server
+        if isinstance(server.waiting, Sorted):
+            server.waiting.place()
+        if self.moves and server.waiting and (server.memory.abilities.external_slots or server.events):
+            server.waiting[0]  # who will be asked for when the step is planned: nothing may change then
+        if not server.waiting or (len(server.waiting) < 2 and not self.preempts):
+            return
+        steps, until_ps = self.alike_steps(), self.alike_until_ps()
+        if self._fitted is server.waiting[0]:  # and was kept out: it may displace somebody yet
+            steps = 1
+        if steps:
+            server.hold_for(steps)
+        if until_ps < NEVER_PS:
+            server.hold_until(max(until_ps, server.now_ps + 1))
+
+    def _displace(self, seats: int, budget: int) -> int:
+        """Preempt those with the largest keys until the head of the queue fits; nobody, if it never would."""
+        server = self.server
+        head, now_ps = server.waiting[0], server.now_ps
+        least = self.key(head, now_ps)
+        allocator, running = server.allocator, server.running
+        others = sorted(
+            ((self.key(r, now_ps), r.seq, r) for r in running.values() if self._may_give_way(r)),
+            key=lambda entry: entry[:2],
+            reverse=True,
+        )
+        prefilling = sum([r.known_tokens - r.computed for r in running.values() if r.state is State.PREFILL])
+        if prefilling >= budget - server.decoding:
+            return 0
+        known = head.known_tokens
+        needed = allocator.slots_needed(known, server.rules.bound(head)) + self._watermark()
+        free, taken_seats, victims = allocator.free_slots, len(running), 0
+        while free < needed or taken_seats >= seats:
+            if victims == len(others) or not least < others[victims][0]:
+                return 0
+            free += self._slots(others[victims][-1])
+            taken_seats -= 1
+            victims += 1
+        if not victims and others and least < others[0][0]:
+            self._fitted = head
+        for _, _, request in others[:victims]:
+            server.preempt(request)
+        return victims
+
+    def _watermark(self) -> int:
+        """Slots that an admission must leave free."""
+        share, allocator = self.config.options.get("watermark"), self.server.allocator
+        unit = allocator.block_slots
+        return int(share * (allocator.capacity_slots // unit + 1)) * unit if isinstance(share, float) else 0
+
+    def _slots(self, request: Request) -> int:
+        """What a running request holds."""
+        server = self.server
+        tokens = server.progress.stored(request) if request.is_decoding else request.computed
+        return server.allocator.slots_needed(max(tokens, 1), server.rules.bound(request))
+
+    def _may_give_way(self, request: Request) -> bool:
+        return request.state is not State.FINISHED and self.displaceable(request)
+
+    def victim(self) -> Request:
+        """Who is preempted where memory is short: the largest key, the last admitted of equals."""
+        batch, now_ps = self.server.batch, self.server.now_ps
+        living = [
+            r for r in batch.running.values() if r.state is not State.FINISHED or r.seq in batch.departed
+        ]
+        return max(living, key=lambda r: (self.key(r, now_ps), r.seq))
+
+    # -- what it may ask ----------------------------------------------------------------------
+
+    def generated(self, request: Request) -> int:
+        """Tokens of its answer that a request has."""
+        return self.server.progress.generated(request) if request.is_decoding else request.generated
+
+    def prefill_ps(self, tokens: int) -> int:
+        """What the prefill of so many tokens takes by itself, as the cost model says."""
+        found = self._prefills.get(tokens)
+        if found is None:
+            found, start, chunk = 0, 0, self.config.max_num_batched_tokens
+            while start < tokens:
+                size = min(chunk, tokens - start)
+                pairs = size * start + size * (size + 1) // 2
+                found += self.cost.step_ps(StepShape(size, pairs, prefill_seqs=1))
+                start += size
+            self._prefills[tokens] = found
+        return found
+
+    def decode_ps(self, tokens: int) -> int:
+        """What a step takes that decodes one sequence of so many tokens."""
+        return self.cost.step_ps(StepShape(decode_seqs=1, context_tokens=tokens))

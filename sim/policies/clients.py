@@ -1,0 +1,80 @@
+"""A queue of queues: each client's requests in order of arrival; a policy says whose turn it is."""
+
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
+from typing import Protocol
+
+from kvsim.sim.serving.request import Request
+
+Entry = tuple[int, int, Request]
+
+
+class Turns(Protocol):
+    """A policy that chooses among clients."""
+
+    def next_client(self) -> str:
+        """Whose turn it is, of those who have requests that wait."""
+
+    def waits(self, request: Request) -> None:
+        """It waits from now on."""
+
+    def entered(self, request: Request) -> None:
+        """It was admitted."""
+
+    def emptied(self, client: str) -> None:
+        """None of its requests waits any more."""
+
+
+class ByClient:
+    """Requests that wait, by client.
+
+    Attributes
+    ----------
+    waiting : dict
+        Client -> its requests, the first to have come first; clients without any are left out.
+    """
+
+    def __init__(self, turns: Turns) -> None:
+        self.waiting: dict[str, list[Entry]] = {}
+        self._turns, self._count = turns, 0
+
+    def append(self, request: Request) -> None:
+        """Put a request where it belongs among its client's."""
+        self._turns.waits(request)
+        entry = (request.index, request.sample, request)
+        heappush(self.waiting.setdefault(request.facts.client, []), entry)
+        self._count += 1
+
+    appendleft = append
+
+    def popleft(self) -> Request:
+        """Take the head: it was admitted."""
+        client = self._turns.next_client()
+        request = heappop(self.waiting[client])[-1]
+        self._took(client)
+        self._turns.entered(request)
+        return request
+
+    def remove(self, request: Request) -> None:
+        """Take a request out, wherever it stands."""
+        client = request.facts.client
+        self.waiting[client] = [entry for entry in self.waiting[client] if entry[-1] is not request]
+        heapify(self.waiting[client])
+        self._took(client)
+
+    def _took(self, client: str) -> None:
+        self._count -= 1
+        if not self.waiting[client]:
+            del self.waiting[client]
+            self._turns.emptied(client)
+
+    def __getitem__(self, index: int) -> Request:
+        if index:
+            raise IndexError(f"only the head can be seen, got {index}")
+        return self.waiting[self._turns.next_client()][0][-1]
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Request]:
+        return (entry[-1] for entry in sorted(entry for queue in self.waiting.values() for entry in queue))

@@ -1,0 +1,52 @@
+"""What policies by deadline have in common: when the first token of a request, or its last, is due."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from kvsim.allocators.option import option
+from kvsim.sim.deployment.engine import EngineConfig
+from kvsim.sim.policies.base import Policy
+from kvsim.sim.serving.facts import PS_PER_S
+from kvsim.sim.serving.request import Request
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeadlineOptions:
+    """The goal of requests of which the trace says nothing."""
+
+    usual_slo: float = option(
+        "Seconds to the first token of requests whose trace names no goal.",
+        default=10.0,
+        value="S",
+        above=0,
+        doc="when the first token of a request is due whose trace has no `slo_ttft_s` and no `deadline_s`",
+    )
+
+
+class ByDeadline(Policy):
+    """Knows what is due when: `slo_ttft_s` to the first token, else `deadline_s` to the last."""
+
+    family = "deadlines"
+    declares: ClassVar[type] = DeadlineOptions
+
+    def __init__(self, config: EngineConfig, max_model_len: int) -> None:
+        super().__init__(config, max_model_len)
+        self._usual_ps = round(self.own(DeadlineOptions).usual_slo * PS_PER_S)
+
+    def due_ps(self, request: Request) -> int:
+        """When it is due."""
+        facts = request.facts
+        told = (goal for goal in (facts.slo_ttft_ps, facts.deadline_ps) if goal is not None)
+        return request.arrival_ps + next(told, self._usual_ps)
+
+    def work_ps(self, request: Request) -> int:
+        """What is to be done until then, by itself: the prefill; up to the last token if that is due."""
+        found = self.prefill_ps(request.known_tokens)
+        if request.facts.slo_ttft_ps is None and request.facts.deadline_ps is not None:
+            steps = request.output_tokens - self.generated(request)
+            found += steps * self.decode_ps(request.known_tokens)
+        return found
+
+    def late_ps(self, request: Request) -> int:
+        """From when on it cannot be met any more."""
+        return max(self.due_ps(request) - self.work_ps(request) + 1, 0)

@@ -1,0 +1,27 @@
+"""EDF: the earliest deadline first; who can no longer meet it goes behind all others.
+
+    due in   3 s   8 s   5 s (prefill takes 6 s: too late)     served   3 s, 8 s, then 5 s
+
+The deadline is the trace's `slo_ttft_s`, else `deadline_s`, else `--usual-slo`. The cost model says what a
+prefill takes by itself.
+
+Source: Liu and Layland, Scheduling algorithms for multiprogramming in a hard-real-time environment (1973),
+deadline-driven scheduling. That late ones go last is kvsim's: under overload EDF else serves only late ones.
+"""
+
+from kvsim.sim.policies.deadlines import ByDeadline
+from kvsim.sim.serving.request import Request
+
+
+class Edf(ByDeadline):
+    """By deadline."""
+
+    idea = "the earliest deadline first; what cannot be met goes last"
+    needs = "slo_ttft_s or deadline_s; the cost of a prefill"
+    source = "Liu and Layland 1973"
+
+    def key(self, request: Request, now_ps: int) -> tuple[bool, int]:
+        return now_ps >= self.late_ps(request), self.due_ps(request)
+
+    def turns_ps(self, request: Request) -> int:
+        return self.late_ps(request)

@@ -1,0 +1,28 @@
+"""Least slack: who can wait least goes first: time to its deadline less what is to be done until then.
+
+    due in   9 s   5 s        EDF: the second
+    prefill  8 s   1 s        slack 1 s and 4 s: the first
+
+Who has no slack left goes behind all others. All slacks shrink alike, so the order of the others stays.
+
+Source: Mok, Fundamental design problems of distributed systems for the hard-real-time environment (1983);
+vllm-project/vllm, pull 53571.
+"""
+
+from kvsim.sim.policies.deadlines import ByDeadline
+from kvsim.sim.serving.request import Request
+
+
+class LeastSlack(ByDeadline):
+    """By slack."""
+
+    idea = "the least slack first; what cannot be met goes last"
+    needs = "slo_ttft_s or deadline_s; the cost of a prefill"
+    source = "Mok 1983; vllm pull 53571"
+
+    def key(self, request: Request, now_ps: int) -> tuple[bool, int]:
+        late_ps = self.late_ps(request)
+        return now_ps >= late_ps, late_ps
+
+    def turns_ps(self, request: Request) -> int:
+        return self.late_ps(request)

@@ -1,0 +1,82 @@
+"""LTR: by a learned rank, running or not; who starves is promoted for a quantum.
+
+Waiting or running, all stand in one order: a better one that waits displaces a worse one that runs. Who has
+waited for `--starvation` seconds goes before all others, and once admitted is not displaced until it has
+`--starvation-quantum` tokens more.
+
+Source: Fu et al., Efficient LLM scheduling by learning to rank (NeurIPS '24); hao-ai-lab/vllm-ltr,
+vllm/core/scheduler.py (`_general_schedule` sorts waiting, running and swapped requests together by score).
+There preempted requests are swapped, here they are computed anew; starvation is counted in seconds.
+"""
+
+from dataclasses import dataclass
+
+from kvsim.allocators.option import option
+from kvsim.sim.deployment.engine import EngineConfig
+from kvsim.sim.policies.pars import StarvationOptions
+from kvsim.sim.policies.predicted import Predicting
+from kvsim.sim.serving.facts import PS_PER_S
+from kvsim.sim.serving.request import Request
+
+
+@dataclass(frozen=True, kw_only=True)
+class LtrOptions(StarvationOptions):
+    """For how long a request is promoted."""
+
+    starvation_quantum: int = option(
+        "Tokens that a promoted request gets before it may be displaced.",
+        default=32,
+        value="N",
+        least=1,
+        doc="who went first as it had waited too long is not displaced before it has so many tokens more",
+    )
+
+
+class Ltr(Predicting):
+    """By rank, with preemption and promotion."""
+
+    family = "predicted length"
+    idea = "the lowest rank first, displacing worse ones; who starves is promoted for a quantum"
+    needs = "a predictor"
+    source = "NeurIPS '24; hao-ai-lab/vllm-ltr, vllm/core/scheduler.py"
+    declares = LtrOptions
+    preempts = True
+
+    def __init__(self, config: EngineConfig, max_model_len: int) -> None:
+        super().__init__(config, max_model_len)
+        own = self.own(LtrOptions)
+        self._patience_ps, self._quantum = round(own.starvation * PS_PER_S), own.starvation_quantum
+        self._since: dict[Request, int] = {}  # when it came, or was preempted last
+        self._until: dict[Request, int] = {}  # promoted until it has so many tokens
+
+    def key(self, request: Request, now_ps: int) -> tuple[int, int]:
+        if request in self._since:
+            starves = now_ps >= self._since[request] + self._patience_ps
+            return (0, 0) if starves else (1, self.said(request))
+        return (1, self.said(request)) if self.displaceable(request) else (0, 0)
+
+    def turns_ps(self, request: Request) -> int:
+        return self._since[request] + self._patience_ps
+
+    def displaceable(self, request: Request) -> bool:
+        return self.generated(request) >= self._until.get(request, 0)
+
+    def alike_steps(self) -> int:
+        """A promotion ends when the quantum is used up."""
+        left = [
+            self._until[r] - self.generated(r)
+            for r in self.server.running.values()
+            if not self.displaceable(r)
+        ]
+        return min(filter(None, (super().alike_steps(), *left)), default=0)
+
+    def waits(self, request: Request) -> None:
+        self._since[request] = self.server.now_ps if request.preemptions else request.arrival_ps
+
+    def entered(self, request: Request) -> None:
+        if self.server.now_ps >= self._since.pop(request) + self._patience_ps:
+            self._until[request] = request.generated + self._quantum
+
+    def finished(self, request: Request) -> None:
+        super().finished(request)
+        self._until.pop(request, None)

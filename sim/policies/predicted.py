@@ -1,0 +1,33 @@
+"""What policies by predicted length have in common: a predictor, and what is left of an answer by it."""
+
+from typing import ClassVar
+
+from kvsim.sim.deployment.engine import EngineConfig
+from kvsim.sim.policies.base import Policy
+from kvsim.sim.predictors.base import PredictorOptions, predictor_of
+from kvsim.sim.serving.request import Request
+
+
+class Predicting(Policy):
+    """Asks a predictor."""
+
+    declares: ClassVar[type] = PredictorOptions
+
+    def __init__(self, config: EngineConfig, max_model_len: int) -> None:
+        super().__init__(config, max_model_len)
+        self.predictor = predictor_of(self.own(PredictorOptions).predictor, max_model_len)
+
+    def said(self, request: Request) -> int:
+        """Tokens that its answer is said to have."""
+        return self.predictor.tokens(request, self.generated(request))
+
+    def left(self, request: Request) -> int:
+        """Those that are said to be still to come."""
+        generated = self.generated(request)
+        return max(self.predictor.tokens(request, generated) - generated, 0)
+
+    def alike_steps(self) -> int:
+        return 1 if self.preempts and self.predictor.moves else super().alike_steps()
+
+    def finished(self, request: Request) -> None:
+        self.predictor.finished(request)

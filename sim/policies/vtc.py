@@ -1,0 +1,187 @@
+"""VTC: the client with the least service goes first (Sheng et al., Fairness in serving LLMs, OSDI '24).
+
+    counter of a client   += prompt tokens when a request of it enters, += 2 for each token generated
+    next                  the oldest request of the client with the least counter
+    comes back            a client without waiting requests is lifted to the least of those who have some;
+                          if nobody waits, to the counter of the client that left the queue last
+
+Between two clients that wait all the time the service differs by at most 2 max(w_p L, w_q M): prompts of at
+most L tokens, batches of at most M (theorem 4.4). Algorithm 2 of the paper, over continuous batching that
+admits in every step; the artefact, which departs from it, is the scheduler `vtc-artifact`. A request that was
+preempted is not charged twice.
+"""
+
+from dataclasses import dataclass
+
+from kvsim.allocators.option import option
+from kvsim.sim.deployment.engine import EngineConfig
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.policies.base import Policy
+from kvsim.sim.policies.clients import ByClient
+from kvsim.sim.serving.queues import Queue
+from kvsim.sim.serving.request import Request, State
+from kvsim.sim.serving.server import Server
+
+UNIT = 1_000_000
+"""Service is counted in whole millionths, so that sums do not depend on their order."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceOptions:
+    """What a token costs a client."""
+
+    input_price: float = option(
+        "What a prompt token counts in a client's service.",
+        default=1.0,
+        value="X",
+        least=0,
+        most=1000,
+    )
+    output_price: float = option(
+        "What a generated token counts in a client's service.",
+        default=2.0,
+        value="X",
+        least=0,
+        most=1000,
+    )
+    client_weights: str = option(
+        "Shares of clients, as in A=2,B=1; others have 1.",
+        default="",
+        value="TEXT",
+        shown="1 each",
+        doc="shares of clients, as in `A=2,B=1`; who is not named has 1",
+    )
+
+
+def weights_of(text: str) -> dict[str, float]:
+    """Client -> share, of `A=2,B=1`."""
+    found = {}
+    for part in filter(None, text.split(",")):
+        name, _, share = part.rpartition("=")
+        try:
+            found[name.strip()] = float(share)
+        except ValueError:
+            found[name.strip()] = 0.0
+        if not (name.strip() and 0 < found[name.strip()] <= 1e6):
+            raise KvsimError(f"client_weights must be as in A=2,B=1 with shares above 0, got {part!r}")
+    return found
+
+
+class Vtc(Policy):
+    """Virtual token counters."""
+
+    family = "fair to clients"
+    idea = "the client with the least weighted service so far goes first"
+    needs = "client"
+    source = "OSDI '24, algorithm 2; Ying1123/VTC-artifact"
+    declares = ServiceOptions
+
+    def __init__(self, config: EngineConfig, max_model_len: int) -> None:
+        super().__init__(config, max_model_len)
+        own = self.own(ServiceOptions)
+        self._prices, self._weights = (own.input_price, own.output_price), weights_of(own.client_weights)
+        self.counters: dict[str, int] = {}
+        self._last = ""  # the client whose last request left the queue last
+        self._charged: dict[Request, int] = {}  # tokens of its answer that were charged
+        self._fresh: list[Request] = []  # came since the last decision
+        self._active: set[str] = set()  # clients with waiting requests, but for those
+        self._chosen: str | None = None
+
+    def queue(self) -> Queue:
+        return ByClient(self)
+
+    def begin(self, server: Server) -> None:
+        super().begin(server)
+        assert isinstance(server.waiting, ByClient)
+        self._queue = server.waiting
+
+    def key(self, request: Request, now_ps: int) -> int:
+        """The counter of its client."""
+        return self.counters[request.facts.client]
+
+    # -- whose turn it is ---------------------------------------------------------------------
+
+    def next_client(self) -> str:
+        if self._chosen is None:
+            self._settle()
+            order = self.counters  # in order of first appearance, which breaks ties
+            self._chosen = min((c for c in order if c in self._queue.waiting), key=order.__getitem__)
+        return self._chosen
+
+    def look(self) -> None:
+        self._chosen = None
+        if self._fresh:
+            self._settle()
+
+    def waits(self, request: Request) -> None:
+        if request in self._charged:  # it was preempted: nobody counts its tokens before it runs again
+            self._charge_answer(request, request.generated)
+        self._fresh.append(request)
+        self._chosen = None
+
+    def entered(self, request: Request) -> None:
+        client = request.facts.client
+        if request not in self._charged:
+            self._charged[request] = 0
+            self._charge(client, 0, request.prompt_tokens)
+        self._chosen = None
+
+    def emptied(self, client: str) -> None:
+        self._active.discard(client)
+        self._last = client
+        self._chosen = None
+
+    def finished(self, request: Request) -> None:
+        self._charge(request.facts.client, 1, request.output_tokens - self._charged.pop(request))
+
+    # -- counting -----------------------------------------------------------------------------
+
+    def price(self, client: str, kind: int) -> int:
+        """What a token of a client counts: of a prompt (0), of an answer (1)."""
+        return round(self._prices[kind] * UNIT / self._weights.get(client, 1.0))
+
+    def _charge(self, client: str, kind: int, tokens: int) -> None:
+        self.counters[client] += tokens * self.price(client, kind)
+
+    def _charge_answer(self, request: Request, tokens: int) -> None:
+        self._charge(request.facts.client, 1, tokens - self._charged[request])
+        self._charged[request] = tokens
+
+    def _settle(self) -> None:
+        """Charge what was generated since the last time, then lift who came meanwhile."""
+        for request in self.server.running.values():
+            if request.state is not State.FINISHED:
+                self._charge_answer(request, self.generated(request))
+        for request in self._fresh:
+            self._arrive(request.facts.client, back=request.preemptions > 0)
+        self._fresh.clear()
+
+    def _arrive(self, client: str, back: bool) -> None:
+        counters = self.counters
+        if client not in counters:
+            counters[client] = 0
+        if client not in self._active and not back:
+            others = [counters[other] for other in self._active]
+            least = min(others) if others else counters.get(self._last, 0)
+            counters[client] = max(counters[client], least)
+        self._active.add(client)
+
+    # -- how long an order holds --------------------------------------------------------------
+
+    def alike_steps(self) -> int:
+        """Until the service of another client that waits is less than that of whose turn it is."""
+        waiting = self._queue.waiting
+        if len(waiting) < 2:
+            return 0
+        first = self.next_client()
+        rates = dict.fromkeys(waiting, 0)
+        for request in self.server.running.values():
+            if request.is_decoding and request.facts.client in rates:
+                rates[request.facts.client] += self.price(request.facts.client, 1)
+        counters, steps = self.counters, 0
+        for client in waiting:
+            closing = rates[first] - rates[client]
+            if client != first and closing > 0:
+                meets = max((counters[client] - counters[first]) // closing, 1)
+                steps = min(steps or meets, meets)
+        return steps

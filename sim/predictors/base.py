@@ -1,0 +1,91 @@
+"""What a predictor must do: say how many tokens an answer will have. Policies order by it.
+
+class Mine(Predictor):
+    def tokens(self, request, generated):
+        return 2 * request.prompt_tokens
+
+A predictor of kvsim's sees the true length and errs as its argument says: nothing is said of how a real one
+comes to know it. Errors depend on a request's number and sample alone, so that all policies are told the
+same. `--predictor NAME[:ARGUMENT]`, or `package.module:Class`.
+"""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from random import Random
+from typing import ClassVar
+
+from kvsim.allocators.option import option
+from kvsim.sim.classes import class_named
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.predictors import PREDICTORS
+from kvsim.sim.serving.request import Request
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictorOptions:
+    """Of policies that order by what is said of answers."""
+
+    predictor: str = option(
+        "What is said of answers beforehand: see sim predictors.",
+        default="oracle",
+        value="NAME",
+        doc="how long an answer is said to be: a [predictor](policies.md#predictors), or your own "
+        "`package.module:Class`",
+    )
+
+
+class Predictor:
+    """Says how long answers will be.
+
+    Parameters
+    ----------
+    argument : str
+        What follows the name and a colon, or "".
+    longest : int
+        Tokens of the longest sequence.
+    """
+
+    form: ClassVar[str] = ""
+    """How its argument looks; "": it takes none."""
+    moves: ClassVar[bool] = False
+    """Whether it says more of an answer as that grows."""
+
+    def __init__(self, argument: str, longest: int) -> None:
+        self.longest = longest
+        if argument and not self.form:
+            raise KvsimError(f"predictor takes no argument, got {argument!r}")
+
+    @abstractmethod
+    def tokens(self, request: Request, generated: int) -> int:
+        """What is said of the answer of a request of which so many tokens are there; at least 1."""
+
+    def finished(self, request: Request) -> None:
+        """An answer has ended: one may learn from it."""
+
+    def numbers(self, argument: str, *limits: tuple[float, float]) -> list[float]:
+        """The numbers of an argument, `0.5` or `10:0.9`, each within its limits."""
+        words = argument.split(":")
+        try:
+            found = [float(word) for word in words]
+            if len(found) == len(limits) and all(
+                low <= value <= high for value, (low, high) in zip(found, limits, strict=True)
+            ):
+                return found
+        except ValueError:
+            pass
+        allowed = ", ".join(f"{low:g} to {high:g}" for low, high in limits)
+        raise KvsimError(f"predictor must be {self.form} with numbers from {allowed}, got {argument!r}")
+
+
+def noise_of(request: Request) -> Random:
+    """The errors that are made about a request."""
+    return Random(request.index * 65_537 + request.sample)
+
+
+def predictor_of(text: str, longest: int) -> Predictor:
+    """The predictor of `name`, `name:argument` or `package.module:Class`."""
+    name, _, argument = text.partition(":")
+    if name not in PREDICTORS:
+        name, argument = text, ""
+    found = class_named("predictor", name, PREDICTORS, Predictor)  # type: ignore[type-abstract]
+    return found(argument, longest)

@@ -1,0 +1,45 @@
+"""Histogram: what the last 1,000 answers that were longer than this one is by now had in the mean.
+
+Before any answer is known, and for one that is longer than all of them, the longest is said. So it says the
+same of all requests that wait for their first token, and tells them apart once they run: the mean residual
+life, from which Gittins' index and Past-Future's admission start.
+"""
+
+from bisect import bisect_right, insort
+from collections import deque
+from itertools import accumulate
+
+from kvsim.sim.predictors.base import Predictor
+from kvsim.sim.serving.request import Request
+
+PAST = 1000
+"""Answers that are remembered."""
+
+
+class Histogram(Predictor):
+    """Learns from what has ended."""
+
+    moves = True
+
+    def __init__(self, argument: str, longest: int) -> None:
+        super().__init__(argument, longest)
+        self._recent: deque[int] = deque()
+        self._sorted: list[int] = []
+        self._sums: list[int] = []
+
+    def tokens(self, request: Request, generated: int) -> int:
+        first = bisect_right(self._sorted, generated)
+        longer = len(self._sorted) - first
+        if not longer:
+            return self.longest
+        if not self._sums:
+            self._sums = list(accumulate(self._sorted, initial=0))
+        return -(-(self._sums[-1] - self._sums[first]) // longer)
+
+    def finished(self, request: Request) -> None:
+        if len(self._recent) == PAST:
+            oldest = self._recent.popleft()
+            del self._sorted[bisect_right(self._sorted, oldest) - 1]
+        self._recent.append(request.output_tokens)
+        insort(self._sorted, request.output_tokens)
+        self._sums = []

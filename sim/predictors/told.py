@@ -1,0 +1,12 @@
+"""Told: what the trace's `predicted_tokens` says of each answer; the longest where it says nothing."""
+
+from kvsim.sim.predictors.base import Predictor
+from kvsim.sim.serving.request import Request
+
+
+class Told(Predictor):
+    """Reads the trace."""
+
+    def tokens(self, request: Request, generated: int) -> int:
+        told = request.facts.predicted_tokens
+        return self.longest if told is None else max(told, 1)

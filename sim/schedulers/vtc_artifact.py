@@ -1,0 +1,330 @@
+"""VTC's artefact: S-LoRA's loop under virtual token counters, with what it does otherwise than its paper.
+
+    nobody runs, or 10 steps have decoded    select: of the client with the least counter, the oldest request
+    somebody was selected                    a step computes their prompts alone; who runs waits
+    else                                     a step decodes
+
+A request is selected if the most memory that all will ever need at once fits, with the longest answers that
+were asked for (as in future_peak.py); the first that does not fit ends it. Otherwise than in the paper, which
+is `--policy vtc`: who waits is looked at every ten decode steps; the first token costs nothing; where anybody
+finishes, the whole batch is charged twice; a client that comes back to an idle system keeps its counter. With
+`--vtc-lengths` an answer is charged as predicted when its request is selected, and corrected later.
+
+Source: Ying1123/VTC-artifact, 192c2e21, slora/server/router: vtc_req_queue.py, vtc_oracle_req_queue.py,
+vtc_pred_len_req_queue.py, manager.py. Left out: aborted requests. There a block is a token; who finds none of
+larger ones is computed anew.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from random import Random
+from typing import ClassVar
+
+from kvsim.allocators.base import Allocator
+from kvsim.allocators.option import option
+from kvsim.sim.deployment.engine import EngineConfig
+from kvsim.sim.policies.vtc import weights_of
+from kvsim.sim.record.events import FUTURE_PEAK
+from kvsim.sim.schedulers.base import Scheduler
+from kvsim.sim.serving.request import Request, State
+from kvsim.sim.serving.server import Server
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArtifactOptions:
+    """What S-LoRA's router lets one choose."""
+
+    vtc_input_price: float = option(
+        "What a prompt token is charged.",
+        default=1.0,
+        value="X",
+        least=0,
+    )
+    vtc_output_price: float = option(
+        "What a generated token is charged.",
+        default=2.0,
+        value="X",
+        least=0,
+    )
+    vtc_weights: str = option(
+        "Shares of clients, as in A=2,B=1; others have 1.",
+        default="",
+        value="TEXT",
+        shown="1 each",
+    )
+    vtc_wait: int = option(
+        "Decode steps after which who waits is looked at.",
+        default=10,
+        value="N",
+        least=1,
+    )
+    vtc_cost: str = option(
+        "What tokens cost: by their prices, or as fitted to an A10G.",
+        default="linear",
+        allowed=("linear", "profile"),
+        doc="what tokens cost a client: by their prices (`linear`), or as fitted to times (`profile`)",
+    )
+    vtc_lengths: str = option(
+        "Answers charged beforehand: none, oracle, predict.",
+        default="none",
+        allowed=("none", "oracle", "predict"),
+        doc="answers that are charged when a request is selected: `none`, the true length with an error "
+        "(`oracle`), or by the client's answers before (`predict`)",
+    )
+    vtc_range: float = option(
+        "Error of the oracle, as a share of the longest answer.",
+        default=0.0,
+        value="X",
+        least=0,
+        below=1,
+        doc="the oracle says between 1 - X and 1 + X of the longest answer asked for",
+    )
+    adapter_rank: int = option(
+        "Rank of a LoRA adapter for each client, which takes memory.",
+        default=0,
+        value="N",
+        least=0,
+        doc="rank of a LoRA adapter of each client: 4 times as many tokens of memory",
+    )
+
+
+class ClientQueues:
+    """Each client's requests as they came; clients in order of first appearance.
+
+    Attributes
+    ----------
+    lists : dict of list
+        Client -> who waits; empty lists stay.
+    fresh : list of Request
+        Who came since the last step.
+    chosen : Request or None
+        The head.
+    """
+
+    def __init__(self) -> None:
+        self.lists: dict[str, list[Request]] = {}
+        self.fresh: list[Request] = []
+        self.chosen: Request | None = None
+
+    def append(self, request: Request) -> None:
+        """One more."""
+        self.fresh.append(request)
+
+    appendleft = append
+
+    def popleft(self) -> Request:
+        """Take the head."""
+        request = self[0]
+        self.remove(request)
+        return request
+
+    def remove(self, request: Request) -> None:
+        """Take a request out, wherever it stands."""
+        (self.fresh if request in self.fresh else self.lists[request.facts.client]).remove(request)
+        self.chosen = None
+
+    def __getitem__(self, index: int) -> Request:
+        if index:
+            raise IndexError(f"only the head can be seen, got {index}")
+        return self.chosen or next(iter(self))
+
+    def __len__(self) -> int:
+        return sum(map(len, self.lists.values())) + len(self.fresh)
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter([*(request for queue in self.lists.values() for request in queue), *self.fresh])
+
+
+def profile(prompt: int, answer: float) -> float:
+    """What a request of these lengths costs, as the artefact fitted it."""
+    squares = 0.00324733 * answer * answer
+    return 0.21001891 * prompt + 0.10075395 * answer + 0.0039868 * prompt * answer + squares + 1.14601454
+
+
+class VtcArtifact(Scheduler):
+    """Virtual token counters in S-LoRA's loop."""
+
+    policies: ClassVar[tuple[str, ...]] = ("fcfs",)
+    declares: ClassVar[type] = ArtifactOptions
+    hides_host = False
+
+    def __init__(self, config: EngineConfig, max_model_len: int) -> None:
+        super().__init__(config, max_model_len)
+        self._own = self.own(ArtifactOptions)
+        self._weights = weights_of(self._own.vtc_weights)
+        self._random = Random(0)
+        self.counters: dict[str, float] = {}
+        self.said: dict[str, float] = {}  # by client, how long its answers are expected to be
+        self._predicted: dict[Request, float] = {}
+        self._batch: list[Request] = []  # who runs, in order of admission
+        self._clock = 0  # up to which decode steps are charged
+        self._waited_from = 0  # the clock of the last prefill
+        self._prefilled: list[Request] = []  # whose prompts the step computes
+        self._twice = -1  # the step in which somebody finished last
+
+    def new_server(self, allocator: Allocator, bound: Callable[[Request], int]) -> Server:
+        """A server whose queue is by client."""
+        server = super().new_server(allocator, bound)
+        server.waiting = self._queue = ClientQueues()
+        self._server = server
+        return server
+
+    @property
+    def reads_facts(self) -> bool:
+        """Clients."""
+        return True
+
+    # -- a step -------------------------------------------------------------------------------
+
+    def schedule(self, server: Server) -> None:
+        """Prefill whom it selects, else decode."""
+        self._settle()
+        self._arrive()
+        self._prefilled = []
+        due = self._waited_from + self._own.vtc_wait - server.progress.clock
+        if server.waiting and (not self._batch or due <= 0):
+            chosen = self._select(server)
+            if chosen:
+                server.pause()
+                self._waited_from, self._prefilled = server.progress.clock, chosen
+                self._batch += chosen
+                return
+        server.grow_due()
+        if server.waiting:
+            server.hold_for(max(due, 1))
+
+    def _select(self, server: Server) -> list[Request]:
+        """Admit who fits, by the counters; returns whom."""
+        counters, tokens = dict(self.counters), 0
+        chosen: list[Request] = []
+        seats, budget = self.config.max_num_seqs, self.config.max_num_batched_tokens
+        if len(self._batch) >= seats:
+            return []
+        while counters:
+            client = min(counters, key=counters.__getitem__)
+            waiting = self._queue.lists[client]
+            if not waiting:
+                del counters[client]
+                continue
+            head = self._queue.chosen = waiting[0]
+            tokens += head.known_tokens
+            who = [*self._batch, *chosen, head]
+            if not (self._peak_fits(server, who) and len(who) <= seats and tokens <= budget):
+                return chosen
+            if not server.admit_head(head.known_tokens):
+                return chosen
+            chosen.append(head)
+            cost = self._prompt_cost(head) / self._weights.get(client, 1.0)
+            if self._own.vtc_lengths != "none":
+                said = self._predicted[head] = self.predicted(head)
+                cost += self._answer_cost(head, said) / self._weights.get(client, 1.0)
+            self.counters[client] += cost
+            counters[client] = self.counters[client]
+        return chosen
+
+    def _peak_fits(self, server: Server, who: list[Request]) -> bool:
+        """Whether the most memory that these need at once fits beside the clients' adapters."""
+        pairs = []
+        for request in who:
+            done, most = self._generated(request), self._most(request)
+            pairs.append((most - max(done, 0) - 1, request.prompt_tokens + max(done, 1)))
+        held = peak = 0
+        for count, (left, now) in enumerate(sorted(pairs, key=lambda pair: -pair[0]), 1):
+            held += now
+            peak = max(peak, left * count + held)
+        adapters = 4 * self._own.adapter_rank * len({request.facts.client for request in who})
+        return peak < server.allocator.capacity_slots - adapters
+
+    def _most(self, request: Request) -> int:
+        """The longest answer that its client asked for."""
+        return max(request.facts.max_tokens or 0, request.output_tokens)
+
+    def _generated(self, request: Request) -> int:
+        return self._server.progress.generated(request) if request.is_decoding else request.generated
+
+    def predicted(self, request: Request) -> float:
+        """What is said of its answer when it is selected."""
+        if self._own.vtc_lengths == "predict":
+            return self.said.get(request.facts.client, 0.0)
+        error = self._own.vtc_range
+        return self._most(request) * self._random.uniform(1 - error, 1 + error)
+
+    def refusal(self, server: Server, request: Request, sequences: int) -> str:
+        """As in the base; nor does anybody enter who might exceed the memory alone."""
+        if request.prompt_tokens > self.config.max_num_batched_tokens:
+            return f"prompt is longer than a step of {self.config.max_num_batched_tokens:,} tokens"
+        if not self._peak_fits(server, [request]):
+            return f"may need more than the {server.allocator.capacity_slots:,} slots there are"
+        return super().refusal(server, request, sequences)
+
+    def held_back(self, server: Server) -> str:
+        """The peak would exceed the memory, or it is not yet the time to look at who waits."""
+        return "seats" if len(self._batch) >= self.config.max_num_seqs else FUTURE_PEAK
+
+    # -- counting -----------------------------------------------------------------------------
+
+    def _arrive(self) -> None:
+        """Who came since the last step; a client without waiting requests is lifted."""
+        lists = self._queue.lists
+        for request in self._queue.fresh:
+            client = request.facts.client
+            queue = lists.setdefault(client, [])
+            self.counters.setdefault(client, 0.0)
+            if not queue:
+                others = [self.counters[other] for other in lists if other != client and lists[other]]
+                if others:
+                    self.counters[client] = max(self.counters[client], min(others))
+            queue.append(request)
+        self._queue.fresh.clear()
+
+    def _prompt_cost(self, request: Request) -> float:
+        if self._own.vtc_cost == "profile":
+            return profile(request.prompt_tokens, 0)
+        return request.prompt_tokens * self._own.vtc_input_price
+
+    def _answer_cost(self, request: Request, tokens: float) -> float:
+        if self._own.vtc_cost == "profile":
+            return profile(request.prompt_tokens, tokens) - profile(request.prompt_tokens, 0)
+        return tokens * self._own.vtc_output_price
+
+    def _charge(self, request: Request, done: int) -> None:
+        """A token for a request that has so many."""
+        if request in self._predicted and not done > self._predicted[request]:
+            return
+        price = self._answer_cost(request, done) - self._answer_cost(request, done - 1)
+        client = request.facts.client
+        self.counters[client] += price / self._weights.get(client, 1.0)
+
+    def _settle(self) -> None:
+        """Charge the decode steps since the last time, each before it decodes."""
+        self._batch = [request for request in self._batch if request.state is not State.WAITING]
+        clock = self._server.progress.clock
+        steps, self._clock = clock - self._clock, clock
+        for before in range(steps, 0, -1):
+            for request in self._batch:
+                self._charge(request, self._done(request) - before)
+
+    def _done(self, request: Request) -> int:
+        """Tokens of its answer, in the middle of a step's end too."""
+        return request.output_tokens if request.state is State.FINISHED else self._generated(request)
+
+    def finish(self, server: Server, request: Request) -> None:
+        """It leaves; the first of a step has the whole batch charged a second time."""
+        if self._twice != server.steps:
+            self._twice = server.steps
+            self._settle()
+            for other in self._prefilled or self._batch:
+                self._charge(other, self._done(other))
+        self._leave(request)
+        super().finish(server, request)
+
+    def _leave(self, request: Request) -> None:
+        self._batch.remove(request)
+        client, done = request.facts.client, request.output_tokens
+        said = self._predicted.pop(request, None)
+        if said is not None and said > done:
+            back = self._answer_cost(request, said) - self._answer_cost(request, done)
+            self.counters[client] -= back / self._weights.get(client, 1.0)
+        if self._own.vtc_lengths == "predict":
+            before = self.said.get(client)
+            self.said[client] = float(done) if before is None else (4 * before + done) / 5
