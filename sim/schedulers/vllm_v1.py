@@ -123,19 +123,6 @@ class VllmV1(Scheduler):
                 self._refuse("speculative_config", own.speculative_config)
             if own.kv_offloading_size is not None:
                 self._refuse("kv_offloading_size", own.kv_offloading_size)
-        if own.kv_offloading_size is not None:
-            if own.speculative_config is not None:
-                raise KvsimError(
-                    "speculative_config must be left out with kv_offloading_size, got "
-                    f"{own.speculative_config!r}"
-                )
-            if config.policy != "fcfs":
-                raise KvsimError(f"policy must be fcfs with kv_offloading_size, got {config.policy!r}")
-            if own.long_prefill_token_threshold:
-                raise KvsimError(
-                    "long_prefill_token_threshold must be left out with kv_offloading_size, "
-                    f"got {own.long_prefill_token_threshold}"
-                )
         self._pieces: Pieces | None = None
         self._drafts: Drafts | None = None
         self.speculation: Speculation | None = None
