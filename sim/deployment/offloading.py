@@ -86,6 +86,7 @@ def put_below(deployment: Deployment, scheduler: Scheduler, server: Server) -> N
     if not total:
         return
     assert isinstance(scheduler, VllmV1)
+    _check_others(deployment, scheduler.own(VllmV1Options))
     own, block = scheduler.own(VllmV1Options), deployment.engine.block_size
     allocator = _allocator(deployment, server.allocator)
     tp = deployment.tensor_parallel_size
@@ -114,6 +115,16 @@ def put_below(deployment: Deployment, scheduler: Scheduler, server: Server) -> N
             scheduler.admission(own.sync_load_budget_bytes, gpu_bytes * tp),
         )
     )
+
+
+def _check_others(deployment: Deployment, own: VllmV1Options) -> None:
+    """Raise KvsimError for what does not go with a tier."""
+    policy = deployment.engine.policy
+    if policy != "fcfs":
+        raise KvsimError(f"policy must be fcfs with kv_offloading_size, got {policy!r}")
+    for name in ("speculative_config", "long_prefill_token_threshold"):
+        if getattr(own, name):
+            raise KvsimError(f"{name} must be left out with kv_offloading_size, got {getattr(own, name)!r}")
 
 
 def _allocator(deployment: Deployment, allocator: Allocator) -> BlockTables:

@@ -124,7 +124,6 @@ class VllmV1(Scheduler):
                 self._refuse("speculative_config", own.speculative_config)
             if own.kv_offloading_size is not None:
                 self._refuse("kv_offloading_size", own.kv_offloading_size)
-        self._check_offloading(own)
         self._pieces: Pieces | None = None
         self._drafts: Drafts | None = None
         self.speculation: Speculation | None = None
@@ -146,25 +145,16 @@ class VllmV1(Scheduler):
         if own.reserve_full_prompt is not None:
             self._whole = own.reserve_full_prompt
 
-    def _check_offloading(self, own: VllmV1Options) -> None:
-        """Raise KvsimError for what does not go with a tier below."""
-        if own.kv_offloading_size is None:
-            return
-        if own.speculative_config is not None:
-            raise KvsimError(
-                f"speculative_config must be left out with kv_offloading_size, got {own.speculative_config!r}"
-            )
-        if self.config.policy != "fcfs":
-            raise KvsimError(f"policy must be fcfs with kv_offloading_size, got {self.config.policy!r}")
-        if own.long_prefill_token_threshold:
-            raise KvsimError(
-                "long_prefill_token_threshold must be left out with kv_offloading_size, "
-                f"got {own.long_prefill_token_threshold}"
-            )
-
     def _speculate(self, speculation: Speculation) -> None:
         """Verify drafts; what can be found of a text then depends on them."""
         self.speculation = speculation
+        if self.config.policy != "fcfs":
+            raise KvsimError(f"policy must be fcfs with speculative_config, got {self.config.policy!r}")
+        threshold = self.own(VllmV1Options).long_prefill_token_threshold
+        if threshold:
+            raise KvsimError(
+                f"long_prefill_token_threshold must be left out with speculative_config, got {threshold}"
+            )
         if not speculation.asynchronous:
             if self.config.async_scheduling:
                 raise KvsimError(

@@ -74,7 +74,7 @@ class Offload:
         self._jobs = 0
         self.totals = TierTotals(tier.capacity * rules.chunk_bytes)
         self._counted_ps = 0
-        server.tier = self.totals
+        server.tier, server.below = self.totals, self.below
         self.rested: Container[int] = ()
         self.loading_keys: Counter[int] = Counter()
 
@@ -92,14 +92,26 @@ class Offload:
         """What is known of a request."""
         found = self.users.get(request.own)
         if found is None:
-            tokens = request.prompt_tokens + request.output_tokens
-            keys: list[int] = []
-            for first, count in self._texts.keys(whole_text(request, tokens)):
-                self._positions.enter(len(keys), first, count)
-                keys += range(first, first + count)
+            keys = self._keys(request)
             found = self.users[request.own] = User(request, request.own, keys)
             self.tier.introduce(found.number, self._positions)
         return found
+
+    def _keys(self, request: Request) -> list[int]:
+        """Of the chunks of a request's text."""
+        keys: list[int] = []
+        text = whole_text(request, request.prompt_tokens + request.output_tokens)
+        for first, count in self._texts.keys(text):
+            self._positions.enter(len(keys), first, count)
+            keys += range(first, first + count)
+        return keys
+
+    def below(self, request: Request, here: int) -> int:
+        """Tokens of a prompt that the tier has behind the first `here`; for requests elsewhere, too."""
+        size = self.rules.chunk_tokens
+        start = here // size
+        found = self.tier.find(self._keys(request)[start : (request.prompt_tokens - 1) // size])
+        return max(0, (start + found.hits) * size - here)
 
     # -- a decision ---------------------------------------------------------------------------
 

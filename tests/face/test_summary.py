@@ -28,6 +28,7 @@ def typed_names(part, prefix=""):
 TORCH = "memory_stats."
 SELDOM = (
     "upkeep.",
+    "tier.",
     "speculation.",
     TORCH,
     "cost.validated.",
@@ -35,7 +36,7 @@ SELDOM = (
     "memory.saturated.idle",
     *GOALS,
 )
-"""Of few allocators, where goals were set, with drafts, and where the clock was validated."""
+"""Of few allocators, where goals were set, with drafts or a tier, and where the clock was validated."""
 
 
 def declared():
@@ -60,9 +61,10 @@ def test_what_few_allocators_have_is_declared_too():
     validated = kvsim.simulate(model="llama-3.1-8b", gpu="rtx-4090", cost="measured-elsewhere", num_prompts=5)
     said = '{"method": "ngram", "num_speculative_tokens": 2, "synthetic_acceptance_length": 2}'
     drafts = kvsim.simulate(model="llama-3.1-8b", gpu="h100", speculative_config=said, num_prompts=5)
+    tiered = kvsim.simulate(kv_offloading_size="1GiB", num_prompts=5)
     found = {
         name
-        for each in (run, tensors, validated, drafts)
+        for each in (run, tensors, validated, drafts, tiered)
         for name in each.summary.flat()
         if name.startswith(SELDOM)
     }

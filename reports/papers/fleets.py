@@ -1,0 +1,63 @@
+"""A fleet under a closed loop of clients whose prompts share prefixes in groups, as benchmarks of caches do.
+
+    group 1   [ system prompt 1        | question ] -> answer          each of `prompts` questions once,
+    group 2   [ system prompt 2        | question ] -> answer          in an order drawn by the seed
+
+The arguments are those of a figure's cell; what is measured is what such benchmarks print.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from kvsim.sim.build import build_engine
+from kvsim.sim.deployment.deployment import Deployment
+from kvsim.sim.deployment.engine import EngineConfig
+from kvsim.sim.models.catalog import gpu_named, model_named
+from kvsim.sim.serving.fleet import FleetConfig
+from kvsim.sim.workload import PS_PER_S, Clients, Workload
+
+Values = dict[str, float | None]
+
+
+def grouped(  # noqa: PLR0917 - the benchmark's own settings
+    groups: int, prompts: int, system: int, question: int, answer: int, clients: int, seed: int = 0
+) -> Workload:
+    """The requests of all groups, each of which comes when its client has its last answer."""
+    count = groups * prompts
+    group = np.random.default_rng(seed).permutation(np.repeat(np.arange(groups), prompts))
+    return Workload(
+        "groups",
+        np.zeros(count, dtype=np.int64),
+        np.full(count, system + question, dtype=np.int64),
+        np.full(count, answer, dtype=np.int64),
+        content=[((each, 0, system),) for each in group.tolist()],
+        waits=Clients(clients, np.zeros(count, dtype=np.int64)),
+    )
+
+
+def tiered_fleet(
+    *, server: Mapping[str, object], engine: Mapping[str, object], fleet: Mapping[str, object], **loop: int
+) -> Values:
+    """Seconds to the first token and to the end, and tokens per second of the fleet, prompts included."""
+    work = grouped(**loop)
+    deployment = Deployment(
+        model=model_named(str(server["model"])),
+        gpu=gpu_named(str(server["gpu"])),
+        tensor_parallel_size=int(str(server["tensor_parallel_size"])),
+        num_gpu_blocks=int(str(server["num_gpu_blocks"])),
+        cost=str(server["cost"]),
+        fleet=FleetConfig(**fleet),  # type: ignore[arg-type] - as the file says
+        engine=EngineConfig.of(engine),
+    )
+    result = build_engine(deployment, work).run()
+    first_s = (result.requests["first_token_ps"] - result.arrival_ps) / PS_PER_S
+    end_s = (result.requests["finish_ps"] - result.arrival_ps) / PS_PER_S
+    tokens = int(work.prompt_tokens.sum() + work.output_tokens.sum())
+    return {
+        "ttft": float(first_s.mean()),
+        "ttft_p90": float(np.quantile(first_s, 0.9)),
+        "e2e": float(end_s.mean()),
+        "e2e_p90": float(np.quantile(end_s, 0.9)),
+        "rate": tokens / (result.end_ps / PS_PER_S),
+    }
