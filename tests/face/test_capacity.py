@@ -154,6 +154,13 @@ def test_a_trace_at_its_own_times_is_sped_up_until_it_misses(own_times):
     assert not kvsim.simulate(trace=own_times, rate_scale=1.05 * scale, slo=SLO).summary.slo.met
 
 
+def test_a_trace_that_misses_at_any_speed_is_said_to_be_judged_whole_too(own_times, tmp_path, capsys):
+    flags = ["--trace", own_times, "--slo", "ttft:p99=1us", *FLAGS, "--out", str(tmp_path / "out")]
+    assert main(["capacity", *flags]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "met at no load" in said and "judged whole, as sim run does" in said and "steady:" not in said
+
+
 def test_clients_draw_on_where_a_trace_ends_and_this_is_said(own_times, tmp_path, capsys):
     flags = ["--trace", own_times, "--slo", "tpot:p90=40ms", "--find", "clients", *FLAGS]
     flags += ["--num-prompts", "700", "--out", str(tmp_path / "out")]
