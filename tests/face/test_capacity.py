@@ -1,6 +1,8 @@
 """`sim capacity` and `kvsim.capacity`: the answer holds when it is simulated by itself."""
 
+import importlib.util
 import re
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -202,3 +204,13 @@ def test_an_slo_that_is_not_met_has_an_exit_code_of_its_own(tmp_path, capsys):
 def test_only_a_trace_that_tells_times_has_a_speed(capsys):
     assert main(["capacity", "--slo", SLO, "--find", "rate-scale", *FLAGS]) == 2
     assert "find must be rate or clients for requests that come at no" in capsys.readouterr().err
+
+
+def test_what_the_coverage_benchmark_searches_can_be_simulated():
+    path = Path(__file__).resolve().parents[2] / "benchmarks/capacity_coverage.py"
+    spec = importlib.util.spec_from_file_location("capacity_coverage", path)
+    benchmark = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(benchmark)
+    assert benchmark.md1_truth() == pytest.approx(0.9236, abs=5e-5)
+    for settings, slo in benchmark.CASES.values():
+        assert kvsim.simulate(**settings, num_prompts=20, request_rate=0.5, slo=slo).summary.slo.met
