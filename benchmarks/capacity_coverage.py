@@ -26,7 +26,7 @@ from kvsim.commands.sweep_runs import prepared
 from kvsim.reports.sweeps.capacity import capacities
 from kvsim.sim.options.goals import Goals
 
-ENGINE = {"scheduler": "vllm-v1@0.11.0", "host_time": "none", "frontend_latency": 0.0}
+ENGINE = {"scheduler": "vllm-v1@0.11.0", "frontend_latency": 0.0}
 ONE_TOKEN = {"trace": "synthetic", "input_len": "1", "output_len": "1"}
 CASES = {
     "md1": ({**ONE_TOKEN, **ENGINE, "cost": "constant:1", "max_num_seqs": 1}, "ttft:p99=30s"),
@@ -87,6 +87,8 @@ def answered(settings, slo, number):
         for seed in range(first, first + SEEDS)
     ]
     (system,) = capacities(rows, [], [""] * SEEDS)
+    if system.load is None:
+        raise SystemExit("; ".join(row["reason"] or "no load is within" for row in rows))
     return system.load
 
 
@@ -95,12 +97,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("case", choices=CASES)
     parser.add_argument("--repeat", type=int, default=20)
+    parser.add_argument("--skip", type=int, default=0, help="begin with the seeds behind so many repetitions")
     parser.add_argument("--jobs", type=int, default=2)
     asked = parser.parse_args()
     settings, slo = CASES[asked.case]
     with ProcessPoolExecutor(asked.jobs) as pool:
         found = []
-        for each in pool.map(partial(answered, settings, slo), range(asked.repeat)):
+        for each in pool.map(partial(answered, settings, slo), range(asked.skip, asked.skip + asked.repeat)):
             found.append(each)
             print(f"{each.mean:.4f} ({each.low:.4f} to {each.high:.4f})", flush=True)
     about = fmean(each.mean for each in found)

@@ -23,7 +23,16 @@ import numpy as np
 import numpy.typing as npt
 
 from kvsim.allocators.base import Content
-from kvsim.sim.bench.assumed import SEQS, TOKENS, asynchronous, cache_of, flags_of, fused, of_release
+from kvsim.sim.bench.assumed import (
+    SEQS,
+    TOKENS,
+    asynchronous,
+    cache_of,
+    flags_of,
+    fused,
+    of_release,
+    precision_of,
+)
 from kvsim.sim.bench.compared import Compared
 from kvsim.sim.bench.read import read_result
 from kvsim.sim.bench.workload import workload_of as replayed_workload
@@ -145,6 +154,7 @@ def deployment_of(point: Point, cost: str | None = None) -> Deployment:
     options: dict[str, object] = {}
     if cost == "measured-elsewhere":
         options["fuse_allreduce_rms"] = fused(point.model, point.gpu, point.version)
+        options["float32_matmul_precision"] = precision_of(point.model, point.gpu, point.version)
     engine = EngineConfig(
         scheduler="vllm-v1@0.33.0" if overlapped else "vllm-v1",
         max_num_seqs=flags.max_num_seqs or point.clients,
@@ -158,7 +168,8 @@ def deployment_of(point: Point, cost: str | None = None) -> Deployment:
     specs["gpu_memory_utilization"] = flags.gpu_memory_utilization
     specs["enable_expert_parallel"] = point.ep > 1 or flags.enable_expert_parallel
     specs["kv_cache_dtype"] = cache_of(point.model, point.gpu, point.version)
-    gpus = {"tensor_parallel_size": point.tp // point.dp, "data_parallel_size": point.dp}
+    ranks = point.dp if flags.data_parallel else 1
+    gpus = {"tensor_parallel_size": point.tp // ranks, "data_parallel_size": ranks}
     return Deployment(engine=engine, **gpus, **specs)  # type: ignore[arg-type]
 
 

@@ -16,6 +16,7 @@ from kvsim.sim.workload import Clients
 Row = Mapping[str, Any]
 MOST_TOLD = 3
 """Values of a setting that are told one by one."""
+OWN_ARRIVALS = "the trace's own arrivals"
 COMPUTED = ("mean_prompt_tokens", "mean_output_tokens", "kv_tokens")
 """What nobody chose: a range tells enough."""
 
@@ -46,9 +47,7 @@ def _arrivals(traffic: Mapping[str, object], *, closed: bool) -> str:
     process, burstiness = str(traffic["arrivals"]), number(traffic["burstiness"])
     if process in ("gamma", "poisson") and burstiness == 1:
         return "Poisson arrivals"
-    return (
-        "the trace's own arrivals" if burstiness is None else f"{process} arrivals, burstiness {burstiness:g}"
-    )
+    return OWN_ARRIVALS if burstiness is None else f"{process} arrivals, burstiness {burstiness:g}"
 
 
 def assumed_words(rows: Sequence[Row]) -> str:

@@ -11,8 +11,7 @@ from kvsim.reports.comparison import ruled_table
 from kvsim.reports.palette import figures
 from kvsim.reports.seeds.intervals import Interval
 from kvsim.reports.seeds.words import NO_DIFFERENCE, with_spread
-from kvsim.reports.sweeps.assumed import assumed_words
-from kvsim.reports.sweeps.capacity import MET
+from kvsim.reports.sweeps.assumed import OWN_ARRIVALS, assumed_words
 from kvsim.reports.sweeps.capacity_table import UNITS, clock_of
 from kvsim.reports.sweeps.steady import JUDGED, JUDGED_WHOLE
 from kvsim.sim.cost.clock import NOT_VALIDATED
@@ -192,8 +191,8 @@ def _how(rows: Sequence[Row]) -> str:
     seeds = max(row["seeds"] for row in ended)
     parts = [f"{seeds} seed{'s' * (seeds != 1)}, the same for all systems" + (", ±95 %" if seeds > 1 else "")]
     parts.append(f"to {100 * rows[0]['tolerance']:g} %")
-    replayed = [row["speed_of_trace"] is not None for row in ended if row["status"] == MET]
-    parts += [] if replayed and all(replayed) else [JUDGED]
+    replayed = [row.get("arrivals") == OWN_ARRIVALS for row in ended]
+    parts += [] if all(replayed) else [JUDGED]
     parts += [JUDGED_WHOLE] if any(replayed) else []
     parts += dict.fromkeys(row["requests_from"] for row in ended if row["requests_from"])
     return "; ".join(parts)

@@ -21,6 +21,8 @@ ASSUMED = (
     "the cache is 16-bit, but fp8 where the launching script says so (Llama-70B on B200 and H200, gpt-oss on "
     "B200, MiniMax of 0.19 on B200 and B300); of fp8 and fp4 models all layers are quantised",
     "all-reduces are fused with norms where the launching script says so (Llama-70B and gpt-oss on B200)",
+    "MiniMax's routers compute in 32 bits, but as TF32 where the launching script says so (0.19 on B200 and "
+    "B300); its attention on an H100 is tensor-parallel, as its script knows no ranks",
     "before release 0.18 experts in fp8 were read 1.6 times as long as in the tables, which are of 0.24",
 )
 ASYNCHRONOUS_SINCE = (0, 14)
@@ -34,13 +36,15 @@ class Flags(NamedTuple):
     max_num_batched_tokens: int | None = TOKENS
     gpu_memory_utilization: float = 0.9
     enable_expert_parallel: bool = False
+    data_parallel: bool = True
+    """False: attention is tensor-parallel, whatever the column `dp` says"""
 
 
 SCRIPTS = (
     (("meta-llama/Llama-3.1-70B", "", ""), Flags(max_num_seqs=None)),
     (("openai/gpt-oss-120b", "b200_sxm", ""), Flags(max_num_seqs=512)),
     (("openai/gpt-oss-120b", "h", ""), Flags(max_num_seqs=None)),
-    (("MiniMaxAI/MiniMax-M2.5", "h100_sxm", ""), Flags(max_num_seqs=256)),
+    (("MiniMaxAI/MiniMax-M2.5", "h100_sxm", ""), Flags(max_num_seqs=256, data_parallel=False)),
     (
         ("MiniMaxAI/MiniMax-M2.5", "b200_sxm", "0.17"),
         Flags(gpu_memory_utilization=0.95, enable_expert_parallel=True),
@@ -69,6 +73,8 @@ FUSED = (
     ("openai/gpt-oss-120b", "b200_sxm", "0."),
 )
 """The same of servers with `fuse_allreduce_rms`, or its older name, by the same scripts."""
+TF32 = (("MiniMaxAI/MiniMax-M2.5", "b200_sxm", "0.19"), ("MiniMaxAI/MiniMax-M2.5", "b300_sxm", "0.19"))
+"""The same of servers with VLLM_FLOAT32_MATMUL_PRECISION=high, by minimaxm2.5_{fp8,fp4}_{b200,b300}.sh."""
 OLD_EXPERTS, NEW_EXPERTS_SINCE = 1.6, (0, 18)
 """How much longer experts in fp8, with scales by block, took to be read in older releases: fitted to five
 servers of MiniMax-M2.5 on an H200, release 0.16. Which kernels these were is not known; 0.12 gave them to
@@ -91,6 +97,11 @@ def cache_of(model: str, gpu: str, version: str) -> str:
 def fused(model: str, gpu: str, version: str) -> bool:
     """Whether all-reduces are fused with norms."""
     return _among(FUSED, model, gpu, version)
+
+
+def precision_of(model: str, gpu: str, version: str) -> str:
+    """How 32-bit products are computed."""
+    return "high" if _among(TF32, model, gpu, version) else "highest"
 
 
 def _among(servers: Iterable[tuple[str, str, str]], model: str, gpu: str, version: str) -> bool:

@@ -52,9 +52,9 @@ class StepTimes:
     @property
     def words(self) -> str:
         """In a phrase."""
-        found = f"{1e3 * self.base_s:.3g} ms + {1e6 * self.sequence_s:.3g} us a sequence"
-        found += f" + {1e6 * self.token_s:.3g} us a prompt token"
-        return found
+        each = [1e3 * self.base_s, 1e6 * self.sequence_s, 1e6 * self.token_s]
+        base, sequence, token = (f"{n:.3g}" if n < 999.5 else f"{n:,.0f}" for n in each)
+        return f"{base} ms + {sequence} us a sequence + {token} us a prompt token"
 
     @classmethod
     def parsed(cls, text: str) -> "StepTimes":

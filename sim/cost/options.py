@@ -28,3 +28,10 @@ class CalibratedOptions(HostOptions):
         doc="all-reduces of FlashInfer, which vLLM joins with the norm behind them "
         "(`pass_config.fuse_allreduce_rms`): every GPU sends to all others at once where that is shorter",
     )
+    float32_matmul_precision: str = option(
+        "How 32-bit products are computed: routers of MiniMax-M2 and GLM-4.5.",
+        default="highest",
+        allowed=("highest", "high"),
+        doc="products in 32 bits (the routers of MiniMax-M2 and GLM-4.5): `highest` on CUDA cores, `high` as "
+        "TF32 on tensor cores; vLLM's `VLLM_FLOAT32_MATMUL_PRECISION`",
+    )

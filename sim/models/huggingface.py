@@ -39,6 +39,9 @@ DEFAULTS: dict[str, dict[str, int]] = {
 }
 """What the published configs of a family leave to transformers' defaults."""
 
+WIDE_ROUTERS = ("minimax_m2", "glm4_moe")
+"""Families whose routers vLLM computes in 32 bits (its models minimax_m2.py and glm4_moe.py)."""
+
 UNTIED = frozenset(
     (
         *("llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "qwen3_next", "llama4"),
@@ -107,6 +110,7 @@ def model_of(config: Mapping[str, object], folder: str) -> ModelSpec:
         expert_parameters=routed,
         mtp_modules=_mtp_modules(config),
         norms_over_heads=config.get("qk_norm_type") == "per_layer",
+        router_bits=32 if family in WIDE_ROUTERS else 16,
         tie_word_embeddings=shape.tied,
         notes=tuple(notes),
         source="config.json",

@@ -74,6 +74,8 @@ class ModelSpec:
     norms_over_heads : bool
         Whether queries and keys are normed over all heads together, wherever these are (MiniMax-M2): GPUs
         that share the heads then add up their squares in every layer.
+    router_bits : int
+        What scores the experts computes in: 16, or 32 (MiniMax-M2, GLM-4.5).
     kv_layers : tuple of KvLayers
         What each layer caches, where not all layers do the same; empty: as the fields above say.
     notes : tuple of str
@@ -108,6 +110,7 @@ class ModelSpec:
     expert_parameters: int = 0
     mtp_modules: int = 0
     norms_over_heads: bool = False
+    router_bits: int = 16
     kv_layers: tuple[KvLayers, ...] = ()
     notes: tuple[str, ...] = ()
     source: str

@@ -1,6 +1,8 @@
 """`sim capacity` and `kvsim.capacity`: the answer holds when it is simulated by itself."""
 
+import importlib.util
 import re
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -154,6 +156,13 @@ def test_a_trace_at_its_own_times_is_sped_up_until_it_misses(own_times):
     assert not kvsim.simulate(trace=own_times, rate_scale=1.05 * scale, slo=SLO).summary.slo.met
 
 
+def test_a_trace_that_misses_at_any_speed_is_said_to_be_judged_whole_too(own_times, tmp_path, capsys):
+    flags = ["--trace", own_times, "--slo", "ttft:p99=1us", *FLAGS, "--out", str(tmp_path / "out")]
+    assert main(["capacity", *flags]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "met at no load" in said and "judged whole, as sim run does" in said and "steady:" not in said
+
+
 def test_clients_draw_on_where_a_trace_ends_and_this_is_said(own_times, tmp_path, capsys):
     flags = ["--trace", own_times, "--slo", "tpot:p90=40ms", "--find", "clients", *FLAGS]
     flags += ["--num-prompts", "700", "--out", str(tmp_path / "out")]
@@ -195,3 +204,13 @@ def test_an_slo_that_is_not_met_has_an_exit_code_of_its_own(tmp_path, capsys):
 def test_only_a_trace_that_tells_times_has_a_speed(capsys):
     assert main(["capacity", "--slo", SLO, "--find", "rate-scale", *FLAGS]) == 2
     assert "find must be rate or clients for requests that come at no" in capsys.readouterr().err
+
+
+def test_what_the_coverage_benchmark_searches_can_be_simulated():
+    path = Path(__file__).resolve().parents[2] / "benchmarks/capacity_coverage.py"
+    spec = importlib.util.spec_from_file_location("capacity_coverage", path)
+    benchmark = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(benchmark)
+    assert benchmark.md1_truth() == pytest.approx(0.9236, abs=5e-5)
+    for settings, slo in benchmark.CASES.values():
+        assert kvsim.simulate(**settings, num_prompts=20, request_rate=0.5, slo=slo).summary.slo.met

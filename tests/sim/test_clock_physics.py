@@ -142,12 +142,13 @@ def test_a_longer_context_takes_no_less(gpu):
 )
 def test_latent_attention_has_all_its_products_and_their_weights(model, tp):
     spec = model_named(model)
-    shapes = layer_of(spec, tp).products
+    layer = layer_of(spec, tp)
+    shapes = *layer.products, layer.router
     latent, absorbed, values, out = shapes[:4]
     assert latent == (spec.hidden_size, spec.kv_latent_dim)  # on every GPU
     assert absorbed[1] * spec.head_dim == values[0] * values[1]  # queries in, values out: as many weights
     assert out == (spec.heads // tp * spec.head_dim, spec.hidden_size)
-    whole = shapes[0], shapes[4]  # latent and router are not shared out
+    whole = shapes[0], layer.router  # neither is shared out
     held = sum(one * other for one, other in whole) + tp * sum(
         one * other for one, other in shapes if (one, other) not in whole
     )

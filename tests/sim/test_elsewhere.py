@@ -247,7 +247,8 @@ def test_few_tokens_choose_few_experts():
 def test_a_layer_of_experts_has_attention_a_router_and_the_experts():
     layer = layer_of(model_with(**GPT_OSS), 2)
     assert layer == Layer(
-        ((2880, 32 * 64 + 2 * 4 * 64), (32 * 64, 2880), (2880, 128)),
+        ((2880, 32 * 64 + 2 * 4 * 64), (32 * 64, 2880)),
+        (2880, 128),
         Experts(hidden=2880, inner=1440, top_k=4, experts=128, local=128),
     )
 

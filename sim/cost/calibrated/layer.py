@@ -1,8 +1,8 @@
 """What a layer of a model computes with its weights on one of its GPUs, and in which precision.
 
     dense     QKV, out, up and gate, down: inputs x outputs
-    experts   the same attention and a router; what is neither attention nor routed experts (shared experts,
-              dense layers) as one more gated MLP, spread over all layers; the experts themselves
+    experts   the same attention; a router (router.py); what is neither attention nor routed experts (shared
+              experts, dense layers) as one more gated MLP, spread over all layers; the experts themselves
     latent    (MLA) beside experts and router: the latent, which every GPU computes whole; two products that
               take queries into it and values out of it; out; what is left (queries, shared experts, dense
               layers) as four products of as many parameters, whose shapes are not known
@@ -45,11 +45,14 @@ class Layer:
     ----------
     products : tuple of (inputs, outputs)
         Dense products.
+    router : (inputs, outputs) or None
+        The product that scores the experts, never quantized.
     experts : Experts or None
         Routed experts.
     """
 
     products: tuple[tuple[int, int], ...]
+    router: tuple[int, int] | None = None
     experts: Experts | None = None
 
 
@@ -81,27 +84,28 @@ def layer_of(model: ModelSpec, tp: int, expert_parallel: bool = False, ranks: in
         local,
         ranks,
     )
-    rest = (model.body_parameters - model.expert_parameters) / model.layers
+    router = hidden, model.experts
+    rest = (model.body_parameters - model.expert_parameters) / model.layers - hidden * model.experts
     if model.kv_latent_dim:
-        return Layer(_latent_products(model, tp, rest), experts)
-    rest -= 2 * hidden * model.head_dim * (model.heads + model.kv_heads) + hidden * model.experts
-    products = [(hidden, qkv), (attention, hidden), (hidden, model.experts)]
+        return Layer(_latent_products(model, tp, rest), router, experts)
+    rest -= 2 * hidden * model.head_dim * (model.heads + model.kv_heads)
+    products = [(hidden, qkv), (attention, hidden)]
     shared = int(rest / 3 / hidden / tp)
     if shared * 16 >= hidden:  # less are biases and norms
         products += [(hidden, 2 * shared), (shared, hidden)]
-    return Layer(tuple(products), experts)
+    return Layer(tuple(products), router, experts)
 
 
 def _latent_products(model: ModelSpec, tp: int, rest: float) -> tuple[tuple[int, int], ...]:
-    """Those of a layer with latent attention that has `rest` parameters beside its experts."""
+    """Those of a layer with latent attention that has `rest` parameters beside experts and router."""
     hidden, values, latent = model.hidden_size, model.latent_values, model.kv_latent_dim or 0
     heads = model.heads // tp * model.head_dim
     known = 2 * values * model.heads * model.head_dim + model.heads * model.head_dim * hidden
-    rest -= known + hidden * (latent + model.experts)
+    rest -= known + hidden * latent
     width = max(int(rest / 4 / hidden / tp), 1)
     absorbed = (model.head_dim, model.heads // tp * values), (values, heads)
     left = (hidden, width), (width, hidden)
-    return ((hidden, latent), *absorbed, (heads, hidden), (hidden, model.experts), *left, *left)
+    return ((hidden, latent), *absorbed, (heads, hidden), *left, *left)
 
 
 def _matrices(model: ModelSpec) -> int:

@@ -50,7 +50,8 @@ def _used(parts: Mapping[str, Any], deployment: Deployment) -> dict[str, Values]
     head = model.hidden_size, -(-model.vocab_size // tp)
     dense = in_precision(parts, "product", *dense_precision(model).parts)
     element = "_fp8" if (model.kv_dtype_bytes or model.dtype_bytes) == 1 else ""
-    matrices = {"product": [head], dense: [head, *shapes] if dense == "product" else shapes}
+    plain = [head, layer.router] if layer and layer.router else [head]
+    matrices = {"product": plain, dense: [*plain, *shapes] if dense == "product" else shapes}
     used: dict[str, Values] = {
         name: {"inputs": [one[0] for one in some], "outputs": [one[1] for one in some]}
         for name, some in matrices.items()

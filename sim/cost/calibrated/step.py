@@ -1,6 +1,7 @@
 """What a step of a model is made of, priced by a calibrated profile, as one of the `tp` GPUs has it.
 
-    tokens(n)        norms, QKV, rotary, KV write, out, up and gate, activation, down, 2 all-reduces a layer
+    tokens(n)        norms, QKV, rotary, KV write, out, up and gate, activation, down, 2 all-reduces a layer;
+                     of experts a router (router.py)
     rows(m)          LM head and sampling of m rows
     decode, prefill  attention in all layers
     copies           copy-on-write; blocks from and to the host: one copy for keys, one for values, a layer
@@ -38,6 +39,7 @@ from kvsim.sim.cost.calibrated.parts import (
     total,
 )
 from kvsim.sim.cost.calibrated.prefill import PrefillPart
+from kvsim.sim.cost.calibrated.router import CHOSEN_BEFORE, Router, slowness
 from kvsim.sim.cost.calibrated.small_weights import SmallWeights
 from kvsim.sim.cost.collective import group_of
 from kvsim.sim.cost.host import PLAIN_PROMPTS, engine_of
@@ -88,6 +90,7 @@ class StepParts:
                 f"fuse_allreduce_rms must be left out for gpu {self._gpu.name}, which has no links"
             )
         self._skew, self._shares_experts = chosen.expert_skew, deployment.enable_expert_parallel
+        self._slower = slowness(chosen.float32_matmul_precision, self._gpu)
         self._ranks = deployment.data_parallel_size
         self._heads, self._kv_heads = model.heads // tp, -(-model.kv_heads // tp)
         self._element = model.kv_dtype_bytes or model.dtype_bytes
@@ -128,6 +131,7 @@ class StepParts:
             tiled is not None and tiled.one_launch and engine_of(deployment) not in PLAIN_PROMPTS
         )
         self.block = {way: self._block(way) for way in ("to_gpu", "to_host")}
+        self._router: Router | None = None
         self._products = self._layer_products(parts)
         head = self._part("lm_head", parts) if "lm_head" in parts else self._product
         self._head = Product(head, model.hidden_size, -(-model.vocab_size // tp), self._most_bytes_per_s)
@@ -201,6 +205,8 @@ class StepParts:
                 layer.append(self._over_tp.priced(8 * n))  # two sums of 32 bits a token
         if self._ranks > 1:  # to the experts and back: an all-gather and a reduce-scatter
             layer.append(self._over_ranks.priced(self._ranks * summed))
+        if self._router is not None:
+            layer += self._router.launches(n)
         if self._products is None:
             layer.append(self._unmeasured_products(n))
         return total([total(layer).times(model.layers), norm])
@@ -233,8 +239,14 @@ class StepParts:
         name = in_precision(parts, "experts", *precision.parts, *precision.like)
         if layer.experts is None or name not in parts:
             return None
-        own = name.removeprefix("experts") in precision.parts
-        small = None if own else precision.weight_bytes
+        kind = name.removeprefix("experts")
+        small = None if kind in precision.parts else precision.weight_bytes
+        if layer.router is not None:
+            self._router = Router(
+                self._product, layer.router, self._gpu, bits=self._model.router_bits, slower=self._slower,
+                launched=lambda moved: self._by_bytes("elementwise", moved), chooses=kind in CHOSEN_BEFORE,
+                most_bytes_per_s=self._most_bytes_per_s,
+            )  # fmt: skip
         return [*found, ExpertsPart(self._part(name, parts), layer.experts, self._skew, small)]
 
     def _unmeasured_products(self, n: int) -> Priced:

@@ -2,11 +2,12 @@
 
 import pytest
 
-from kvsim.sim.bench.assumed import OLD_EXPERTS, asynchronous, cache_of, fused, of_release
+from kvsim.sim.bench.assumed import OLD_EXPERTS, asynchronous, cache_of, fused, of_release, precision_of
 from kvsim.sim.cost.calibrated.step import StepParts
 from kvsim.sim.validate import deployment_of, points
 
 LLAMA, OSS = "meta-llama/Llama-3.1-70B", "openai/gpt-oss-120b"
+MINIMAX = "MiniMaxAI/MiniMax-M2.5"
 
 
 @pytest.mark.parametrize(
@@ -35,3 +36,17 @@ def test_older_releases_read_experts_more_slowly_and_compute_as_fast():
     assert OLD_EXPERTS - 0.05 < old / new < OLD_EXPERTS and nightly == new
     assert experts_ps(point, 65536, "0.17.0") < 1.1 * experts_ps(point, 65536, "0.19.0")
     assert deployment_of(point).profile["parts"].keys() >= {"experts_fp8_block"}
+
+
+def test_scripts_tell_of_products_in_32_bits_and_of_ranks():
+    assert precision_of(MINIMAX, "b300_sxm", "0.19.0") == "high"
+    assert (
+        precision_of(MINIMAX, "b200_sxm", "0.17.0")
+        == precision_of(MINIMAX, "h100_sxm", "0.18.0")
+        == "highest"
+    )
+    ranks = {
+        gpu: {deployment_of(each).data_parallel_size for each in points() if each.gpu == gpu and each.dp > 1}
+        for gpu in ("h100_sxm", "b300_sxm")
+    }
+    assert ranks == {"h100_sxm": {1}, "b300_sxm": {2}}

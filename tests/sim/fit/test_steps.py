@@ -116,6 +116,12 @@ def test_what_is_no_step_time(text):
         kvsim.simulate(**SERVER, cost=text, num_prompts=5)
 
 
+def test_long_times_are_told_in_whole_numbers():
+    assert StepTimes(0.0174, 0.00106, 180e-6).words == (
+        "17.4 ms + 1,060 us a sequence + 180 us a prompt token"
+    )
+
+
 def test_times_are_written_as_they_are_read():
     for text in ("logged:12.5+700+120", "logged:12.5+700+120@8x512"):
         assert str(StepTimes.parsed(text)) == text
