@@ -234,8 +234,8 @@ try:
 except kvsim.KvsimError as told:
     print(kvsim.Allocator.__doc__, kvsim.Scheduler.__doc__, told)
 for part in (kvsim.Allocator, kvsim.Scheduler):
-    for name, method in vars(part).items():
-        if callable(method) and not name.startswith("_"):
+    for name in dir(part):
+        if callable(method := getattr(part, name)) and not name.startswith("_"):
             print(part.__name__, name, inspect.getdoc(method))
 """
 
