@@ -9,7 +9,6 @@ What failed is tried again. A last line that was cut off in writing is left out.
 import json
 import os
 from collections.abc import Mapping, Sequence
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,8 @@ from kvsim.kernels.calibration.errors import JournalError
 from kvsim.kernels.calibration.foreign import foreign_text
 from kvsim.kernels.calibration.points import Point, Sample
 
+SHORTEST_S, LONGEST_S = 1e-9, 1e6
+"""Of one launch, and of all that a journal tells of."""
 DAMAGED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 """What a file of somebody else may raise where it is taken apart."""
 NAMES = {"device": "device", "plan": "plan (its points, quick or not)"}
@@ -81,13 +82,13 @@ class Journal:
     def _take(self, entry: Mapping[str, Any]) -> None:
         if "clocks" in entry:
             when = str(entry["when"])
-            self.clocks.append({"when": when, **entry["clocks"]})
+            self.clocks.append({"when": when, **{name: str(each) for name, each in entry["clocks"].items()}})
             timed = {part: _seconds(each) for part, each in entry["sentinels"].items()}
             self.sentinels.append({"when": when, **timed})
             return
         self.seconds += sum(_seconds([entry["took_s"]]))
         for key, measured, launches, failure, fits in entry["points"]:
-            seconds, told = tuple(_seconds(measured)), None if failure is None else str(failure)
+            seconds, told = tuple(_seconds(measured, SHORTEST_S)), None if failure is None else str(failure)
             if told is None and not seconds:
                 raise ValueError(f"{key} was measured in no time")
             self.samples[str(key)] = Sample(seconds, int(launches), told, bool(fits))
@@ -120,11 +121,11 @@ class Journal:
                 os.fsync(file.fileno())
 
 
-def _seconds(values: Sequence[float]) -> list[float]:
+def _seconds(values: Sequence[float], least: float = 0.0) -> list[float]:
     """Times as a journal may have them; ValueError or TypeError where one is none."""
     found = [float(each) for each in values]
-    if not all(0 <= each < inf for each in found):
-        raise ValueError(f"seconds must be at least 0, got {found}")
+    if not all(least <= each <= LONGEST_S for each in found):
+        raise ValueError(f"seconds must be from {least:g} to {LONGEST_S:g}, got {found}")
     return found
 
 

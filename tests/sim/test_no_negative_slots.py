@@ -4,8 +4,7 @@ import pytest
 
 import kvsim
 from kvsim.allocators.base import InvariantError
-from kvsim.sim.serving.memory import KvMemory
-from kvsim.sim.serving.server import Server
+from kvsim.allocators.contiguous import Contiguous
 
 CHUNKED = {
     **{"allocator": "dynamic-cache", "scheduler": "vllm-v1", "trace": "agents", "num_prompts": 8},
@@ -21,18 +20,21 @@ def test_what_a_chunk_left_empty_the_next_may_fill():
     assert (table["internal"] > 0).any()
 
 
-def test_a_wrong_count_of_internal_slots_stops_the_run(monkeypatch):
-    right = KvMemory.set_internal
-    monkeypatch.setattr(KvMemory, "set_internal", lambda memory, of, slots: right(memory, of, slots + 10**9))
-    assert_stops()
+class Wasteful(Contiguous):
+    """Says that each sequence leaves more slots empty than there are."""
+
+    def surplus(self, seq: int, tokens: int) -> int:
+        return super().surplus(seq, tokens) + 10**9
 
 
-def test_a_wrong_count_of_external_slots_stops_the_run(monkeypatch):
-    right = Server.external_slots
-    monkeypatch.setattr(Server, "external_slots", lambda server: right(server) + 10**9)
-    assert_stops()
+class Scattered(Contiguous):
+    """Says that more of what is free serves nobody than there is."""
+
+    def external_slots(self, need: int) -> int:
+        return super().external_slots(need) + 10**9
 
 
-def assert_stops():
+@pytest.mark.parametrize("wrong", [Wasteful, Scattered])
+def test_a_wrong_count_of_slots_stops_the_run(wrong):
     with pytest.raises(InvariantError, match="no kind of slot can be negative, got Instant"):
-        kvsim.simulate(allocator="contiguous", num_prompts=5, cost="constant:0.03")
+        kvsim.simulate(allocator=wrong, num_prompts=5, cost="constant:0.03")

@@ -1,24 +1,30 @@
 """One attack on the command line: it does what was asked, or says in one line why not; nothing else.
 
 `attack` runs a command line in this process. Its exit code must be 0, or 2 with one line on standard error
-that begins with `error: `; no exception may come out, no warning be printed, and it may not take longer than
-LONGEST_S. Memory is limited, so that a size of 10**12 is refused and not tried.
+that begins with `error: `; no exception may come out, no warning be printed, and it may not take more than
+LONGEST_CPU_S or LONGEST_S. Memory is limited, so that a size of 10**12 is refused and not tried; to refuse
+takes at most REFUSAL_BYTES.
 """
 
 import contextlib
 import io
+import re
 import resource
 import signal
 import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
 from kvsim import cli
 
-LONGEST_S = 30
+LONGEST_CPU_S, LONGEST_S = 10, 90
+REFUSAL_BYTES = 1 << 30
+LONGEST_LINE = 1200
+"""Characters of an error: a wrong value is shown short."""
 MEMORY_BYTES = 6 << 30
 """Beyond what the process has; more than any case needs."""
 
@@ -46,11 +52,13 @@ def attack(words: Sequence[str]) -> Told:
     ):
         warnings.simplefilter("always")
         try:
+            before = peak_bytes(anew=True)
             code = cli.main([*words])
         except BaseException as error:
             raise AssertionError(f"{shown(words)} ended with {traceback.format_exc()}") from error
     told = Told(code, *(_text(stream) for stream in (out, err)))
     check(words, told)
+    assert not code or peak_bytes() - before < REFUSAL_BYTES, f"{shown(words)}: took much memory to refuse"
     return told
 
 
@@ -94,7 +102,19 @@ def check(words: Sequence[str], told: Told) -> None:
     assert len(errors) == (told.code == 2), f"{shown(words)}: {told.err}"
     if errors:
         assert lines[-1] == errors[0], f"{shown(words)}: {told.err}"
-        assert len(errors[0]) > len("error: ") and errors[0].isprintable(), f"{shown(words)}: {told.err!r}"
+        assert len("error: ") < len(errors[0]) < LONGEST_LINE, f"{shown(words)}: {told.err!r}"
+        assert errors[0].isprintable(), f"{shown(words)}: {told.err!r}"
+
+
+def peak_bytes(anew: bool = False) -> int:
+    """The most memory that this process has had, from now on if `anew`; 0 where Linux does not tell."""
+    try:
+        if anew:
+            Path("/proc/self/clear_refs").write_text("5")
+        found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    except OSError:
+        return 0
+    return int(found[1]) << 10 if found else 0
 
 
 def shown(words: Sequence[str]) -> str:
@@ -104,22 +124,26 @@ def shown(words: Sequence[str]) -> str:
 
 @contextlib.contextmanager
 def limited() -> Iterator[None]:
-    """A block that may take LONGEST_S and MEMORY_BYTES."""
+    """A block that may take LONGEST_CPU_S, LONGEST_S and MEMORY_BYTES."""
 
     def too_long(*_: object) -> None:
-        raise TooLong(f"more than {LONGEST_S} s")
+        raise TooLong(f"more than {LONGEST_CPU_S} s of CPU, or {LONGEST_S} s")
 
     with open("/proc/self/statm") as file:
         there = int(file.read().split()[0]) * resource.getpagesize()
     before = resource.getrlimit(resource.RLIMIT_AS)
     handler = signal.signal(signal.SIGALRM, too_long)
     resource.setrlimit(resource.RLIMIT_AS, (there + MEMORY_BYTES, before[1]))
+    spent = signal.signal(signal.SIGPROF, too_long)
     signal.alarm(LONGEST_S)
+    signal.setitimer(signal.ITIMER_PROF, LONGEST_CPU_S)
     try:
         yield
     finally:
         signal.alarm(0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGALRM, handler)
+        signal.signal(signal.SIGPROF, spent)
         resource.setrlimit(resource.RLIMIT_AS, before)
 
 
