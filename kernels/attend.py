@@ -36,93 +36,39 @@ def decode_kernel(
     out,  # [batch, kv_heads * GROUP, HEAD_DIM]
     partial,  # SHARED: float32 [2 * shares, kv_heads * GROUP, HEAD_DIM]
     logsum,  # SHARED: float32 [2 * shares, kv_heads * GROUP], in base 2
-    scale_log2,
-    value_scale,
-    softcap,
+    scale_log2, value_scale, softcap,
     row,  # elements of a slot
-    home_stride,
-    kv_heads,
-    window,
-    GROUP: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    HEAD_PAD: tl.constexpr,
-    ROWS: tl.constexpr,
-    TILE: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    PAGED: tl.constexpr,
-    WINDOW: tl.constexpr,
-    SHARED: tl.constexpr,
-    UPCAST: tl.constexpr,
-    ROPE: tl.constexpr,
-    SOFTCAP: tl.constexpr,
+    home_stride, kv_heads, window,
+    GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, HEAD_PAD: tl.constexpr, ROWS: tl.constexpr,
+    TILE: tl.constexpr, BLOCK_SIZE: tl.constexpr, PAGED: tl.constexpr, WINDOW: tl.constexpr,
+    SHARED: tl.constexpr, UPCAST: tl.constexpr, ROPE: tl.constexpr, SOFTCAP: tl.constexpr,
     SINKS: tl.constexpr,
-):
+):  # fmt: skip
     """A share of all contexts, or one sequence's context, for one KV head."""
     share, kv_head = tl.program_id(0) // kv_heads, tl.program_id(0) % kv_heads
-    heads = kv_heads * GROUP
-    begin_seq, skipped, before_last, stop = share.to(tl.int64), 0, 0, 0
-    if SHARED:
-        begin_seq = tl.load(starts + 2 * share).to(tl.int64)
-        skipped = tl.load(starts + 2 * share + 1)
-        before_last = tl.load(starts + 2 * share + 2) - begin_seq.to(tl.int32)
-        stop = tl.load(starts + 2 * share + 3)  # tiles of the last sequence; 0: it is the next share's
-    else:
-        before_last = 1
-
-    r, d, t = tl.arange(0, ROWS), tl.arange(0, HEAD_PAD), tl.arange(0, TILE)
+    begin_seq, skipped, before_last, stop = share_of(starts, share, SHARED)
+    r, d = tl.arange(0, ROWS), tl.arange(0, HEAD_PAD)
     mine = (r < GROUP)[:, None] & (d < HEAD_DIM)[None, :]
-    column = kv_head * HEAD_DIM + d
-    if ROPE:
-        column = d
-        e = tl.arange(0, ROPE)
+    column = d if ROPE else kv_head * HEAD_DIM + d
     for turn in range(0, before_last + (stop > 0).to(tl.int32) if SHARED else 1):
         seq = begin_seq + turn
         end = tl.load(lengths + seq).to(tl.int32)
-        first = 0
-        if WINDOW:
-            first = tl.maximum(end - window, 0)
+        first = tl.maximum(end - window, 0) if WINDOW else 0
         begin = first // TILE * TILE
         if SHARED:
             end = tl.where(turn == before_last, tl.minimum(begin + stop * TILE, end), end)
             begin += tl.where(turn == 0, skipped * TILE, 0)
-        head = seq * heads + kv_head * GROUP + r
-        of_head = q + head[:, None] * (HEAD_DIM + ROPE)
-        query = tl.load(of_head + d[None, :], mask=mine, other=0.0)
-        if ROPE:
-            rotated = tl.load(of_head + HEAD_DIM + e[None, :], mask=(r < GROUP)[:, None], other=0.0)
-        if PAGED:
-            home = homes + seq * home_stride
-        else:
-            home = tl.load(homes + seq).to(tl.int64)
-
-        m = tl.full([ROWS], -float("inf"), tl.float32)
-        denominator = tl.zeros([ROWS], tl.float32)
-        acc = tl.zeros([ROWS, HEAD_PAD], tl.float32)
-        token = begin + t
-        inside = (token >= first) & (token < end)
-        slot = slots_of(home, token, inside, BLOCK_SIZE, PAGED)
-        for _ in range(begin, end, TILE):
-            key = load_rows(k, slot, row, column, inside, HEAD_DIM, HEAD_PAD)
-            if ROPE:
-                value = key
-                position = load_rows(k, slot, row, HEAD_DIM + e, inside, ROPE, ROPE)
-                score = scores_of(query, key, scale_log2, UPCAST)
-                score += scores_of(rotated, position, scale_log2, UPCAST)
-            else:
-                value = load_rows(v, slot, row, column, inside, HEAD_DIM, HEAD_PAD)
-                score = scores_of(query, key, scale_log2, UPCAST)
-            if SOFTCAP:
-                score = capped(score, softcap)
-            score = tl.where(inside[None, :], score, -float("inf"))
-            token += TILE
-            inside = token < end
-            slot = slots_of(home, token, inside, BLOCK_SIZE, PAGED)
-            m, denominator, acc = fold(score, value, m, denominator, acc, query.dtype, False, UPCAST)
-
+        head = (seq * kv_heads + kv_head) * GROUP + r
+        home = homes + seq * home_stride if PAGED else tl.load(homes + seq).to(tl.int64)
+        m, denominator, acc = context_of(
+            q + head[:, None] * (HEAD_DIM + ROPE), k, v, home, first, begin, end, column, row, scale_log2,
+            softcap, GROUP, HEAD_DIM, HEAD_PAD, ROWS, TILE, BLOCK_SIZE, PAGED, UPCAST, ROPE, SOFTCAP,
+        )  # fmt: skip
         result = acc * (value_scale / tl.where(denominator > 0, denominator, 1.0))[:, None]
         continued = (turn == 0) & (skipped > 0)
         if SHARED and (continued | (turn == before_last)):
-            at = (2 * share - continued.to(tl.int32)).to(tl.int64) * heads + kv_head * GROUP + r
+            part = (2 * share - continued.to(tl.int32)).to(tl.int64)
+            at = (part * kv_heads + kv_head) * GROUP + r
             tl.store(partial + at[:, None] * HEAD_DIM + d[None, :], result, mask=mine)
             tl.store(logsum + at, m + tl.log2(tl.where(denominator > 0, denominator, 1.0)), mask=r < GROUP)
         else:
@@ -130,6 +76,58 @@ def decode_kernel(
                 sink = tl.load(sinks + kv_head * GROUP + r, mask=r < GROUP, other=0.0)
                 result *= (denominator / (denominator + weight_of(sink, m)))[:, None]
             tl.store(out + head[:, None] * HEAD_DIM + d[None, :], result.to(out.dtype.element_ty), mask=mine)
+
+
+@triton.jit
+def share_of(starts, share, SHARED: tl.constexpr):
+    """(first sequence, its tiles that are others', sequences before the last, tiles of the last; 0: none)."""
+    begin_seq, skipped, before_last, stop = share.to(tl.int64), 0, 1, 0
+    if SHARED:
+        begin_seq = tl.load(starts + 2 * share).to(tl.int64)
+        skipped = tl.load(starts + 2 * share + 1)
+        before_last = tl.load(starts + 2 * share + 2) - begin_seq.to(tl.int32)
+        stop = tl.load(starts + 2 * share + 3)
+    return begin_seq, skipped, before_last, stop
+
+
+@triton.jit
+def context_of(
+    query_rows, k, v, home, first, begin, end, column, row, scale_log2, softcap,
+    GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, HEAD_PAD: tl.constexpr, ROWS: tl.constexpr,
+    TILE: tl.constexpr, BLOCK_SIZE: tl.constexpr, PAGED: tl.constexpr, UPCAST: tl.constexpr,
+    ROPE: tl.constexpr, SOFTCAP: tl.constexpr,
+):  # fmt: skip
+    """Tokens begin .. end of a context, from `first` on: (maximum, denominator, weighted sum of values)."""
+    r, d = tl.arange(0, ROWS), tl.arange(0, HEAD_PAD)
+    mine = (r < GROUP)[:, None] & (d < HEAD_DIM)[None, :]
+    query = tl.load(query_rows + d[None, :], mask=mine, other=0.0)
+    if ROPE:
+        e = tl.arange(0, ROPE)
+        rotated = tl.load(query_rows + HEAD_DIM + e[None, :], mask=(r < GROUP)[:, None], other=0.0)
+    m = tl.full([ROWS], -float("inf"), tl.float32)
+    denominator = tl.zeros([ROWS], tl.float32)
+    acc = tl.zeros([ROWS, HEAD_PAD], tl.float32)
+    token = begin + tl.arange(0, TILE)
+    inside = (token >= first) & (token < end)
+    slot = slots_of(home, token, inside, BLOCK_SIZE, PAGED)
+    for _ in range(begin, end, TILE):
+        key = load_rows(k, slot, row, column, inside, HEAD_DIM, HEAD_PAD)
+        if ROPE:
+            value = key
+            position = load_rows(k, slot, row, HEAD_DIM + e, inside, ROPE, ROPE)
+            score = scores_of(query, key, scale_log2, UPCAST)
+            score += scores_of(rotated, position, scale_log2, UPCAST)
+        else:
+            value = load_rows(v, slot, row, column, inside, HEAD_DIM, HEAD_PAD)
+            score = scores_of(query, key, scale_log2, UPCAST)
+        if SOFTCAP:
+            score = capped(score, softcap)
+        score = tl.where(inside[None, :], score, -float("inf"))
+        token += TILE
+        inside = token < end
+        slot = slots_of(home, token, inside, BLOCK_SIZE, PAGED)
+        m, denominator, acc = fold(score, value, m, denominator, acc, query.dtype, False, UPCAST)
+    return m, denominator, acc
 
 
 @triton.jit

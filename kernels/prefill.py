@@ -30,7 +30,7 @@ from kvsim.kernels.checks import (
     expect_runnable,
     expect_tensor,
 )
-from kvsim.kernels.decode import LOG2_E
+from kvsim.kernels.decode import LOG2_E, MOST_ROWS
 from kvsim.kernels.launch import INTERPRETED, Gpu, Launch, Tiling, gpu_of, next_power_of_2, prefill_tiling
 from kvsim.kernels.tiles import fold, load_rows, scores_of, slots_of
 
@@ -44,21 +44,13 @@ def prefill_kernel(
     lengths,  # [batch]
     first_queries,  # [batch + 1]
     out,  # [tokens, kv_heads * GROUP, HEAD_DIM]
-    scale_log2,
-    value_scale,
+    scale_log2, value_scale,
     row,  # elements of a slot
-    home_stride,
-    window,
-    GROUP: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    HEAD_PAD: tl.constexpr,
-    ROWS: tl.constexpr,
-    TILE: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    PAGED: tl.constexpr,
-    WINDOW: tl.constexpr,
+    home_stride, window,
+    GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, HEAD_PAD: tl.constexpr, ROWS: tl.constexpr,
+    TILE: tl.constexpr, BLOCK_SIZE: tl.constexpr, PAGED: tl.constexpr, WINDOW: tl.constexpr,
     UPCAST: tl.constexpr,
-):
+):  # fmt: skip
     """A tile of one sequence's queries, for one KV head."""
     QUERIES: tl.constexpr = ROWS // GROUP
     kv_head, seq = tl.program_id(1), tl.program_id(2).to(tl.int64)
@@ -69,58 +61,65 @@ def prefill_kernel(
         return
     length = tl.load(lengths + seq).to(tl.int32)
 
-    r, d, t = tl.arange(0, ROWS), tl.arange(0, HEAD_PAD), tl.arange(0, TILE)
+    r, d = tl.arange(0, ROWS), tl.arange(0, HEAD_PAD)
     query_index = start + r // GROUP
     real = (r < QUERIES * GROUP) & (query_index < count)
     mine = real[:, None] & (d < HEAD_DIM)[None, :]
     head = (before + query_index) * (tl.num_programs(1) * GROUP) + kv_head * GROUP + r % GROUP
     query = tl.load(q + head[:, None] * HEAD_DIM + d[None, :], mask=mine, other=0.0)
     position = length - count + tl.minimum(query_index, count - 1)
-    if PAGED:
-        home = homes + seq * home_stride
-    else:
-        home = tl.load(homes + seq).to(tl.int64)
+    home = homes + seq * home_stride if PAGED else tl.load(homes + seq).to(tl.int64)
     column = kv_head * HEAD_DIM + d
 
     first_position = length - count + start
     end = length - count + tl.minimum(start + QUERIES, count)
-    begin = 0
-    masked = (first_position + 1) // TILE * TILE
-    if WINDOW:
-        begin = tl.maximum(first_position - window + 1, 0) // TILE * TILE
-        masked = begin
+    begin = tl.maximum(first_position - window + 1, 0) // TILE * TILE if WINDOW else 0
+    masked = begin if WINDOW else (first_position + 1) // TILE * TILE
 
     m = tl.full([ROWS], -float("inf"), tl.float32)
     denominator = tl.zeros([ROWS], tl.float32)
     acc = tl.zeros([ROWS, HEAD_PAD], tl.float32)
-    token = begin + t
+    token = begin + tl.arange(0, TILE)
     inside = token < end
     if WINDOW:
         inside &= token > first_position - window
     slot = slots_of(home, token, inside, BLOCK_SIZE, PAGED)
     if not WINDOW:
-        for _ in range(begin, masked, TILE):
-            key = load_rows(k, slot, row, column, inside, HEAD_DIM, HEAD_PAD)
-            value = load_rows(v, slot, row, column, inside, HEAD_DIM, HEAD_PAD)
-            score = scores_of(query, key, scale_log2, UPCAST)
-            token += TILE
-            inside = token < end
-            slot = slots_of(home, token, inside, BLOCK_SIZE, PAGED)
-            m, denominator, acc = fold(score, value, m, denominator, acc, query.dtype, False, UPCAST)
-    for _ in range(masked, end, TILE):
+        token, inside, slot, m, denominator, acc = fold_keys(
+            query, k, v, home, position, column, row, begin, masked, end, window, scale_log2, token, inside,
+            slot, m, denominator, acc, HEAD_DIM, HEAD_PAD, TILE, BLOCK_SIZE, PAGED, False, False, UPCAST,
+        )  # fmt: skip
+    token, inside, slot, m, denominator, acc = fold_keys(
+        query, k, v, home, position, column, row, masked, end, end, window, scale_log2, token, inside, slot,
+        m, denominator, acc, HEAD_DIM, HEAD_PAD, TILE, BLOCK_SIZE, PAGED, True, WINDOW, UPCAST,
+    )  # fmt: skip
+    result = acc * (value_scale / denominator)[:, None]
+    tl.store(out + head[:, None] * HEAD_DIM + d[None, :], result.to(out.dtype.element_ty), mask=mine)
+
+
+@triton.jit
+def fold_keys(
+    query, k, v, home, position, column, row, begin, stop, end, window, scale_log2, token, inside, slot,
+    m, denominator, acc,
+    HEAD_DIM: tl.constexpr, HEAD_PAD: tl.constexpr, TILE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    PAGED: tl.constexpr, MASKED: tl.constexpr, WINDOW: tl.constexpr, UPCAST: tl.constexpr,
+):  # fmt: skip
+    """Tiles of keys from `begin` to `stop`; MASKED: not every row sees all of them."""
+    for _ in range(begin, stop, TILE):
         key = load_rows(k, slot, row, column, inside, HEAD_DIM, HEAD_PAD)
         value = load_rows(v, slot, row, column, inside, HEAD_DIM, HEAD_PAD)
-        seen = token[None, :] <= position[:, None]
-        if WINDOW:
-            seen &= token[None, :] > position[:, None] - window
-        score = tl.where(seen, scores_of(query, key, scale_log2, UPCAST), -float("inf"))
+        if MASKED:
+            seen = token[None, :] <= position[:, None]
+            if WINDOW:
+                seen &= token[None, :] > position[:, None] - window
+            score = tl.where(seen, scores_of(query, key, scale_log2, UPCAST), -float("inf"))
+        else:
+            score = scores_of(query, key, scale_log2, UPCAST)
         token += TILE
         inside = token < end
         slot = slots_of(home, token, inside, BLOCK_SIZE, PAGED)
         m, denominator, acc = fold(score, value, m, denominator, acc, query.dtype, WINDOW, UPCAST)
-
-    result = acc * (value_scale / denominator)[:, None]
-    tl.store(out + head[:, None] * HEAD_DIM + d[None, :], result.to(out.dtype.element_ty), mask=mine)
+    return token, inside, slot, m, denominator, acc
 
 
 def prefill_attention(
@@ -211,8 +210,8 @@ def plan_prefill(
     expect_between("most_queries", most_queries, 0, tokens)
     expect_between("window", 1 if window is None else window, 1, 2**31 - 1)
 
-    tiling = tiling or prefill_tiling(head_dim, keys.element_size(), gpu)
-    group = heads // kv_heads
+    tiling, group = tiling or prefill_tiling(head_dim, keys.element_size(), gpu), heads // kv_heads
+    expect_between("query: heads for each KV head", group, 0, MOST_ROWS)
     arguments = {
         "q": query,
         "k": keys,

@@ -5,9 +5,10 @@
 The fit is that of `sim calibrate` (kernels/calibration/fit.py). One GPU has no tables but a model's layers
 (layers.py). What this adds: the rows of the tables as its points (parts.py), which rows are refused
 (tables.py), how gaps in a table are bridged (fill.py), and what the tables lack, from another GPU's
-(scaled.py) or from datasheets, marked as such. Errors are those of a fit without 15 of 100 rows, 15 of 100
-shapes (heads, experts) and every row between the cells of a table; what ships is the same fit with the first
-two as well. The same tables give the same files, byte for byte.
+(scaled.py) or from datasheets, marked as such. `--simpler` asks whether a simpler fit would do (simpler.py).
+Errors are those of a fit without 15 of 100 rows, 15 of 100 shapes (heads, experts) and every row between the
+cells of a table; what ships is the same fit with the first two as well. The same tables give the same files,
+byte for byte.
 """
 
 import argparse
@@ -25,6 +26,7 @@ import layers
 import parts as tabled
 from fill import relaxed
 from scaled import TAKEN, scaled
+from simpler import compared
 from tables import GPUS, Gpu, Sieve, Timed, release
 
 from kvsim.kernels.calibration.fit import Bounds, Measured, error_of, fit_part
@@ -117,18 +119,25 @@ def parts_of(
 ) -> dict[str, dict[str, object]]:
     """The parts that the tables have of a GPU, all or those of some names."""
     found = {}
-    for part, name, rows, peak, constants in wanted(gpu, tables):
-        if names is not None and name not in names:
-            continue
-        measured = sieve.kept(part, rows, peak)
-        memory = part in {"product", "decode", "prefill", "experts"}
-        bounds = Bounds(gpu.gb_per_s * 1e9 if memory else None, peak * 1e12 if peak < 1e9 else None)
+    for name, measured, constants, bounds in sifted(gpu, tables, sieve, names):
         fitted = fit_part([one.point for one in measured], measured, constants, bounds, relaxed)
         if fitted is not None:
             every = [whole_grid(one) for one in measured]
             shipped = fit_part([one.point for one in every], every, constants, bounds, relaxed)
             found[name] = slim(shipped, fitted)
     return found
+
+
+def sifted(
+    gpu: Gpu, tables: Path, sieve: Sieve, names: Sequence[str] | None = None
+) -> Iterator[tuple[str, list[Measured], dict, Bounds]]:
+    """(name, its points, constants, bounds) of what the tables have of a GPU, all or some names."""
+    for part, name, rows, peak, constants in wanted(gpu, tables):
+        if names is not None and name not in names:
+            continue
+        memory = part in {"product", "decode", "prefill", "experts"}
+        bounds = Bounds(gpu.gb_per_s * 1e9 if memory else None, peak * 1e12 if peak < 1e9 else None)
+        yield name, sieve.kept(part, rows, peak), constants, bounds
 
 
 def profile_of_layers(tables: Path) -> dict[str, object]:
@@ -266,7 +275,12 @@ def main() -> None:
     parser.add_argument("tables", type=Path, help="directory of the tables, as parquet")
     parser.add_argument("--out", type=Path, default=Path("sim/profiles"), help="directory of the profiles")
     parser.add_argument("--gpu", nargs="*", help="names, as in sim gpus; all")
+    parser.add_argument("--simpler", action="store_true", help="only tell what a simpler fit would cost")
     given = parser.parse_args()
+    if given.simpler:
+        chosen = [gpu for gpu in GPUS if not given.gpu or gpu.name in given.gpu]
+        print("\n".join(compared(one for gpu in chosen for one in sifted(gpu, given.tables, Sieve(gpu)))))
+        return
     for gpu in (*GPUS, layers.GPU):
         if given.gpu and gpu.name not in given.gpu:
             continue

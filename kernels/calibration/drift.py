@@ -57,6 +57,9 @@ def disturbances(measured: Mapping[str, Any]) -> list[str]:
         f"{part} by {drift:.1%}" for part, drift in measured.get("drift", {}).items() if drift > MOST_DRIFT
     ]
     found = [f"the GPU drifted: {', '.join(far)}, more than {MOST_DRIFT:.0%}"] if far else []
+    for one in measured.get("sentinels", ()):
+        if failed := [part for part, seconds in one.items() if part != "when" and not seconds]:
+            found.append(f"the sentinels failed {one['when']}: {', '.join(failed)}")
     for clocks in measured.get("clocks", ()):
         if slowed := THROTTLED.intersection(clocks.get(SLOWED_BY, "").split(", ")):
             found.append(f"the GPU throttled {clocks['when']}: {', '.join(sorted(slowed))}")

@@ -24,6 +24,10 @@ SECONDS_OF_A_VARIANT: Mapping[str, float] = {"decode": 2.5, "latent": 2.5, "pref
 """Compiling a kernel anew; 0.5 for all others."""
 
 
+TIMED_BY = ("launches", "layer", "steps", "bench", "room", "timing")
+"""The modules here that decide what is launched, and how long it is said to take."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """What will be measured, and on what.
@@ -114,11 +118,11 @@ def variants_of(point: Point) -> Iterable[tuple[object, ...]]:
 
 
 def launching() -> str:
-    """What a time depends on beside the point: the kernels as they stand, and how they are launched."""
+    """What a time depends on beside the point: the kernels as they stand, how they are launched and timed."""
     from kvsim.kernels import launch
 
     sources = sorted(Path(launch.__file__).parent.glob("*.py")) + [
-        Path(__file__).with_name(f"{name}.py") for name in ("launches", "layer", "steps")
+        Path(__file__).with_name(f"{name}.py") for name in TIMED_BY
     ]
     return "\n".join([*(path.read_text(encoding="utf-8") for path in sources), launch.described()])
 

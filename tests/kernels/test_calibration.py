@@ -26,6 +26,7 @@ from kvsim.kernels.calibration import card, launches, layer, steps, timing
 from kvsim.kernels.calibration.all_reduce import all_reduce_seconds
 from kvsim.kernels.calibration.bench import Bench
 from kvsim.kernels.calibration.calibrate import calibrate
+from kvsim.kernels.calibration.drift import SENTINEL
 from kvsim.kernels.calibration.errors import (
     CalibrationError,
     DeviceLostError,
@@ -133,6 +134,17 @@ def test_a_journal_of_other_launches_is_refused(quick, tmp_path, monkeypatch, na
     journal = tmp_path / "j"
     fixed(quick, SyntheticGpu(stop_after=None), journal)
     monkeypatch.setattr(launch, name, other)
+    with pytest.raises(JournalError, match="another plan"):
+        fixed(quick, SyntheticGpu(), journal)
+
+
+def test_a_journal_of_another_way_of_timing_is_refused(quick, tmp_path, monkeypatch):
+    journal = tmp_path / "j"
+    fixed(quick, SyntheticGpu(), journal)
+    read = Path.read_text
+    monkeypatch.setattr(
+        Path, "read_text", lambda path, **how: read(path, **how) + "# changed" * (path.name == "timing.py")
+    )
     with pytest.raises(JournalError, match="another plan"):
         fixed(quick, SyntheticGpu(), journal)
 
@@ -299,6 +311,18 @@ def test_a_gpu_that_slows_down_is_told_by_its_sentinels_with_an_exit_code_of_its
 
     barely = fixed(quick, SyntheticGpu(slows_after=100, by=1.01))["measured"]
     assert exit_code_of(barely) == 0
+
+
+def test_sentinels_that_fail_are_a_fault_as_drift_is(quick):
+    class Silent(SyntheticGpu):
+        def sample(self, point):
+            silent = point.role == SENTINEL and point.part == "product" and self.readings < 5
+            return DEAD if silent else super().sample(point)
+
+    measured = fixed(quick, Silent())["measured"]
+    first, second, *_ = quick.parts
+    assert measured["faults"] == [f"the sentinels failed before {part}: product" for part in (first, second)]
+    assert exit_code_of(measured) == 4
 
 
 def test_a_card_that_is_slower_when_a_calibration_goes_on_is_told(quick, tmp_path):

@@ -9,7 +9,12 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install -e 
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks" / "elsewhere"))
 from fill import relaxed
+from simpler import compared
 from tables import GPUS, Sieve, Timed, disturbed_of, drawn
+
+from kvsim.kernels.calibration.fit import Bounds, Measured
+from kvsim.kernels.calibration.form import form_s
+from kvsim.kernels.calibration.points import Point, features
 
 pytestmark = pytest.mark.slow
 
@@ -82,3 +87,23 @@ def test_what_is_held_out_is_the_same_every_time_and_about_as_much_as_said():
     chosen = [drawn("bfloat16", number) for number in range(2000)]
     assert chosen == [drawn("bfloat16", number) for number in range(2000)]
     assert 0.12 < sum(chosen) / 2000 < 0.18
+
+
+def test_of_products_of_third_norm_only_a_fit_without_it_is_worse():
+    """Between the cells of a coarse table what is left of a wrong form shows."""
+    tiles = {"token_tile": 64, "output_tile": 128}
+    known = {"t0_s": 3e-6, "bandwidth_bytes_per_s": 4e12, "work_per_s": 7e14, "p": 3}
+    measured = []
+    for tokens in (1, 64, 128, 200, 256, 300, 512, 900, 4096):
+        for inputs, outputs in ((1024, 1024), (8192, 1024), (1024, 16_384), (8192, 16_384)):
+            x = {"tokens": tokens, "inputs": inputs, "outputs": outputs}
+            role = "held_out" if tokens in {200, 300, 900} else "grid"
+            point = Point("product", x | {"new_shape": False}, role, cell=x)
+            seconds = form_s(known, *features(point, tiles)[:2])
+            measured.append(Measured(point, seconds, seconds, seconds, 1))
+    told = {line[:24].strip(): line[24:] for line in compared([("product", measured, tiles, Bounds())])}
+    larger = {name: int(said.split(" of ")[0]) for name, said in told.items()}
+    assert larger == {
+        "one start": 0, "norms 1, 3": 0, "norms 1, 1.5": 1, "norms 1, max": 1, "norms 1, 1.5, 3, max": 0,
+        "all but norm 4": 0,
+    }  # fmt: skip

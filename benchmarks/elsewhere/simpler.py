@@ -1,0 +1,94 @@
+"""Whether a simpler fit would do: with fewer norms, or from one start, how errors on held-out rows change.
+
+    python benchmarks/elsewhere ../shared/data/kernel_tables --simpler      about 20 CPU-minutes for all GPUs
+
+Each part is fitted with every norm alone; of a set of norms the fit takes the one of the least squares. Told
+are the mean errors, of rows and of new shapes, that become more than 0.1 point larger than with all. Of 167:
+
+    one start                9, by up to 0.38: the sum of squares has several minima
+    norms 1, 3              24, by up to 1.20
+    norms 1, 1.5            11, by up to 1.74
+    norms 1, max            39, by up to 1.65
+    norms 1, 1.5, 3, max     4, by up to 0.30
+    all but norm 4           0; three parts that ship have it
+
+In the mean of all errors none changes anything by more than 0.03 points. So the starts and the norms stay.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from fill import relaxed
+
+from kvsim.kernels.calibration import fit
+from kvsim.kernels.calibration.fit import Bounds, Measured, error_of
+from kvsim.kernels.calibration.form import NORMS
+
+Wanted = tuple[str, Sequence[Measured], Mapping[str, object], Bounds]
+Errors = tuple[float, ...]
+
+FEWER: Mapping[str, tuple[Sequence[object], Sequence[float]]] = {
+    "one start": (NORMS, (1.0,)),
+    "norms 1, 3": ((1, 3), fit.STARTS),
+    "norms 1, 1.5": ((1, 1.5), fit.STARTS),
+    "norms 1, max": ((1, "max"), fit.STARTS),
+    "norms 1, 1.5, 3, max": ((1, 1.5, 3, "max"), fit.STARTS),
+    "all but norm 4": ((1, 1.5, 2, 3, "max"), fit.STARTS),
+}
+LARGER = 0.001
+
+
+def compared(parts: Iterable[Wanted]) -> Iterator[str]:
+    """A line for each simpler fit."""
+    worse: dict[str, list[float]] = {name: [] for name in FEWER}
+    for _, measured, constants, bounds in parts:
+        found = {
+            (norm, starts): tried(measured, constants, bounds, norm, starts)
+            for norm in NORMS
+            for starts in (fit.STARTS, (1.0,))
+        }
+        if any(one is None for one in found.values()):
+            continue
+        whole = errors_of(found, NORMS, fit.STARTS)
+        for name, some in FEWER.items():
+            pairs = zip(errors_of(found, *some), whole, strict=True)
+            worse[name] += [error - before for error, before in pairs]
+    for name, some in worse.items():
+        larger = sum(each > LARGER for each in some)
+        yield (
+            f"{name:24}{larger:4} of {len(some)} errors larger by more than 0.1 point, "
+            f"by up to {100 * max(some):.2f}; in the mean {100 * sum(some) / len(some):+.3f}"
+        )
+
+
+def errors_of(found: Mapping, norms: Sequence[object], starts: Sequence[float]) -> Errors:
+    """Of the norm that the fit would take."""
+    return min(found[norm, starts] for norm in norms)[1]
+
+
+def tried(
+    measured: Sequence[Measured],
+    constants: Mapping[str, object],
+    bounds: Bounds,
+    norm: object,
+    starts: Sequence[float],
+) -> tuple[float, Errors] | None:
+    """(least squares, mean errors on held-out rows and on new shapes) with one norm; None without a fit."""
+    squares: list[float] = []
+    fitted, before = fit.fit_form, (fit.NORMS, fit.STARTS)
+
+    def watched(*arguments: object) -> tuple[dict, float]:
+        form, found = fitted(*arguments)
+        squares.append(found)
+        return form, found
+
+    try:
+        fit.fit_form, fit.NORMS, fit.STARTS = watched, (norm,), tuple(starts)
+        part = fit.fit_part([one.point for one in measured], measured, constants, bounds, relaxed)
+    finally:
+        fit.fit_form, (fit.NORMS, fit.STARTS) = fitted, before
+    if part is None or not part["form"]["work_per_s"]:
+        return None
+    apart = [one for one in part["points"] if one["role"] == "held_out"]
+    errors = [error_of(one for one in apart if one["x"]["new_shape"] is new) for new in (False, True)]
+    last = squares[-len(fit.candidates(constants)) :]  # before them, each number of GPUs alone
+    return min(last), tuple(error["mean"] for error in errors if error)
