@@ -19,7 +19,7 @@ from kvsim.sim.files.whole_file import check_file
 
 def explained(directory: Path, request: str, *, as_json: bool) -> None:
     """Tell the life of one request, in every run that served it."""
-    runs, number, how = chosen(read_runs(directory, whole=True), request)
+    runs, number, how = chosen(read_runs(directory), request)
     stories = []
     for run in runs:
         log = read_events(run.path)
@@ -46,7 +46,7 @@ def written_timeline(
     """Write a timeline of these requests for a trace viewer."""
     first, last = chosen_requests(requests)
     target = directory / "trace-events.json" if out is None else out
-    runs = read_runs(directory, whole=True)
+    runs = read_runs(directory)
     check_file(target, force=force, ours=is_timeline)
     shown = [each for run in runs for each in traced(run, steps)]
     written = write_trace(shown, target, first, last, force)

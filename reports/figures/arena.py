@@ -17,14 +17,20 @@ from kvsim.reports.figures.sheet import new_sheet
 from kvsim.reports.figures.style import Style
 from kvsim.reports.figures.systems import System, which_seed
 from kvsim.reports.memory_map import FILE, Arena, MemoryMap, owners_of
+from kvsim.reports.quantities import MEAN_RUNNING
 from kvsim.reports.seeds.intervals import interval
 
+MOST_REPLICAS = 6
 _LEAST_ROWS, _MOST_ROWS = 8, 96
 _PANEL_IN = 3.3
 
 
 def memory_map(systems: Sequence[System], choices: Choices) -> Figure:
-    """A panel per system, of several seeds the first: its arena at the instant asked for, or the fullest."""
+    """A panel per system, of several seeds the first: its arena at the instant asked for, or the fullest.
+
+    Of a fleet a panel per replica, of more than `MOST_REPLICAS` those that served the most.
+    """
+    systems = [each for system in systems for each in _servers(system, named=len(systems) > 1)]
     runs = [system.first for system in systems]
     lacking = [run.label for run in runs if not (run.path / FILE).is_file()]
     if lacking:
@@ -61,6 +67,16 @@ def memory_map(systems: Sequence[System], choices: Choices) -> Figure:
     for panel in panels:
         panel.finish()
     return figure
+
+
+def _servers(system: System, named: bool) -> list[System]:
+    """The replicas of a fleet as systems, in their order; of a single server itself."""
+    parts = system.first.replicas
+    if len(parts) > MOST_REPLICAS:
+        busiest = sorted(parts, key=lambda run: -(MEAN_RUNNING.read(run.summary) or 0.0))[:MOST_REPLICAS]
+        parts = [run for run in parts if any(run is each for each in busiest)]
+    before = f"{system.full_name}, " if named else ""
+    return [System(f"{before}{run.label}", (run,)) for run in parts] or [system]
 
 
 def _columns(style: Style, count: int) -> int:

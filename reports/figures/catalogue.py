@@ -14,6 +14,7 @@ from kvsim.reports.figures import (
     lengths,
     occupancy,
     ranking,
+    replicas,
     requests,
     seeds,
     sweeps,
@@ -41,6 +42,9 @@ FIGURES: dict[str, Entry] = {
     "fragmentation": Entry(occupancy.fragmentation, "what is free over time, and its largest piece"),
     "waste": Entry(ledger.waste, "the ledger as one bar per system"),
     "ranking": Entry(ranking.ranking, "many systems, the fastest first: the ledger and three numbers each"),
+    "replicas": Entry(
+        replicas.replicas, "a fleet by replica: the range of KV memory in use, heat maps over time"
+    ),
     "batched": Entry(requests.batched, "how many requests are computed at once"),
     "requests": Entry(requests.requests, "how many requests run and wait, over time"),
     "latency": Entry(latency.latency, "the distributions of four latencies"),
@@ -57,6 +61,8 @@ _SHOWN_BY = {"at_s": ("map",), "latency": ("throughput", "block-size")}
 
 USUAL = ("memory", "waste", "requests", "latency")
 """Those that every run and every comparison gets."""
+OF_FLEETS = ("replicas",)
+"""Those that a run or a comparison gets besides where it has a fleet."""
 MANY, OF_MANY = 8, ("ranking",)
 """A comparison of more systems gets these instead: so many curves cannot be told apart."""
 
@@ -113,8 +119,12 @@ def draw(
     fmt = choices.style.usual_format if fmt is None else fmt
     check(fmt, names)
     found = systems(runs)
-    if names is USUAL and len(found) > MANY:
-        names = OF_MANY
+    if names is USUAL:
+        names = (
+            OF_MANY
+            if len(found) > MANY
+            else (*USUAL, *(OF_FLEETS if any(each.is_fleet for each in found) else ()))
+        )
     drawn: dict[str, Path] = {}
     refused: dict[str, CannotDraw] = {}
     for name, entry in FIGURES.items():

@@ -61,7 +61,8 @@ def _requests_headline(systems: Sequence[System]) -> str:
     if len(systems) == 1:
         most = with_spread(palette.count, systems[0].number(MAX_RUNNING.read))
         at_once = with_spread(palette.figures, means[0])
-        return f"{systems[0].name} computes {at_once} requests at once on average, {most} at most"
+        where = "A replica of " if systems[0].is_fleet else ""
+        return f"{where}{systems[0].name} computes {at_once} requests at once on average, {most} at most"
     words = pieces.listed([system.name for system in systems], means, palette.figures)
     return f"Requests computed at once, on average{under_loads(systems)}: {words}"
 
@@ -108,10 +109,9 @@ def batched(systems: Sequence[System], choices: Choices) -> Figure:
     axes.xaxis.set_major_locator(
         MaxNLocator(nbins=4 if style.narrow else 7, integer=True, steps=[1, 2, 5, 10])
     )
+    of = " by a replica" if any(system.is_fleet for system in systems) else ""
     mean_of = f"mean {'while requests wait' if saturated else 'of the run'}"
-    axes.set_xlabel(
-        ("requests computed at once,\n" if style.narrow else "requests computed at once, ") + mean_of
-    )
+    axes.set_xlabel(f"requests computed at once{of},{chr(10) if style.narrow else ' '}{mean_of}")
     most_mark: Any = {"marker": "|", "markersize": 9, "markeredgewidth": 1.3 * style.line}
     marks = [Line2D([], [], color=style.ink, linestyle="", label="most at once", **most_mark)]
     if any(mean and not mean.fixed for mean, _ in found):

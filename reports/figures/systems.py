@@ -34,6 +34,11 @@ class System:
         return self.runs[0]
 
     @property
+    def is_fleet(self) -> bool:
+        """Whether it has several replicas; means over time are then those of one of them."""
+        return bool(self.first.summary.get("replicas"))
+
+    @property
     def summaries(self) -> list[Summary]:
         """Those of all seeds, their memory described by one part of the run."""
         return alike([run.summary for run in self.runs])
@@ -89,8 +94,8 @@ def shares_of_all(systems: Sequence[System]) -> tuple[list[dict[str, float]], li
 
 
 def systems(runs: Sequence[Run]) -> list[System]:
-    """The runs by all of their choices but the seed, in the order of their first ones."""
-    groups = by_seed(runs)
+    """The runs by all of their choices but the seed, in the order of their first ones; a fleet is one."""
+    groups = by_seed([run.as_one for run in runs])
     names = [_name(group) for group in groups]
     if len(set(names)) < len(names):
         names = [group[0].label for group in groups]

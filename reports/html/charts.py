@@ -112,7 +112,8 @@ def _latency(runs: Sequence[Run], name: str) -> dict[str, Any]:
 
 def _quantiles(column: Floats) -> list[float]:
     """As many points of the distribution function as are drawn, evenly in the share of requests."""
-    return _rounded(np.quantile(column, np.linspace(0, 1, _POINTS + 1))) if len(column) else []
+    levels = np.linspace(0, 1, _POINTS + 1)
+    return _rounded(np.quantile(column, levels, method="inverted_cdf")) if len(column) else []
 
 
 def _rounded(values: Floats) -> list[float]:

@@ -10,7 +10,20 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
 
-SCRIPTS = ("base", "arena", "paint", "player", "input", "lives", "story", "life", "charts", "table", "start")
+SCRIPTS = (
+    "base",
+    "arena",
+    "paint",
+    "player",
+    "input",
+    "lives",
+    "story",
+    "life",
+    "charts",
+    "fleet",
+    "table",
+    "start",
+)
 GENERATOR = '<meta name="generator" content="kvsim">'
 PLOTLY = "vendor/plotly-basic.min.js.gz"
 

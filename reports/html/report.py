@@ -8,6 +8,7 @@ from kvsim.reports import palette
 from kvsim.reports.html import words
 from kvsim.reports.html.arena import Arena, read_arena
 from kvsim.reports.html.charts import chart_data, end_s
+from kvsim.reports.html.fleets import fleets
 from kvsim.reports.html.lives import SAID, STATUS, packed_events, packed_requests, packed_spans, tick_s
 from kvsim.reports.html.numbers import numbers
 from kvsim.reports.html.packing import Pack
@@ -56,26 +57,32 @@ def report(runs: Sequence[Run]) -> str:
     """The page about these runs."""
     packs: dict[str, str] = {}
     arenas: list[Arena | None] = []
-    described = []
-    groups = words.grouped(runs)
+    described: list[dict[str, Any]] = []
+    groups = words.grouped([run.as_one for run in runs])
     runs = [run for group in groups for run in group]
-    for place, run in enumerate(runs):
+    systems = []
+    for system, run in enumerate(runs):
         group = next(number for number, group in enumerate(groups) if any(run is each for each in group))
         first = run is groups[group][0]
-        about, arena, own = _described(run, mapped=first)
-        about |= {"group": group, "first": first}
-        arenas.append(arena)
-        for name, pack in own.items():
-            packs[f"{name}-{place}"] = pack.text()
-            about[name] = pack.entries
-        described.append(about)
+        systems.append({"label": run.label, "end": end_s(run), "group": group, "first": first})
+        for server in run.replicas or [run]:
+            about, arena, own = _described(server, mapped=first)
+            about |= {"group": group, "first": first, "system": system, "replica": server.place}
+            arenas.append(arena)
+            for name, pack in own.items():
+                packs[f"{name}-{len(described)}"] = pack.text()
+                about[name] = pack.entries
+            described.append(about)
     room = LARGEST_BYTES - _FRAME_BYTES - sum(map(len, packs.values()))
     for place, (about, maps) in enumerate(zip(described, _fitting(arenas, room), strict=True)):
         if maps is not None:
             pack, about["arena"], packs[f"map-{place}"] = maps
             about["map"] = pack.entries
     looks = {name: palette.KINDS[name] for name in palette.kinds_of(run.summary for run in runs)}
-    kinds = {name: {"colour": k.colour, "meaning": k.meaning} for name, k in looks.items()}
+    kinds = {
+        name: {"colour": k.colour, "meaning": k.meaning, "hatched": k.hatch == "////"}
+        for name, k in looks.items()
+    }
     data = {
         "version": __version__,
         "title": words.title(runs),
@@ -84,12 +91,14 @@ def report(runs: Sequence[Run]) -> str:
         "notes": words.notes(runs),
         "numbers": numbers(runs),
         "differences": words.differences_in_words(runs),
+        "systems": systems,
         "runs": described,
         "groups": [words.group_label(group) for group in groups],
         "kinds": kinds,
         "wasteKinds": palette.WASTE,
         "colours": [palette.series_colour(place) for place in range(len(groups))],
         "charts": chart_data(runs, groups),
+        "fleets": fleets(runs),
         "status": STATUS,
         "events": EVENTS,
         "states": STATES,

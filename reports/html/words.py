@@ -153,7 +153,8 @@ def facts(runs: Sequence[Run]) -> list[tuple[str, str]]:
         "Arrivals": _arrivals,
         "Allocator": lambda run: str(run.summary["engine"].get("allocator", "")),
         "Scheduler": lambda run: str(run.summary["engine"].get("scheduler", "")),
-        "KV memory": lambda run: f"{count(number(run.summary['memory'].get('capacity_tokens')))} tokens",
+        "Replicas": _replicas,
+        "KV memory": _kv_memory,
         "Step times": lambda run: str(run.summary.get("cost", {}).get("source", "")),
         "Clock": lambda run: clocks.told([run.summary.get("cost", {})]),
         "Seed": lambda run: str(_workload(run).get("seed", "")),
@@ -211,6 +212,16 @@ def _name(value: object) -> str:
 
 def _model(run: Run) -> str:
     return _name(_scenario(run).get("model"))
+
+
+def _kv_memory(run: Run) -> str:
+    tokens = f"{count(number(run.summary['memory'].get('capacity_tokens')))} tokens"
+    return f"{tokens} a replica" if run.replicas else tokens
+
+
+def _replicas(run: Run) -> str:
+    fleet = run.summary.get("fleet") or {}
+    return f"{count(number(fleet.get('replicas')))}, router {fleet.get('router')}" if fleet else ""
 
 
 def _gpu(run: Run) -> str:

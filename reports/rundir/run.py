@@ -43,7 +43,8 @@ class Run:
     """The result of one run as the reports see it.
 
     `config` is plain JSON (null where there is no number), as is what `summary` shows. `place` says which
-    replica of a fleet this is: its requests and timeline are some rows of the files.
+    replica of a fleet this is: its requests and timeline are some rows of the files. `apart` is the timeline
+    of a fleet with its replicas apart, where that of `columns` adds them up.
     """
 
     path: Path
@@ -52,6 +53,15 @@ class Run:
     summary: Summary
     columns: Tables
     place: int | None = None
+    apart: Columns | None = None
+
+    @property
+    def as_one(self) -> "Run":
+        """A fleet as one system, whose timeline adds up its replicas; of a single server the run itself."""
+        timeline = self.columns.timeline
+        if self.apart is not None or self.place is not None or not self.summary.get("replicas"):
+            return self
+        return replace(self, columns=Tables(self.columns.requests, added_up(timeline)), apart=timeline)
 
     @property
     def replicas(self) -> list["Run"]:
@@ -63,16 +73,17 @@ class Run:
     def _replica(self, place: int, summary: dict[str, Any]) -> "Run":
         requests, timeline = (
             {name: column[columns["replica"] == place] for name, column in columns.items()}
-            for columns in (self.columns.requests, self.columns.timeline)
+            for columns in (self.columns.requests, self.apart or self.columns.timeline)
         )
-        columns = Tables(requests, timeline)
+        shared = {name: self.summary[name] for name in ("cost", "notes") if name in self.summary}
         return replace(
             self,
             label=summary["label"],
             config=self._config_of(place),
-            summary=Summary(summary),
-            columns=columns,
+            summary=Summary({**shared, **summary}),
+            columns=Tables(requests, timeline),
             place=place,
+            apart=None,
         )
 
     def _config_of(self, place: int) -> dict[str, Any]:
@@ -127,15 +138,33 @@ def read_run(directory: Path) -> Run:
     return found
 
 
-def read_runs(directory: Path, whole: bool = False) -> list[Run]:
-    """The run in a directory, or all runs of a comparison, or of several seeds, in their order.
+def added_up(timeline: Columns) -> Columns:
+    """The timeline of a fleet as one system: the sum over its replicas, a row at each instant of any.
 
-    Of a fleet alone its replicas, unless it is wanted as a whole.
+    A replica holds nothing before its first row. The largest free extent is that of one replica, so it is
+    left out.
     """
+    order = np.argsort(timeline["time_s"], kind="stable")
+    time_s, replica = timeline["time_s"][order], timeline["replica"][order]
+    by_replica = np.argsort(replica, kind="stable")
+    first = np.diff(replica[by_replica], prepend=-1) != 0
+    last = np.diff(time_s, append=np.inf) > 0
+    found: Columns = {"time_s": time_s[last]}
+    for name, column in timeline.items():
+        if name in {"time_s", "replica", "largest_free_extent"}:
+            continue
+        values = column[order][by_replica]
+        change = np.empty_like(values)
+        change[by_replica] = np.where(first, values, np.diff(values, prepend=values[:1]))
+        found[name] = np.cumsum(change)[last]
+    return found
+
+
+def read_runs(directory: Path) -> list[Run]:
+    """The run in a directory, or all runs of a comparison, or of several seeds, in their order."""
     table = directory / "summary.json"
     if not table.is_file() or (directory / "requests.parquet").exists():
-        run = read_run(directory)
-        return [run] if whole else run.replicas or [run]
+        return [read_run(directory)]
     summaries = load_json(table)
     if isinstance(summaries, dict) and isinstance(summaries.get("seeds"), list):
         by_seed = [_read_seed(directory, seed) for seed in summaries["seeds"]]

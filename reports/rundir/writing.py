@@ -39,7 +39,7 @@ def write_run(
     with whole_directory(directory, force) as part:
         _fill(part, run, {"steps": steps, "samples": samples, "events": events, "map": map}, files)
         if draw:
-            _draw(run.replicas or [run], part)
+            _draw([run], part)
     return run
 
 

@@ -1,9 +1,13 @@
 """A fleet from outside: its map, the life of a request, its timeline and its dashboard."""
 
 import json
+import re
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from matplotlib.image import imread as read_png
+from support.report_page import opened
 
 import kvsim
 from kvsim import cli
@@ -12,6 +16,7 @@ from kvsim.reports.figures.choices import Choices
 from kvsim.reports.figures.style import style_named
 from kvsim.reports.figures.systems import systems
 from kvsim.reports.html.arena import read_arena
+from kvsim.reports.html.report import report
 from kvsim.reports.labels import told_apart
 from kvsim.reports.rundir.run import read_runs
 from kvsim.sim.workload import PS_PER_S
@@ -72,7 +77,7 @@ def test_in_python_a_fleet_and_its_replicas_tell_the_same(recorded):
     run = kvsim.simulate(num_prompts=60, request_rate=40, replicas=REPLICAS, router="least-requests")
     story = run.explain(17)
     assert story.request == 17
-    (home,) = [one for one in kvsim.load(recorded) if 17 in one.columns.requests["request"]]
+    (home,) = [one for one in kvsim.load(recorded).replicas if 17 in one.columns.requests["request"]]
     assert home.explain(17).lines == story.lines
     assert {line.request for line in (home.explain("slowest"), home.explain("median"))} <= set(
         home.columns.requests["request"].tolist()
@@ -82,17 +87,16 @@ def test_in_python_a_fleet_and_its_replicas_tell_the_same(recorded):
 
 
 def test_each_replica_has_its_own_map(recorded, capsys):
-    runs = told_apart(read_runs(recorded))
+    (fleet,) = told_apart(read_runs(recorded))
+    runs = fleet.replicas
     assert [run.label for run in runs] == [f"replica {place}" for place in range(REPLICAS)]
-    figure = memory_map(systems(runs), Choices(style_named("screen"), None, None))
+    figure = memory_map(systems([fleet]), Choices(style_named("screen"), None, None))
     assert sum(axes.get_visible() for axes in figure.axes) == REPLICAS
     for place, run in enumerate(runs):
         arena = read_arena(recorded / "map.parquet", place)
         assert arena.slots == 15_744
         named = {int(name.partition(".")[0]) for names in arena.names for name in names.split()}
         assert named <= set(run.columns.requests["request"].tolist())
-    assert cli.main(["report", str(recorded), "--out", str(recorded / "page.html")]) == 0
-    assert (recorded / "page.html").stat().st_size > 100_000
 
 
 def test_a_timeline_has_a_process_for_each_replica(recorded, tmp_path, capsys):
@@ -115,3 +119,39 @@ def test_a_timeline_has_a_process_for_each_replica(recorded, tmp_path, capsys):
 def test_the_dashboard_is_for_fleets_too(capsys):
     assert cli.main([*FLEET[:-1], "--live", "--no-out"]) == 0
     assert "--live needs a terminal that can be drawn on: running without it" in capsys.readouterr().err
+
+
+def test_a_fleet_as_one_system_is_the_sum_of_its_replicas_at_every_instant(recorded):
+    (fleet,) = read_runs(recorded)
+    whole, parts = fleet.as_one.columns.timeline, fleet.replicas
+    assert np.all(np.diff(whole["time_s"]) > 0)
+    for row in range(0, len(whole["time_s"]), 17):
+        for name in ("token", "free", "running", "waiting"):
+            then = 0
+            for part in parts:
+                columns = part.columns.timeline
+                last = np.searchsorted(columns["time_s"], whole["time_s"][row], side="right") - 1
+                then += columns[name][last]
+            assert whole[name][row] == then
+    assert fleet.as_one.as_one is not None and len(fleet.as_one.replicas) == REPLICAS
+
+
+def test_the_page_of_a_fleet_has_all_its_requests_and_its_numbers_in_one_column(recorded):
+    data, columns = opened(report(read_runs(recorded)))
+    assert data["numbers"]["columns"] == ["paged"]
+    assert data["numbers"]["rows"][0]["texts"] == ["60"]
+    assert dict(data["facts"])["Replicas"] == f"{REPLICAS}, router least-requests"
+    assert sum(len(columns[f"requests-{place}"]["request"]) for place in range(REPLICAS)) == 60
+    (fleet,) = data["fleets"]
+    assert {len(shown["rows"]) for shown in fleet["maps"].values()} == {REPLICAS}
+    busy = [np.mean(row) for row in fleet["maps"]["requests at once"]["rows"]]
+    assert busy.index(max(busy)) == int(re.search(r"the busiest, replica (\d+)", fleet["words"])[1])
+
+
+@pytest.mark.parametrize("many", [2, 64])
+def test_the_figures_of_a_fleet_are_no_taller_with_64_replicas(tmp_path, many):
+    command = ["run", "--num-prompts", "90", "--request-rate", "inf", "--replicas", str(many)]
+    assert cli.main([*command, "--quiet", "--out", str(tmp_path / "fleet")]) == 0
+    drawn = {path.stem: read_png(path).shape for path in (tmp_path / "fleet").glob("*.png")}
+    assert set(drawn) == {"memory", "waste", "requests", "latency", "replicas"}
+    assert max(height for height, _, _ in drawn.values()) < 1600

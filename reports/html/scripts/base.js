@@ -2,7 +2,8 @@
 
 const $ = (id) => document.getElementById(id);
 const data = JSON.parse($("data").textContent);
-const runs = data.runs;
+const runs = data.runs; // servers: of a fleet its replicas
+const systems = data.systems; // what is compared: a server, or a fleet
 
 /** An element with properties and children; `text` is never read as HTML. */
 function element(tag, properties = {}, ...children) {
@@ -93,7 +94,7 @@ const dark = () => matchMedia("(prefers-color-scheme: dark)").matches && documen
 const variable = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 /** The colour of a group of runs; black would be lost on a dark ground. */
 const groupColour = (place) => (dark() ? { "#000000": "#e9ecef", "#0072B2": "#3d9fdd" }[data.colours[place]] : null) ?? data.colours[place];
-const seeds = runs.length / data.groups.length; // of each group of runs
+const seeds = systems.length / data.groups.length; // of each group of runs
 const kindColour = (kind) => (kind === "free" && dark() ? "#343a40" : data.kinds[kind].colour);
 
 /** [red, green, blue] of a colour written as #rrggbb. */

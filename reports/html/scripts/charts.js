@@ -32,13 +32,13 @@ function layout(more = {}) {
   };
 }
 
-const runColour = (place) => groupColour(runs[place].group);
+const runColour = (place) => groupColour(systems[place].group);
 const across = (points, end) => points.map((_, place) => ((place + 0.5) * end) / points.length);
-const longest = () => Math.max(...runs.map(({ end }) => end), 1e-9);
+const longest = () => Math.max(...systems.map(({ end }) => end), 1e-9);
 
 /** The kinds over time: a panel per run. */
 function ledger() {
-  const firsts = runs.map((_, place) => place).filter((place) => runs[place].first);
+  const firsts = systems.map((_, place) => place).filter((place) => systems[place].first);
   const each = firsts.map((place) => data.charts.overTime[place]), many = each.length, between = many > 1 ? 0.26 / many : 0;
   const high = (1 - between * (many - 1)) / many, traces = [], more = { annotations: [], hoversubplots: "axis" };
   each.forEach(({ kinds, end }, place) => {
@@ -48,15 +48,18 @@ function ledger() {
       if (!y.some((value) => value > 0)) continue;
       traces.push({
         type: "scatter", mode: "lines", x: across(y, end), y, name: kind, stackgroup: `run${place}`, line: { width: 0 },
-        fillcolor: kindColour(kind), xaxis: "x", yaxis: `y${n}`, hovertemplate: "%{y:.1f} %",
+        fillcolor: kindColour(kind), fillpattern: pattern(kind), xaxis: "x", yaxis: `y${n}`, hovertemplate: "%{y:.1f} %",
       });
     }
     more[`yaxis${n}`] = axis({ domain: [Math.max(0, top - high), top], range: [0, 100], tickvals: [0, 50, 100], title: place ? "" : "% of the KV memory" });
-    if (many > 1) more.annotations.push({ text: `<b>${escaped(short(runs[firsts[place]].label))}</b>`, x: 0, y: top, xref: "paper", yref: "paper", xanchor: "left", yanchor: "bottom", showarrow: false });
+    if (many > 1) more.annotations.push({ text: `<b>${escaped(short(systems[firsts[place]].label))}</b>`, x: 0, y: top, xref: "paper", yref: "paper", xanchor: "left", yanchor: "bottom", showarrow: false });
   });
   more.xaxis = axis({ range: [0, longest()], title: "time (s)", anchor: `y${many > 1 ? many : ""}`, showgrid: false });
   return [traces, layout({ ...more, margin: { l: 60, r: 18, t: many > 1 ? 24 : 12, b: 44 } })];
 }
+
+/** The hatch of a kind, as in the figures. */
+const pattern = (kind) => (data.kinds[kind].hatched ? { shape: "/", size: 6, solidity: 0.25, fgcolor: variable("ground"), bgcolor: kindColour(kind), fillmode: "replace" } : {});
 
 /** As much of a name as there is room for. */
 const short = (text, most = Math.floor((Math.min(innerWidth, 1200) - 110) / 8)) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
@@ -66,7 +69,7 @@ const escaped = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;");
 /** A line per run of something over time. */
 function line(name, unit) {
   const traces = data.charts.overTime.map((found, place) => ({
-    type: "scatter", mode: "lines", x: across(found[name] ?? [], found.end), y: found[name] ?? [], name: escaped(runs[place].label),
+    type: "scatter", mode: "lines", x: across(found[name] ?? [], found.end), y: found[name] ?? [], name: escaped(systems[place].label),
     line: { color: runColour(place), width: seeds > 1 ? 1 : 1.6 }, hovertemplate: "%{y:,.4~g}",
   }));
   const few = unit !== "requests/s" && traces.every(({ y }) => y.every((value) => value <= 5)); // then no halves on the axis
@@ -79,7 +82,7 @@ function bars() {
   const traces = kinds.map((kind) => {
     const x = data.charts.waste.map(({ percent: shares }) => shares[kind]);
     return {
-      type: "bar", orientation: "h", name: kind, x, y: labels, marker: { color: kindColour(kind), line: { color: variable("ground"), width: 1 } },
+      type: "bar", orientation: "h", name: kind, x, y: labels, marker: { color: kindColour(kind), pattern: pattern(kind), line: { color: variable("ground"), width: 1 } },
       text: x.map((share) => (share >= (roomy() ? 4 : 15) ? `${share.toFixed(1)} %` : "")), textposition: "inside", insidetextanchor: "middle", textangle: 0,
       textfont: { color: ["token", "external"].includes(kind) ? "#fff" : kind === "free" && dark() ? "#e9ecef" : "#10151a", size: 12 },
       hovertemplate: `${kind}: %{x:.2f} %<extra></extra>`,
@@ -104,8 +107,8 @@ function logarithmic() {
 function distribution() {
   const { edges, shares } = data.charts.latency[latency];
   const traces = shares.map((share, place) => ({
-    type: "scatter", mode: "lines", x: edges, y: [...share, 0], name: escaped(runs[place].label), line: { color: runColour(place), width: seeds > 1 ? 1 : 1.8, shape: "hv" },
-    fill: runs.length === 1 ? "tozeroy" : "none", fillcolor: `${runColour(place)}33`, hovertemplate: "%{y:.2f} %",
+    type: "scatter", mode: "lines", x: edges, y: [...share, 0], name: escaped(systems[place].label), line: { color: runColour(place), width: seeds > 1 ? 1 : 1.8, shape: "hv" },
+    fill: systems.length === 1 ? "tozeroy" : "none", fillcolor: `${runColour(place)}33`, hovertemplate: "%{y:.2f} %",
   }));
   return [traces, layout({ xaxis: logarithmic(), yaxis: axis({ rangemode: "tozero", title: "% of requests" }) })];
 }
@@ -115,7 +118,7 @@ function cumulative() {
   const { quantiles } = data.charts.latency[latency];
   const traces = quantiles.map((x, place) => ({
     type: "scatter", mode: "lines", x: x.map((value) => value || null), y: x.map((_, i) => (100 * i) / Math.max(1, x.length - 1)),
-    name: escaped(runs[place].label), line: { color: runColour(place), width: seeds > 1 ? 1 : 1.8 }, hovertemplate: "%{y:.0f} %: %{x:.4~g} s",
+    name: escaped(systems[place].label), line: { color: runColour(place), width: seeds > 1 ? 1 : 1.8, shape: "hv" }, hovertemplate: "%{y:.0f} %: %{x:.4~g} s",
   }));
   return [traces, layout({
     hovermode: "closest", xaxis: logarithmic(),
@@ -130,7 +133,7 @@ function series(parent) {
     mark.dataset.group = place;
     return element("li", {}, mark, seeds > 1 ? `${label}, a line per seed` : label);
   });
-  if (runs.length > 1) parent.append(element("ul", { class: "series", "aria-label": "Colours of the runs" }, ...items));
+  if (systems.length > 1) parent.append(element("ul", { class: "series", "aria-label": "Colours of the runs" }, ...items));
 }
 
 function kindsLegend(parent, kinds) {
@@ -146,7 +149,7 @@ function buildCharts() {
   const wide = $("over-time"), slices = "a point is the mean over one of 300 equal slices";
   const kinds = Object.keys(data.kinds).filter((kind) => data.charts.overTime.some((run) => run.kinds[kind].some((share) => share > 0)));
   const acts = [touched() ? "" : "drag to zoom, double-click to see all again", runs.some(({ map }) => map) ? `${touched() ? "tap" : "click"} to send the memory map to that moment` : ""];
-  $("charts-lead").textContent = [runs.length > 1 ? "the runs share their axes" : "", acts.filter(Boolean).join("; ")].filter(Boolean).map(sentence).join(" ");
+  $("charts-lead").textContent = [systems.length > 1 ? "the runs share their axes" : "", acts.filter(Boolean).join("; ")].filter(Boolean).map(sentence).join(" ");
   kindsLegend(wide, kinds);
   chart(wide, "KV memory by kind", `Per cent of all slots, stacked${seeds > 1 ? ", with the first seed" : ""}; ${slices}.`, ledger, { timed: true, height: 90 + 150 * data.groups.length + (data.groups.length === 1 ? 60 : 0) });
   series(wide);
@@ -175,7 +178,10 @@ function buildCharts() {
 
 function recolour() {
   for (const mark of document.querySelectorAll("i[data-group]")) mark.style.background = groupColour(Number(mark.dataset.group));
-  for (const swatch of document.querySelectorAll(".swatch[data-kind]")) swatch.style.background = kindColour(swatch.dataset.kind);
+  for (const swatch of document.querySelectorAll(".swatch[data-kind]")) {
+    const colour = kindColour(swatch.dataset.kind), hatch = `repeating-linear-gradient(135deg, ${variable("ground")} 0 1px, ${colour} 1px 5px)`;
+    swatch.style.background = data.kinds[swatch.dataset.kind].hatched ? hatch : colour;
+  }
 }
 
 /** All charts at once, as wide as there is room. */

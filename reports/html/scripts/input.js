@@ -19,7 +19,7 @@ Player.prototype.listen = function () {
   });
   on("unfollow", "click", () => this.follow(null));
   $("memory").addEventListener("keydown", (event) => this.key(event));
-  for (const map of this.maps) this.listenTo(map);
+  for (const map of this.every) this.listenTo(map);
   addEventListener("pointerdown", () => this.hide(), { capture: true, passive: true });
   addEventListener("scroll", () => (this.pointer && Math.abs(this.pointer.top - topOf(this.pointer.map)) > 4 ? this.hide() : null), { capture: true, passive: true });
   let width = innerWidth;

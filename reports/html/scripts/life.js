@@ -24,7 +24,7 @@ function showLife(request, lives, player, chosen) {
   $("unfollow").hidden = request === null;
   $("whom").value = request === null ? "" : String(request);
   if (request === null) return;
-  const known = lives.filter(({ run }, place) => run.first || place === chosen).map((life) => ({ life, row: life.rowOf(request) })).filter(({ row }) => row >= 0);
+  const known = lives.filter(({ run }) => run.first || run.system === chosen).map((life) => ({ life, row: life.rowOf(request) })).filter(({ row }) => row >= 0);
   place.append(element("h3", { text: `Request ${count(request)}` }));
   if (!known.length) return place.append(element("p", { class: "hint", text: "No run has a request of this number." }));
   const lanes = known.map(({ life, row }) => {
@@ -80,7 +80,7 @@ function strip(life, row, lanes, from, to) {
 
 /** The story: a moment that can be gone to, and what happened then. */
 function tale(life, row, request, player) {
-  const { run, events } = life, list = element("dl", { class: "tale" }), end = Math.max(...runs.map((each) => each.end));
+  const { run, events } = life, list = element("dl", { class: "tale" }), end = Math.max(...systems.map((each) => each.end));
   const told = events ? storyOf(life, request).map(({ tick, text }) => ({ time: tick * run.tick, text })) : untold(life, row);
   const most = 60, shown = told.length > most ? [...told.slice(0, most - 1), told.at(-1)] : told;
   if (told.length > most) shown.splice(most - 1, 0, { time: null, text: `... ${count(told.length - most)} more: see sim explain --json` });

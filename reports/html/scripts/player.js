@@ -2,7 +2,9 @@
 
 class Player {
   constructor(maps, follow) {
-    this.maps = maps; // [{ place, run, arena }]
+    this.every = maps; // [{ place, run, arena }]
+    this.replica = maps.find(({ run }) => run.replica !== null)?.run.replica ?? null;
+    this.maps = maps.filter((map) => this.chosen(map)); // those in sight
     this.follow = follow;
     this.end = Math.max(...maps.map(({ run }) => run.end), 1e-9);
     this.moments = [...new Set(maps.flatMap(({ arena }) => [...arena.times]))].sort((a, b) => a - b);
@@ -15,23 +17,44 @@ class Player {
     this.seek(this.moments[Math.floor(this.moments.length * 0.35)] ?? 0);
   }
 
+  /** Whether a map is in sight: of a fleet, that of one replica. */
+  chosen({ run }) {
+    return run.replica === null || run.replica === this.replica;
+  }
+
+  /** Show the memory of another replica. */
+  choose(replica) {
+    this.replica = replica;
+    $("replica").value = replica;
+    this.maps = this.every.filter((map) => this.chosen(map));
+    for (const map of this.every) map.figure.hidden = !this.chosen(map);
+    this.layOut();
+    this.restyle();
+  }
+
   build() {
     const wide = this.maps.length === 1 ? 1 : this.maps.length === 2 || this.maps.length === 4 ? 2 : 3;
     $("maps").dataset.wide = wide;
-    for (const map of this.maps) {
+    for (const map of this.every) {
       map.words = element("p", { class: "hint" });
       map.canvas = element("canvas", { tabIndex: 0, role: "img" });
       const size = `${count(map.arena.slots)} slots`, block = map.arena.blocks ? ` in blocks of ${map.arena.unit}` : "";
       map.sight = element("span");
       const ends = element("div", { class: "ends" }, map.sight, element("span", { text: `${size}${block}` }));
-      $("maps").append(element("figure", { class: "map" },
-        element("figcaption", {}, element("h3", { text: map.run.label }), map.words), map.canvas, ends));
+      const named = map.run.replica !== null && systems.length > 1 ? `${systems[map.run.system].label}, ` : "";
+      map.figure = element("figure", { class: "map", hidden: !this.chosen(map) },
+        element("figcaption", {}, element("h3", { text: named + map.run.label }), map.words), map.canvas, ends);
+      $("maps").append(map.figure);
       map.painter = new Painter(map.canvas, map.arena);
     }
     const said = this.maps.map(({ run, arena }) => {
       const left = arena.times.length < arena.recorded ? ` of ${arena.recorded} recorded, to keep this page small` : "";
       return `${this.maps.length > 1 ? `${run.label}: ` : ""}${plural(arena.times.length, "instant")}${left}`;
     });
+    const replicas = [...new Set(this.every.map(({ run }) => run.replica).filter((replica) => replica !== null))];
+    $("replica-label").hidden = !replicas.length;
+    $("replica").append(...replicas.map((replica) => element("option", { value: replica, text: replica })));
+    $("replica").addEventListener("change", () => this.choose(Number($("replica").value)));
     $("instants").textContent = `The map holds, spread evenly over the work done: ${said.join("; ")}.`;
     this.layOut();
   }
@@ -59,6 +82,8 @@ class Player {
     this.followed = request;
     this.restyle();
     if (request === null || !find) return;
+    const home = this.every.find((map) => map.run.replica !== null && map.arena.firstWith(map.arena.setsOf(request)) !== null);
+    if (home && !this.chosen(home)) this.choose(home.run.replica);
     for (const { arena } of this.maps) arena.seek(arena.at(this.time));
     if (this.maps.some(({ arena, belongs }) => arena.held(belongs).slots)) return;
     for (const { arena, belongs } of this.maps) {

@@ -8,7 +8,7 @@ function words() {
   notes.hidden = !data.notes.length;
   notes.firstElementChild.textContent = `${plural(data.notes.length, "note")} on these numbers`;
   notes.lastElementChild.append(...data.notes.map((text) => element("li", { text })));
-  const sections = [...document.querySelectorAll("main > section")];
+  const sections = [...document.querySelectorAll("main > section")].filter(({ id }) => id !== "fleet" || anyFleet);
   $("sections").append(...sections.map(({ id }) => element("a", { href: `#${id}`, text: $(`${id}-title`).textContent })));
   $("kinds").append(...Object.entries(data.kinds).map(([name, { meaning }]) =>
     element("div", {}, element("dt", { text: name }), element("dd", { text: meaning }))));
@@ -19,7 +19,7 @@ function numbers() {
   const table = document.querySelector(".numbers");
   const { columns, rows } = data.numbers, several = columns.length > 1;
   table.classList.toggle("one", !several);
-  table.caption.textContent = [!several ? "The run in numbers" : data.numbers.ranked ? "A column per run; the best of a row in green" : "A column per run; none is marked as the best, as they did not serve the same requests on one clock", seeds > 1 ? `means of ${seeds} seeds ± half their 95 % confidence interval` : ""].filter(Boolean).join("; ") + ".";
+  table.caption.textContent = [!several ? "The run in numbers" : data.numbers.ranked ? "A column per run; the best of a row in green" : "A column per run; none is marked as the best, as they did not serve the same requests on one clock", anyFleet ? "of a fleet, requests at once and shares of the KV memory are means per replica, the rest is of all replicas" : "", seeds > 1 ? `means of ${seeds} seeds ± half their 95 % confidence interval` : ""].filter(Boolean).join("; ") + ".";
   table.tHead.append(element("tr", {}, element("th", {}, element("span", { class: "hidden", text: "Number" })),
     ...columns.map((text) => element("th", { scope: "col", class: text.length <= 16 ? "short" : "", text }))));
   table.tBodies[0].append(...rows.map(({ name, texts, best }) => element("tr", {},
@@ -40,7 +40,7 @@ async function mapsOf() {
   for (const [place, run] of runs.entries()) {
     if (run.map) maps.push({ place, run, arena: new Arena(run.arena, await columnsOf(`map-${place}`, run.map)) });
   }
-  const missing = runs.filter(({ map, first }) => first && !map).map(({ label }) => label);
+  const missing = systems.filter(({ first }, place) => first && !runs.some(({ system, map }) => system === place && map)).map(({ label }) => label);
   const notice = $("map-missing");
   notice.hidden = !missing.length;
   notice.textContent = `${maps.length ? `No map was recorded of ${missing.join(", ")}` : "No map was recorded"}: run again with --record-map to see who holds which slot.`;
@@ -55,6 +55,7 @@ function forPaper(player) {
   player?.layOut();
   player?.restyle();
   player?.paint();
+  repaintFleets();
   redrawNow();
   $("notes").open = true;
 }
@@ -81,12 +82,17 @@ async function start() {
   if (maps.length) player = new Player(maps, follow);
   player?.listeners.push(markLife);
   table = new Table(lives, follow);
+  buildFleets((replica, look) => {
+    player?.choose(replica);
+    if (look && player) $("memory").scrollIntoView();
+  });
   buildCharts();
   const library = element("script", { text: new TextDecoder().decode(await bytesOf("plotly")) });
   document.head.append(library);
   await redraw(charts, player);
   const restyle = () => {
     player?.restyle();
+    repaintFleets();
     return redraw();
   };
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", restyle);

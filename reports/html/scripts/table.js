@@ -10,8 +10,8 @@ class Table {
     this.order = { name: "request", falling: false };
     this.place = $("table");
     this.body = element("tbody");
-    lives.forEach(({ run }, place) => $("table-run").append(element("option", { value: place, text: run.label })));
-    $("table-run-label").hidden = lives.length < 2;
+    systems.forEach(({ label }, place) => $("table-run").append(element("option", { value: place, text: label })));
+    $("table-run-label").hidden = systems.length < 2;
     this.head();
     $("table-run").addEventListener("change", () => this.choose(Number($("table-run").value)));
     $("filter").addEventListener("input", () => this.select());
@@ -22,6 +22,7 @@ class Table {
   /** Columns: a name to filter by, a heading, its unit, how a value reads. */
   static columns = [
     ["request", "Request", "", count],
+    ...(anyFleet ? [["replica", "Replica", "", count]] : []),
     ["status", "Status", "", (code) => data.status[code] ?? "?"],
     ["arrival", "Arrival", "s", (value) => value.toFixed(2)],
     ["prompt", "Prompt", "tokens", count],
@@ -48,14 +49,20 @@ class Table {
   /** Show the requests of another run. */
   choose(place) {
     this.chosen = place;
-    const { run, requests } = this.lives[place], { tick } = run, rows = requests.request.length;
-    const scaled = (column, factor) => Float64Array.from(column, (value) => (value === NOTHING ? NaN : value * factor));
-    const plain = (column) => scaled(column, 1);
+    const parts = this.lives.filter(({ run }) => run.system === place), rows = parts.reduce((sum, { requests }) => sum + requests.request.length, 0);
+    const scaled = (name, factor) => {
+      const column = new Float64Array(rows);
+      let at = 0;
+      for (const { run, requests } of parts) for (const value of requests[name]) column[at++] = value === NOTHING ? NaN : value * factor(run);
+      return column;
+    };
+    const tick = (run) => run.tick, one = () => 1;
     this.values = {
-      request: requests.request, status: requests.status, arrival: scaled(requests.arrival, tick),
-      prompt: plain(requests.prompt_tokens), output: plain(requests.output_tokens),
-      queueing: scaled(requests.wait, tick), ttft: scaled(requests.first, tick), e2e: scaled(requests.whole, tick),
-      tpot: scaled(requests.tpot_s, 1e3), preemptions: plain(requests.num_preemptions),
+      request: scaled("request", one), status: scaled("status", one), arrival: scaled("arrival", tick),
+      prompt: scaled("prompt_tokens", one), output: scaled("output_tokens", one),
+      queueing: scaled("wait", tick), ttft: scaled("first", tick), e2e: scaled("whole", tick),
+      tpot: scaled("tpot_s", () => 1e3), preemptions: scaled("num_preemptions", one),
+      replica: Float64Array.from(parts.flatMap(({ run, requests }) => Array(requests.request.length).fill(run.replica ?? NaN))),
     };
     this.rows = rows;
     this.place.style.height = `${Math.min(520, HEAD_PX + ROW_PX * Math.max(1, rows) + 18)}px`; // with a bar to scroll by

@@ -1,0 +1,57 @@
+"""How evenly a fleet's work is spread over its replicas, over the time in which any of them works."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kvsim.reports.palette import KINDS, count, figures, percent_text
+from kvsim.reports.rundir.run import Run
+
+Floats = npt.NDArray[np.float64]
+
+
+def end_s(replicas: Sequence[Run]) -> float:
+    """When the last of them is done."""
+    return max(float(each.columns.timeline["time_s"][-1]) for each in replicas)
+
+
+def means(run: Run, values: npt.NDArray[Any], until_s: float, slices: int) -> Floats:
+    """The means of a column of a replica over equal slices of the fleet's time; 0 once it is done."""
+    time_s = run.columns.timeline["time_s"].astype(np.float64)
+    edges = np.linspace(0, until_s or 1.0, slices + 1)
+    area = np.concatenate([[0.0], np.cumsum(np.diff(time_s) * values[:-1])])
+    found: Floats = np.diff(np.interp(edges, time_s, area)) / np.diff(edges)
+    return found
+
+
+def held(run: Run) -> Floats:
+    """Per cent of the slots that are allocated, a row of the timeline each."""
+    timeline = run.columns.timeline
+    allocated = sum(timeline[kind] for kind in ("token", "reserved", "internal"))
+    total = sum(timeline[kind] for kind in KINDS if kind in timeline)
+    share: Floats = 100 * allocated / np.maximum(total, 1)
+    return share
+
+
+def imbalance(replicas: Sequence[Run]) -> str:
+    """The requests of each, the busiest against the mean, and how full their memories are."""
+    until_s = end_s(replicas)
+    served = [len(each.columns.requests["request"]) for each in replicas]
+    running = [float(means(each, each.columns.timeline["running"], until_s, 1)[0]) for each in replicas]
+    full = [float(means(each, held(each), until_s, 1)[0]) for each in replicas]
+    said = [f"{_range(served, count)} requests to each of {len(replicas)} replicas"]
+    if any(running):
+        busiest = max(range(len(running)), key=running.__getitem__)
+        said.append(
+            f"the busiest, replica {busiest}, runs {figures(running[busiest])} requests at once on average, "
+            f"{figures(running[busiest] * len(running) / sum(running))} times the mean"
+        )
+    said.append(f"KV memory in use {_range(full, percent_text)}")
+    return "; ".join(said)
+
+
+def _range(values: Sequence[float], text: Callable[[float], str]) -> str:
+    low, high = text(min(values)), text(max(values))
+    return low if low == high else f"{low.removesuffix(' %')} to {high}"
