@@ -122,7 +122,7 @@ class Simulation:
 
     def done(self) -> int:
         """Requests that are finished or rejected so far; may be asked from another thread."""
-        rejected = [replica.recorder.rejected for replica in self.engine.every_life]
+        rejected = [replica.recorder.rejected for replica in self.engine.lives.every]
         return self.engine.log.finished_count + sum(sum(each.values()) for each in rejected)
 
     def outcome(self) -> Outcome:
@@ -206,7 +206,7 @@ class Simulation:
         """What the death of replicas cost; only of a run that knows of some."""
         deaths = self.engine.deaths
         assert deaths is not None
-        generated = sum(replica.recorder.tokens() for replica in self.engine.every_life)
+        generated = sum(replica.recorder.tokens() for replica in self.engine.lives.every)
         answered = int(requests["output_tokens"][requests["status"] != "rejected"].sum())
         return {
             "deaths": deaths.lost.deaths,

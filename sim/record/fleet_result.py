@@ -32,8 +32,11 @@ def in_turn(results: Sequence[Result]) -> Result:
     if len(results) == 1:
         return results[0]
     steps = [result.steps for result in results if result.steps is not None]
+    counted, tier = _counted(results), results[-1].tier
+    if counted.tier is not None and tier is not None:
+        counted.tier.capacity_bytes = tier.capacity_bytes  # one after the other, not beside each other
     return replace(
-        _counted(results),
+        counted,
         timeline=_behind([result.timeline for result in results]),
         steps=_behind(steps) if steps else None,
         saturated=_sum([result.saturated for result in results]),

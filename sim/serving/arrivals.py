@@ -97,7 +97,7 @@ class Arrivals(Promise):
     def begin(self, doors: Sequence[Door], choose: Callable[[Request], int] | None = None) -> None:
         """Let SimPy know of the first arrivals; of several doors, `choose` says which each takes."""
         self._doors, self._choose = doors, choose
-        if doors[0].scheduler.reads_facts:
+        if any(each.scheduler.reads_facts for each in doors):
             self._facts = facts_of(self.workload.labels)
         waits, workload, longest, door = self.workload.waits, self.workload, self.longest[0], doors[0]
         if waits is None:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from kvsim.sim.cost.step_cost import StepShape
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.record.request_log import RequestLog
-from kvsim.sim.routers.base import Router
+from kvsim.sim.routers.base import Router, Seen
 from kvsim.sim.serving.arrivals import NOT_NOW, NOWHERE
 from kvsim.sim.serving.replica import Replica
 from kvsim.sim.serving.request import Request, State
@@ -154,21 +154,33 @@ class Dispatcher:
             self._sent[home][request.index] = None
         return home
 
-    # -- replicas that die --------------------------------------------------------------------
+    # -- replicas that go and come --------------------------------------------------------------------
 
     def remember(self) -> None:
         """Note who is sent where from now on."""
         self._sent = [{} for _ in self._views]
 
-    def shut(self, place: int, replica: Replica, comes_back: bool) -> list[int]:
-        """Send nobody there, where `replica` is to stand. Returns the rows that it had, in their order."""
+    def show(self, place: int, replica: Replica) -> None:
+        """Another replica stands there."""
+        self._views[place].show(replica)
+
+    def lose(self, place: int, comes_back: bool) -> list[int]:
+        """Send nobody there. Returns the rows that it had, in their order; does any replica come back?"""
         assert self._sent is not None
         rows, self._sent[place] = [row for row in self._sent[place] if not self._log.is_over(row)], {}
-        self._open = [view for view in self._open if view.place != place]
-        self._views[place].show(replica)
-        self._homes = {session: home for session, home in self._homes.items() if home != place}
         self._comes_back = comes_back
+        self.shut(place)
         return rows
+
+    def shut(self, place: int) -> None:
+        """Send nobody there; sessions find another home."""
+        self._open = [view for view in self._open if view.place != place]
+        self._homes = {session: home for session, home in self._homes.items() if home != place}
+
+    @property
+    def seen(self) -> Sequence[Seen]:
+        """What can be seen of those that requests are sent to."""
+        return self._open
 
     def open(self, place: int) -> None:
         """Requests can be sent there again."""

@@ -18,6 +18,7 @@ from kvsim.sim.serving.arrivals import Arrivals, Process
 from kvsim.sim.serving.deaths import Deaths
 from kvsim.sim.serving.dispatcher import Dispatcher, sessions_of
 from kvsim.sim.serving.faults import Fault
+from kvsim.sim.serving.lives import Lives
 from kvsim.sim.serving.replica import Replica
 from kvsim.sim.serving.server import NEVER_PS
 from kvsim.sim.workload import Workload
@@ -87,7 +88,8 @@ class Engine:
             for most, replica in zip(lengths, replicas, strict=True)
         ]
         self.arrivals = Arrivals(self.env, log, longest)
-        self.deaths = Deaths(faults, make, replicas) if faults and make is not None else None
+        self.lives = Lives(replicas, make)
+        self.deaths = Deaths(faults, self.lives) if faults else None
 
     @property
     def replica(self) -> Replica:
@@ -98,18 +100,7 @@ class Engine:
         """For who watches: call `wait` with the time in ps before each step, or each `max_span` of them."""
         for replica in self.replicas:
             replica.wait_before_steps(wait, max_span)
-        if self.deaths is not None:
-            self.deaths.watches.append(lambda replica: replica.wait_before_steps(wait, max_span))
-
-    @property
-    def lives(self) -> Sequence[Sequence[Replica]]:
-        """By place: the replica, after those that died there."""
-        return [[replica] for replica in self.replicas] if self.deaths is None else self.deaths.lives
-
-    @property
-    def every_life(self) -> list[Replica]:
-        """All replicas, those that died too."""
-        return [life for lives in self.lives for life in lives]
+        self.lives.watches.append(lambda replica: replica.wait_before_steps(wait, max_span))
 
     def later(self, at_ps: int, act: Callable[[], None]) -> None:
         """Let something happen."""
@@ -146,10 +137,10 @@ class Engine:
             replica.begin(self.env, self.arrivals, alone=len(self.replicas) == 1)
         with no_cycle_collection():
             self.env.run()
-        for replica in self.every_life:
+        for replica in self.lives.every:
             replica.end()
         self.arrivals.end()
-        self.results = [in_turn([life.result() for life in lives]) for lives in self.lives]
+        self.results = [in_turn([life.result() for life in lives]) for lives in self.lives.lives]
         if len(self.results) == 1:
             return self.results[0]
         found = together(self.results, [replica.server for replica in self.replicas])

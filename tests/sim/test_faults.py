@@ -29,14 +29,14 @@ def served(case, fail, router, max_span=1 << 20, seed=0):
     for replica in engine.replicas:
         replica.pricing.cost = COSTS[case.cost]()
     if engine.deaths is not None:
-        make = engine.deaths._make
+        make = engine.lives._make
 
         def same_cost(place):
             replica = make(place)
             replica.pricing.cost = COSTS[case.cost]()
             return replica
 
-        engine.deaths._make = same_cost
+        engine.lives._make = same_cost
     return engine.run(), engine
 
 
@@ -63,7 +63,7 @@ def test_whoever_dies_each_request_is_answered_once_and_all_tokens_are_counted(s
         rng = Random(seed)
         case, router = draw_case(rng, scheduler), rng.choice(ROUTERS)
         plain, engine = served(case, "", router, seed=seed)
-        generated = sum(each.recorder.tokens() for each in engine.every_life)
+        generated = sum(each.recorder.tokens() for each in engine.lives.every)
         dropped = len(plain.finished) - int(plain.finished.sum())
         exact = not dropped and case.beam is None
         if exact:
@@ -72,14 +72,14 @@ def test_whoever_dies_each_request_is_answered_once_and_all_tokens_are_counted(s
         result, engine = served(case, fail, router, seed=seed)
         assert result.finished.sum() + sum(result.rejected.values()) >= len(case.work)
         assert set(np.flatnonzero(~result.finished)) == engine.log.rejected
-        generated = sum(each.recorder.tokens() for each in engine.every_life)
+        generated = sum(each.recorder.tokens() for each in engine.lives.every)
         assert generated >= answered_tokens(result)[result.finished].sum()
         if engine.deaths is not None:
             lost = engine.deaths.lost
             deaths += lost.deaths
             assert lost.resent == (0 if result.resent is None else result.resent.sum())
-            assert [len(lives) - 1 for lives in engine.lives] == [
-                sum(fault.replica == place for fault in engine.deaths._died) for place in range(REPLICAS)
+            assert [len(lives) - 1 for lives in engine.lives.lives] == [
+                sum(fault.replica == place for fault in engine.deaths.died) for place in range(REPLICAS)
             ]
             if not lost.resent and exact:
                 assert generated == answered_tokens(result)[result.finished].sum()
