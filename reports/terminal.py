@@ -218,6 +218,7 @@ def _facts(seeds: System) -> Table:
         ("drafts", _drafts(seeds)),
         ("upkeep", _upkeep(seeds)),
         ("torch", _memory_stats(seeds)),
+        ("faults", _faults(seeds)),
         ("clock", f"{sources}\n{clocks.beside(costs)}"),
         ("simulated", f"{times}in {seconds(cpu_s)} of CPU, {speed} requests/CPU-s"),
     ):
@@ -332,6 +333,21 @@ def _upkeep(seeds: System) -> str:
     return (
         f"{maps} maps, {unmaps} unmaps; steps waited {with_spread(seconds, interval(waited))}, "
         f"{beside} went on beside them"
+    )
+
+
+def _faults(seeds: System) -> str:
+    """What the death of replicas cost."""
+    if not seeds[0].get("faults"):
+        return ""
+    told = partial(_told, seeds)
+    deaths = _mean(seeds, "faults", "deaths")
+    return (
+        f"{told(count, 'faults', 'deaths')} {'replica died' if deaths == 1 else 'deaths of replicas'}: "
+        f"{told(count, 'faults', 'resent_requests')} requests were sent again, "
+        f"{told(count, 'faults', 'wasted_output_tokens')} output tokens were generated in vain, "
+        f"the KV of {told(count, 'faults', 'lost_kv_tokens')} tokens was lost, "
+        f"{told(seconds, 'faults', 'down_s')} down"
     )
 
 

@@ -340,39 +340,70 @@ def build_engine(
     found = deployment if isinstance(deployment, Resolved) else resolve(deployment)
     deployment, fleet = found.deployment, found.deployment.fleet
     log = RequestLog(workload, fleet.replicas)
-    tokens = -(-workload.tokens // fleet.replicas)
-    replicas, longest = [], []
+    map_tokens = -(-workload.tokens // fleet.replicas) if map_instants else 0
+    makers: list[_Maker] = []
     for pool in found.every_pool:
-        server = pool.deployment
-        hidden = replace(server.engine, async_scheduling=pool.scheduler.hides_host)
-        cost = cost_of(pool.cost, replace(server, engine=hidden))
-        others = [build_scheduler(server) for _ in range(1, server.fleet.replicas)]
-        for scheduler in [pool.scheduler, *others]:
-            longest.append(server.max_model_len)
-            scheduler.follow(workload)
-            if workload.beam is not None:
-                scheduler.search(workload.beam)
-            allocator = build_allocator(server, scheduler, pool.kept)
-            map_of = MemoryMap(tokens, map_instants, allocator.idles) if map_instants else None
-            bound = reservation(server.engine.reserve or "max", server.max_model_len)
-            equipped = scheduler.new_server(allocator, bound)
-            if server.engine.options.get("kv_offloading_size") is not None:
-                from kvsim.sim.deployment.offloading import put_below  # late: most runs do without
+        hidden = replace(pool.deployment.engine, async_scheduling=pool.scheduler.hides_host)
+        cost = cost_of(pool.cost, replace(pool.deployment, engine=hidden))
+        maker = _Maker(pool, cost, log, max_span, step_log, check, events, map_instants, map_tokens)
+        makers += [maker] * pool.deployment.fleet.replicas
 
-                put_below(server, scheduler, equipped)
-            replicas.append(
-                Replica(
-                    equipped,
-                    scheduler,
-                    cost,
-                    log,
-                    max_span=max_span,
-                    step_log=step_log,
-                    check=check,
-                    events=Events() if events else None,
-                    memory_map=map_of,
-                )
-            )
-    router = fleet.router_of(found.router, deployment.options) if fleet.replicas > 1 else None
-    pools = [(pool.name, pool.role) for pool in deployment.every_pool for _ in range(pool.replicas)]
-    return Engine(workload, log, replicas, longest, router=router, pools=pools, sticky=fleet.sticky)
+    def make(place: int) -> Replica:
+        return makers[place].replica(build_scheduler(makers[place].found.deployment))
+
+    replicas = [
+        maker.replica(maker.found.scheduler) if maker not in makers[:place] else make(place)
+        for place, maker in enumerate(makers)
+    ]
+    return Engine(
+        workload,
+        log,
+        replicas,
+        [maker.found.deployment.max_model_len for maker in makers],
+        router=fleet.router_of(found.router, deployment.options) if fleet.replicas > 1 else None,
+        pools=[(pool.name, pool.role) for pool in deployment.every_pool for _ in range(pool.replicas)],
+        sticky=fleet.sticky,
+        faults=fleet.faults,
+        make=make,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Maker:
+    """Makes the replicas of a pool, which share a cost and a log."""
+
+    found: Resolved
+    cost: CostModel
+    log: RequestLog
+    max_span: int
+    step_log: bool
+    check: bool
+    events: bool
+    map_instants: int
+    map_tokens: int
+
+    def replica(self, scheduler: Scheduler) -> Replica:
+        """One of them, with a scheduler of its own."""
+        deployment, workload = self.found.deployment, self.log.workload
+        scheduler.follow(workload)
+        if workload.beam is not None:
+            scheduler.search(workload.beam)
+        allocator = build_allocator(deployment, scheduler, self.found.kept)
+        bound = reservation(deployment.engine.reserve or "max", deployment.max_model_len)
+        map_of = MemoryMap(self.map_tokens, self.map_instants, allocator.idles) if self.map_instants else None
+        server = scheduler.new_server(allocator, bound)
+        if deployment.engine.options.get("kv_offloading_size") is not None:
+            from kvsim.sim.deployment.offloading import put_below  # late: most runs do without
+
+            put_below(deployment, scheduler, server)
+        return Replica(
+            server,
+            scheduler,
+            self.cost,
+            self.log,
+            max_span=self.max_span,
+            step_log=self.step_log,
+            check=self.check,
+            events=Events() if self.events else None,
+            memory_map=map_of,
+        )

@@ -228,7 +228,7 @@ def _served(
     )
     _limit(replica)
     try:
-        result = Engine(work, log, [replica], [LONGEST]).run()
+        result = Engine(work, log, [replica], LONGEST).run()
     except NoProgress as error:
         raise InvariantError(f"every_request_ends: {error}") from error
     except (InvariantError, KvsimError):

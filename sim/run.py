@@ -122,7 +122,7 @@ class Simulation:
 
     def done(self) -> int:
         """Requests that are finished or rejected so far; may be asked from another thread."""
-        rejected = [replica.recorder.rejected for replica in self.engine.replicas]
+        rejected = [replica.recorder.rejected for replica in self.engine.lives.every]
         return self.engine.log.finished_count + sum(sum(each.values()) for each in rejected)
 
     def outcome(self) -> Outcome:
@@ -197,7 +197,24 @@ class Simulation:
                 found.append({"label": label, **numbers, "engine": engine})
             if pool.name:
                 pools.append(self._pool(pool, first, requests))
-        return {"fleet": asdict(fleet), **({"pools": pools} if pools else {}), "replicas": found}
+        several: Json = {"pools": pools} if pools else {}
+        if self.engine.deaths is not None:
+            several["faults"] = self._faults(requests)
+        return {"fleet": replace(fleet, fail="").as_json(), **several, "replicas": found}
+
+    def _faults(self, requests: Mapping[str, metrics.Column]) -> Json:
+        """What the death of replicas cost; only of a run that knows of some."""
+        deaths = self.engine.deaths
+        assert deaths is not None
+        generated = sum(replica.recorder.tokens() for replica in self.engine.lives.every)
+        answered = int(requests["output_tokens"][requests["status"] != "rejected"].sum())
+        return {
+            "deaths": deaths.lost.deaths,
+            "resent_requests": deaths.lost.resent,
+            "wasted_output_tokens": generated - answered,
+            "lost_kv_tokens": deaths.lost.kv_tokens,
+            "down_s": deaths.lost.down_ps / PS_PER_S,
+        }
 
     def _pool(self, pool: Pool, first: int, requests: Mapping[str, metrics.Column]) -> Json:
         """What the servers of a pool did together, and what they cost; `first` is the place of the first."""
@@ -364,6 +381,8 @@ def prepare(
     """
     for pool in deployment.every_pool:
         goals.price_of(pool.server.gpu.name)
+    if deployment.fleet.fail and (events or map_instants):
+        raise KvsimError("fail must be left out where events or the memory map are recorded")
     found = resolve(deployment)
     deployment = found.deployment
     workload = behind_frontend(workload, frontend_of(deployment), deployment.fleet.replicas)
@@ -494,7 +513,7 @@ def _model_notes(model: ModelSpec, in_groups: bool) -> list[str]:
 def config_of(found: Resolved, traffic: Mapping[str, object], goals: Goals = NO_GOALS) -> Json:
     """Everything needed to repeat a run; one server is no fleet, and goals are there if there are any."""
     deployment = found.deployment
-    several: Json = {"fleet": asdict(deployment.fleet)} if deployment.fleet.replicas > 1 else {}
+    several: Json = {"fleet": deployment.fleet.as_json()} if deployment.fleet.replicas > 1 else {}
     if deployment.pools:
         several["pools"] = [
             {
@@ -564,7 +583,7 @@ def _pool_of(described: Mapping[str, Any], fleet: FleetConfig) -> Pool:
     """The pool that a config describes; its router is that of the fleet."""
     facts = {name: described[name] for name in POOL_FACTS}
     replicas = described["replicas"]
-    own = replace(fleet, replicas=replicas, sticky=False) if isinstance(replicas, int) else fleet
+    own = replace(fleet, replicas=replicas, sticky=False, fail="") if isinstance(replicas, int) else fleet
     return record_of(Pool, {**facts, "server": _server_of(described["scenario"], own, "pools")}, "pools")
 
 

@@ -9,7 +9,7 @@ run is its row's reason; of a run that ends its worker the backend tells, see `l
 import json
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import lru_cache
 from hashlib import sha256
 from typing import Any
@@ -134,7 +134,7 @@ def _deployed(server: Scenario) -> tuple[Deployment, str]:
         for pool in found.every_pool:
             kept(pool.deployment, pool.scheduler)  # or nothing fits
         pools = [[pool.role, pool.replicas, pool.server.as_json()] for pool in deployment.pools]
-        parts = [deployment.as_json(), asdict(deployment.fleet), *pools]
+        parts = [deployment.as_json(), deployment.fleet.as_json(), *pools]
         known = (deployment, _digest(plain(parts)))
         _SERVERS[repr(server)] = known
     return known

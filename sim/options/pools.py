@@ -18,7 +18,7 @@ from kvsim.sim.serving.fleet import FleetConfig
 
 WAYS = {"tp": "tensor_parallel_size", "dp": "data_parallel_size", "pp": "pipeline_parallel_size"}
 """Short names of settings."""
-OF_FLEET = ("model", "replicas", "pool", "router", "sticky", "frontend_latency", "frontend_load")
+OF_FLEET = ("model", "replicas", "pool", "router", "sticky", "fail", "frontend_latency", "frontend_load")
 """Options that a pool cannot have for itself."""
 _WORDS = {"on": True, "true": True, "yes": True, "off": False, "false": False, "no": False}
 
@@ -82,10 +82,12 @@ def typed(wanted: Wanted, described: type, chosen: Mapping[str, object]) -> dict
     return {name: _value(known[name], value) for name, value in wanted.settings.items()}
 
 
-def fleet_of(wanted: Sequence[Wanted], servers: Sequence[Deployment], sticky: bool) -> Deployment:
+def fleet_of(
+    wanted: Sequence[Wanted], servers: Sequence[Deployment], sticky: bool, fail: str = ""
+) -> Deployment:
     """The fleet of these pools, each of which is of such servers."""
     replicas = sum(each.replicas for each in wanted)
-    fleet = FleetConfig(replicas=replicas, router=servers[0].fleet.router, sticky=sticky)
+    fleet = FleetConfig(replicas=replicas, router=servers[0].fleet.router, sticky=sticky, fail=fail)
     pools = tuple(
         Pool(name, each.role, each.replicas, server)
         for name, each, server in zip(_names(wanted, servers), wanted, servers, strict=True)

@@ -64,6 +64,16 @@ class Scenario(ServerChoices, EngineChoices):
         panel=FLEET,
         default=False,
     )
+    fail: str | None = option(
+        "A replica dies, once for each death: replica=2:at=100:for=60.",
+        panel=FLEET,
+        default=None,
+        value="replica=N:at=S[:for=S]",
+        shown="none",
+        repeats=True,
+        doc="a replica [dies](fleet.md#faults) at a second and comes back after so many, or never; once for "
+        "each death",
+    )
     options: Mapping[str, object] = field(default_factory=dict)
     """Options of one scheduler, allocator, cost or router alone, by name (sim/parts.py)"""
 
@@ -134,7 +144,8 @@ class Scenario(ServerChoices, EngineChoices):
             **given,
         }
         engine = EngineConfig(**_of(EngineConfig, settings))
-        fleet = FleetConfig(replicas=self.replicas, router=name_of(self.router), sticky=self.sticky)
+        router, fail = name_of(self.router), self.fail or ""
+        fleet = FleetConfig(replicas=self.replicas, router=router, sticky=self.sticky, fail=fail)
         specs = {"model": model, "gpu": gpu, "engine": engine, "fleet": fleet, "cost": cost}
         return Deployment(**_of(Deployment, settings) | specs | {"profile": profile, "classes": classes})
 
@@ -147,12 +158,12 @@ class Scenario(ServerChoices, EngineChoices):
             raise KvsimError(f"replicas must be left out with pool, which says how many, got {self.replicas}")
         wanted = pools_of(text)
         chosen = {kind: getattr(self, kind) for kind in KINDS}
-        alone = replace(self, pool=None, sticky=False)
+        alone = replace(self, pool=None, sticky=False, fail=None)
         servers = [
             replace(alone, replicas=each.replicas).with_settings(typed(each, type(self), chosen)).deployed()
             for each in wanted
         ]
-        return fleet_of(wanted, servers, self.sticky)
+        return fleet_of(wanted, servers, self.sticky, self.fail or "")
 
 
 def _of(record: type, values: dict[str, Any]) -> dict[str, Any]:

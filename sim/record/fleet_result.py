@@ -27,11 +27,31 @@ ADDED = (
 LARGEST = ("end_ps", "max_running", "peak_used_tokens")
 
 
+def in_turn(results: Sequence[Result]) -> Result:
+    """A replica that died and came back: its lives, one after the other, as one."""
+    if len(results) == 1:
+        return results[0]
+    steps = [result.steps for result in results if result.steps is not None]
+    counted, tier = _counted(results), results[-1].tier
+    if counted.tier is not None and tier is not None:
+        counted.tier.capacity_bytes = tier.capacity_bytes  # one after the other, not beside each other
+    return replace(
+        counted,
+        timeline=_behind([result.timeline for result in results]),
+        steps=_behind(steps) if steps else None,
+        saturated=_sum([result.saturated for result in results]),
+        unsaturated=_sum([result.unsaturated for result in results]),
+        step_count=max(result.step_count for result in results),  # each goes on counting
+    )
+
+
+def _behind(tables: Sequence[dict[str, Int64Column]]) -> dict[str, Int64Column]:
+    return {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
+
+
 def together(results: Sequence[Result], servers: Sequence[Server]) -> Result:
     """The replicas as one; the timeline and the step log have a column more, `replica`."""
     end_ps = max(result.end_ps for result in results)
-    rejected: dict[str, int] = {}
-    gaps = Histogram()
     capacity = sum(result.capacity_slots for result in results) // len(results)
     saturated = [replace(result.saturated) for result in results]
     unsaturated = [replace(result.unsaturated) for result in results]
@@ -39,27 +59,34 @@ def together(results: Sequence[Result], servers: Sequence[Server]) -> Result:
         idle_ps = max(end_ps - result.saturated.time_ps - result.unsaturated.time_ps, 0)
         sums.time_ps += idle_ps
         sums.add_rest(idle_ps, *server.rest())
-        gaps.add(result.token_gaps)
-        for reason, count in result.rejected.items():
-            rejected[reason] = rejected.get(reason, 0) + count
     for part_of in (saturated, unsaturated):
         for result, sums in zip(results, part_of, strict=True):
             sums.beyond = (result.capacity_slots - capacity) * sums.time_ps
     steps = [result.steps for result in results if result.steps is not None]
     return replace(
-        results[0],
-        rejected=rejected,
-        held_ps={name: sum(result.held_ps[name] for result in results) for name in results[0].held_ps},
-        token_gaps=gaps,
+        _counted(results),
         timeline=_joined([result.timeline for result in results], "time_ps"),
         steps=_joined(steps, "start_ps") if steps else None,
         saturated=_sum(saturated),
         unsaturated=_sum(unsaturated),
+        capacity_slots=capacity,
+    )
+
+
+def _counted(results: Sequence[Result]) -> Result:
+    """The first with what all of them counted."""
+    gaps = Histogram()
+    for result in results:
+        gaps.add(result.token_gaps)
+    return replace(
+        results[0],
+        token_gaps=gaps,
+        rejected=_counts([result.rejected for result in results]),
+        held_ps=_counts([result.held_ps for result in results]),
         upkeep=_added(UpkeepTotals, [result.upkeep for result in results if result.upkeep is not None]),
         drafts=_drafts([result.drafts for result in results if result.drafts is not None]),
         tier=_added(TierTotals, [result.tier for result in results if result.tier is not None]),
         memory_stats=_counts([result.memory_stats or {} for result in results]),
-        capacity_slots=capacity,
         **{name: sum(getattr(result, name) for result in results) for name in ADDED},
         **{name: max(getattr(result, name) for result in results) for name in LARGEST},
     )
@@ -85,6 +112,7 @@ def part(result: Result, place: int) -> Result:
         samples=answers,
         replica=None,
         drafts=None if result.drafts is None else _drafts_of(result.drafts, rows),
+        resent=None,
     )
 
 

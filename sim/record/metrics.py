@@ -68,6 +68,7 @@ def request_table(result: Result, frontend_s: float | Float64Column = 0.0) -> di
         **({} if result.drafts is None else _draft_columns(result.drafts, len(workload))),
         **workload.labels,
         **({} if result.replica is None else {"replica": result.replica}),
+        **({} if result.resent is None else {"resent": result.resent}),
     }
 
 

@@ -114,6 +114,8 @@ class Result:
     slots_per_token: int = 1
     replica: Int64Column | None = None
     """which replica each request went to, where there are several"""
+    resent: Int64Column | None = None
+    """how often each request was sent again, where replicas died"""
     upkeep: UpkeepTotals | None = None
     """the other work of an allocator that has any"""
     tier: TierTotals | None = None
@@ -332,6 +334,7 @@ class Recorder:
             hit_tokens=totals.hit_tokens,
             slots_per_token=self.slots_per_token,
             replica=self.log.replicas(),
+            resent=self.log.times_resent(),
             upkeep=upkeep,
             tier=tier,
             drafts=totals.drafts,

@@ -34,7 +34,11 @@ class RequestLog:
     arrival_ps, output_tokens : int64 arrays, shape (n,)
         As in the workload, but for arrivals that waited for an answer, and answers that were cut.
     replica : array or None
-        Which replica each request went to, where there are several.
+        Which replica each request went to, where there are several; the last, where it was sent again.
+    resent : array or None
+        How often each was sent again, where replicas die.
+    rejected : set of int
+        Who was turned away.
     """
 
     def __init__(self, workload: Workload, replicas: int = 1) -> None:
@@ -46,6 +50,8 @@ class RequestLog:
             self.arrival_ps = self.arrival_ps.copy()
         self.output_tokens = workload.output_tokens.copy()
         self.replica: array[int] | None = array("i", bytes(4 * rows)) if replicas > 1 else None
+        self.resent: array[int] | None = None
+        self.rejected: set[int] = set()
         self._finished = bytearray(rows)
         self._columns = {name: array("q", bytes(8 * rows)) for name in REQUEST_COLUMNS}
         self._views = [memoryview(column) for column in self._columns.values()]  # quicker to write to
@@ -82,6 +88,27 @@ class RequestLog:
         """Note which replica a request goes to."""
         if self.replica is not None:
             self.replica[index] = replica
+
+    def send_again(self, index: int) -> None:
+        """Its replica died: forget what was written down of it."""
+        self.output_tokens[index] = self.workload.output_tokens[index]
+        if self.resent is None:
+            self.resent = array("q", bytes(8 * len(self.workload)))
+        self.resent[index] += 1
+        self._begun.discard(index)
+        self._columns["num_preemptions"][index] = 0
+        samples, beam = self.workload.samples, self.workload.beam
+        if self._unfinished is not None:
+            count = 1 if samples is None else int(samples.offsets[index + 1] - samples.offsets[index])
+            self._unfinished[index] = count * (1 if beam is None else beam.width)
+
+    def is_over(self, index: int) -> bool:
+        """Whether a request has its answers, or was turned away."""
+        return bool(self._finished[index]) or index in self.rejected
+
+    def times_resent(self) -> Int64Column | None:
+        """How often each request was sent again; None where none was."""
+        return None if self.resent is None else np.frombuffer(self.resent, dtype=np.int64)
 
     def preempted(self, index: int, times: int = 1) -> None:
         """Count preemptions of a request that is finished, or rejected."""

@@ -288,6 +288,16 @@ class Pool(Part):
     cost: float | None
 
 
+class Faults(Part):
+    """What the death of replicas cost: times of `down_s` are added up."""
+
+    deaths: int
+    resent_requests: int
+    wasted_output_tokens: int
+    lost_kv_tokens: int
+    down_s: float
+
+
 class LimitMet(Part):
     """One limit of the SLO: what was measured, and the share of all requests within it, 0 to 1."""
 
@@ -338,7 +348,7 @@ class Summary(Part):
     """The numbers of a run.
 
     Of a fleet also `fleet`, and under `replicas` those of each by itself; of unlike servers also `pools`, a
-    Pool of each; `slo`, `per_gpu` and `price` where goals were set.
+    Pool of each, and where replicas die `faults`; `slo`, `per_gpu` and `price` where goals were set.
     """
 
     label: str
@@ -361,4 +371,5 @@ class Summary(Part):
     memory_stats: MemoryStats | None
     fleet: Fleet | None
     pools: list[dict[str, Any]] | None
+    faults: Faults | None
     replicas: list[dict[str, Any]] | None

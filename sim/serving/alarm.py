@@ -25,8 +25,9 @@ class Alarm:
 
     def end(self) -> None:
         """The process sleeps for ever: let go of it."""
-        if self._bell is not None and self._bell.callbacks is not None:
-            self._bell.callbacks.clear()
+        for event in (self._set, self._bell):
+            if event is not None and event.callbacks is not None:
+                event.callbacks.clear()
         self._bell = self._set = None
 
     @property

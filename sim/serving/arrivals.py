@@ -9,7 +9,7 @@ Requests come one by one from the columns of the workload, and become objects wh
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from heapq import heappop, heappush
-from typing import Protocol
+from typing import Final, Protocol
 
 import simpy
 
@@ -17,12 +17,16 @@ from kvsim.sim.record.recorder import Recorder
 from kvsim.sim.record.request_log import RequestLog
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.serving.facts import Facts, facts_of
+from kvsim.sim.serving.faults import NEVER_ALIVE
 from kvsim.sim.serving.request import Group, Request
 from kvsim.sim.serving.server import NEVER_PS, Server
 from kvsim.sim.workload import Chain, Clients
 
 ROWS_AT_ONCE = 8192
 """Requests are taken from the columns in portions, so that a long trace is never a list of objects."""
+NOT_NOW: Final = -1
+NOWHERE: Final = -2
+"""Doors that are none: nobody can be sent on before one opens, or ever."""
 
 Row = tuple[int, int, int, int]
 """(index, arrival_ps, prompt_tokens, output_tokens) of a request."""
@@ -88,11 +92,12 @@ class Arrivals(Promise):
         self._asked = 0  # requests that the clients of a closed loop have taken
         self._followers: dict[int, list[int]] = {}  # by row: the rows that wait for its answer
         self._coming: list[int] = []  # when those come that are not taken from the columns in order
+        self._held: list[int] = []  # rows that wait for any door to open
 
     def begin(self, doors: Sequence[Door], choose: Callable[[Request], int] | None = None) -> None:
         """Let SimPy know of the first arrivals; of several doors, `choose` says which each takes."""
         self._doors, self._choose = doors, choose
-        if doors[0].scheduler.reads_facts:
+        if any(each.scheduler.reads_facts for each in doors):
             self._facts = facts_of(self.workload.labels)
         waits, workload, longest, door = self.workload.waits, self.workload, self.longest[0], doors[0]
         if waits is None:
@@ -120,6 +125,23 @@ class Arrivals(Promise):
     def end(self) -> None:
         """Nobody comes any more: let go of the replicas, which know of these arrivals."""
         self._doors, self._choose = (), None
+
+    def again(self, row: int) -> None:
+        """Bring a request once more: whom it was sent to is gone."""
+        workload = self.workload
+        self.now_ps = int(self.env.now)
+        self._accept(row, int(workload.prompt_tokens[row]), int(workload.output_tokens[row]))
+
+    def opened(self) -> None:
+        """A door is open: those that waited for any come now."""
+        rows, self._held = self._held, []
+        for row in rows:
+            self.again(row)
+
+    @property
+    def held(self) -> int:
+        """Requests that wait for any door to open."""
+        return len(self._held)
 
     def answered(self, row: int, now_ps: int) -> None:
         """A request has all its answers, or will never have them: who waited for it asks later."""
@@ -197,6 +219,9 @@ class Arrivals(Promise):
             if self.workload.content is not None:
                 request.write(self.workload.content[index])
             place = self._choose(request)
+            if place < 0:
+                self._held_out(index, place == NOWHERE)
+                return
         longest, door = self.longest[place], self._doors[place]
         most = door.scheduler.longest_answer(door.server, prompt, longest)
         kept = min(output, most)
@@ -213,6 +238,13 @@ class Arrivals(Promise):
         for sample in self._samples(request, door.scheduler.forks, most):
             door.server.waiting.append(sample)
         door.arrived()
+
+    def _held_out(self, row: int, forever: bool) -> None:
+        """No door is open, and perhaps none will ever be."""
+        if forever:
+            self._refuse(self._doors[0], row, NEVER_ALIVE)
+        else:
+            self._held.append(row)
 
     def _sequences(self, row: int) -> int:
         """Samples, or candidates, of a request."""

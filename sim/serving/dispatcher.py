@@ -10,6 +10,7 @@ from kvsim.sim.cost.step_cost import StepShape
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.record.request_log import RequestLog
 from kvsim.sim.routers.base import Router, Seen
+from kvsim.sim.serving.arrivals import NOT_NOW, NOWHERE
 from kvsim.sim.serving.replica import Replica
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.workload import PS_PER_S
@@ -22,6 +23,10 @@ class View:
         self._replica = replica
         self._server = replica.server
         self.place, self.pool, self.role = place, pool, role
+
+    def show(self, replica: Replica) -> None:
+        """Show this one from now on."""
+        self._replica, self._server = replica, replica.server
 
     @property
     def waiting(self) -> int:
@@ -106,10 +111,13 @@ class Dispatcher:
         sessions: npt.NDArray[np.generic] | None,
     ) -> None:
         self._router = router
-        self._replicas: Sequence[Seen] = [
+        self._views = [
             View(replica, place, *pool)
             for place, (replica, pool) in enumerate(zip(replicas, pools, strict=True))
         ]
+        self._open: list[View] = self._views[:]  # those that a request can be sent to
+        self._comes_back = True
+        self._sent: list[dict[int, None]] | None = None  # by replica, the rows that were sent there
         self._log = log
         self._sessions = sessions
         self._homes: dict[object, int] = {}
@@ -122,24 +130,61 @@ class Dispatcher:
 
     def look(self) -> None:
         """Let it look at them."""
-        self._router.look(self._replicas)
+        self._router.look(self._open)
 
     def place(self, request: Request) -> int:
-        """Where a request goes."""
+        """Where a request goes: NOT_NOW or NOWHERE while nobody is alive."""
         session = None if self._sessions is None else self._sessions[request.index]
         session = None if session == "" else session  # a request on its own
         home = None if session is None else self._homes.get(session)
         if home is None:
-            home = self._router.choose(request, self._replicas)
-            if not 0 <= home < len(self._replicas):
+            if not self._open:
+                return NOT_NOW if self._comes_back else NOWHERE
+            chosen = self._router.choose(request, self._open)
+            if not 0 <= chosen < len(self._open):
                 raise KvsimError(
                     f"router {type(self._router).__name__} must choose a replica from 0 to "
-                    f"{len(self._replicas) - 1}, got {home!r}"
+                    f"{len(self._open) - 1}, got {chosen!r}"
                 )
+            home = self._open[chosen].place
             if session is not None:
                 self._homes[session] = home
         self._log.send(request.index, home)
+        if self._sent is not None:
+            self._sent[home][request.index] = None
         return home
+
+    # -- replicas that go and come --------------------------------------------------------------------
+
+    def remember(self) -> None:
+        """Note who is sent where from now on."""
+        self._sent = [{} for _ in self._views]
+
+    def show(self, place: int, replica: Replica) -> None:
+        """Another replica stands there."""
+        self._views[place].show(replica)
+
+    def lose(self, place: int, comes_back: bool) -> list[int]:
+        """Send nobody there. Returns the rows that it had, in their order; does any replica come back?"""
+        assert self._sent is not None
+        rows, self._sent[place] = [row for row in self._sent[place] if not self._log.is_over(row)], {}
+        self._comes_back = comes_back
+        self.shut(place)
+        return rows
+
+    def shut(self, place: int) -> None:
+        """Send nobody there; sessions find another home."""
+        self._open = [view for view in self._open if view.place != place]
+        self._homes = {session: home for session, home in self._homes.items() if home != place}
+
+    @property
+    def seen(self) -> Sequence[Seen]:
+        """What can be seen of those that requests are sent to."""
+        return self._open
+
+    def open(self, place: int) -> None:
+        """Requests can be sent there again."""
+        self._open = sorted([*self._open, self._views[place]], key=lambda view: view.place)
 
 
 def sessions_of(log: RequestLog) -> npt.NDArray[np.generic]:

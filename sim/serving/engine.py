@@ -10,12 +10,15 @@ from contextlib import contextmanager
 
 import simpy
 
-from kvsim.sim.record.fleet_result import together
+from kvsim.sim.record.fleet_result import in_turn, together
 from kvsim.sim.record.recorder import Result
 from kvsim.sim.record.request_log import RequestLog
 from kvsim.sim.routers.base import Router
 from kvsim.sim.serving.arrivals import Arrivals, Process
+from kvsim.sim.serving.deaths import Deaths
 from kvsim.sim.serving.dispatcher import Dispatcher, sessions_of
+from kvsim.sim.serving.faults import Fault
+from kvsim.sim.serving.lives import Lives
 from kvsim.sim.serving.replica import Replica
 from kvsim.sim.serving.server import NEVER_PS
 from kvsim.sim.workload import Workload
@@ -42,27 +45,33 @@ class Engine:
     ----------
     log : RequestLog
         The one that the replicas write to.
-    max_model_len : sequence of int
-        Tokens of the longest sequence of each replica; longer answers are cut, prompts that leave no room
-        refused.
+    max_model_len : int or sequence of int
+        Tokens of the longest sequence of each replica, or of all; longer answers are cut, prompts that leave
+        no room refused.
     router : Router or None
         What spreads requests over several replicas.
     pools : sequence of (str, str)
         The name and the role of each replica's pool; empty: all are equal.
     sticky : bool
         Whether the requests of a session all go to the replica of its first.
+    faults : sequence of Fault
+        Which replicas die, and when.
+    make : callable, optional
+        Makes a new replica for a place, where replicas die.
     """
 
     def __init__(
         self,
         workload: Workload,
         log: RequestLog,
-        replicas: Sequence[Replica],
-        max_model_len: Sequence[int],
+        replicas: list[Replica],
+        max_model_len: int | Sequence[int],
         *,
         router: Router | None = None,
         pools: Sequence[tuple[str, str]] = (),
         sticky: bool = False,
+        faults: Sequence[Fault] = (),
+        make: Callable[[int], Replica] | None = None,
     ) -> None:
         self.env = simpy.Environment(initial_time=0)
         self.workload = workload
@@ -73,11 +82,14 @@ class Engine:
             sessions = sessions_of(log) if sticky else None
             pools = pools or [("", "both")] * len(replicas)
             self._dispatcher = Dispatcher(router, replicas, pools, log, sessions)
+        lengths = [max_model_len] * len(replicas) if isinstance(max_model_len, int) else max_model_len
         longest = [
             most if replica.scheduler.limits_length else UNLIMITED
-            for most, replica in zip(max_model_len, replicas, strict=True)
+            for most, replica in zip(lengths, replicas, strict=True)
         ]
         self.arrivals = Arrivals(self.env, log, longest)
+        self.lives = Lives(replicas, make)
+        self.deaths = Deaths(faults, self.lives) if faults else None
 
     @property
     def replica(self) -> Replica:
@@ -88,34 +100,50 @@ class Engine:
         """For who watches: call `wait` with the time in ps before each step, or each `max_span` of them."""
         for replica in self.replicas:
             replica.wait_before_steps(wait, max_span)
+        self.lives.watches.append(lambda replica: replica.wait_before_steps(wait, max_span))
+
+    def later(self, at_ps: int, act: Callable[[], None]) -> None:
+        """Let something happen."""
+        event = self.env.timeout(at_ps - int(self.env.now))
+        event.callbacks.append(lambda _: act())
 
     def _look(self, dispatcher: Dispatcher) -> Process:
         """Let a router that hears of replicas late look at them, as long as the run goes on."""
-        while self._goes_on():
+        while self.goes_on():
             dispatcher.look()
             yield self.env.timeout(dispatcher.interval_ps)
 
-    def _goes_on(self) -> bool:
+    def serve(self, replica: Replica) -> None:
+        """Let a replica begin to serve now."""
+        replica.wait_until(int(self.env.now))
+        replica.begin(self.env, self.arrivals, alone=False)
+
+    def goes_on(self) -> bool:
         """Whether anybody is served, waits, or is still to come."""
-        if self.arrivals.next_ps < NEVER_PS:
+        if self.arrivals.next_ps < NEVER_PS or self.arrivals.held:
             return True
         servers = [replica.server for replica in self.replicas]
         return any(server.running or server.waiting or server.swapped for server in servers)
 
     def run(self) -> Result:
         """Serve every request and return what was written down: of a fleet, all replicas together."""
-        dispatcher = self._dispatcher
+        dispatcher, deaths = self._dispatcher, self.deaths
         self.arrivals.begin(self.replicas, dispatcher.place if dispatcher else None)
         if dispatcher is not None and dispatcher.interval_ps:
             self.env.process(self._look(dispatcher))
+        if dispatcher is not None and deaths is not None:
+            deaths.begin(self, dispatcher)
         for replica in self.replicas:
             replica.begin(self.env, self.arrivals, alone=len(self.replicas) == 1)
         with no_cycle_collection():
             self.env.run()
-        for replica in self.replicas:
+        for replica in self.lives.every:
             replica.end()
         self.arrivals.end()
-        self.results = [replica.result() for replica in self.replicas]
+        self.results = [in_turn([life.result() for life in lives]) for lives in self.lives.lives]
         if len(self.results) == 1:
             return self.results[0]
-        return together(self.results, [replica.server for replica in self.replicas])
+        found = together(self.results, [replica.server for replica in self.replicas])
+        if deaths is not None:
+            deaths.end(found.end_ps)
+        return found

@@ -7,7 +7,7 @@ first went. Its randomness is its own, so that the same seed gives the same byte
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from kvsim.sim.classes import class_named
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.routers import ROUTERS
 from kvsim.sim.routers.base import Router
+from kvsim.sim.serving.faults import Fault, faults_of
 
 MOST_REPLICAS = 1024
 
@@ -33,12 +34,15 @@ class FleetConfig:
         Whether the requests of a session all go to the replica of its first.
     seed : int
         Of routers that draw.
+    fail : str
+        Which replicas die and when, see faults.py; empty: none.
     """
 
     replicas: int = 1
     router: str = "round-robin"
     sticky: bool = False
     seed: int = 0
+    fail: str = ""
 
     def __post_init__(self) -> None:
         if not isinstance(self.replicas, int) or not 1 <= self.replicas <= MOST_REPLICAS:
@@ -47,6 +51,20 @@ class FleetConfig:
             )
         if self.replicas == 1 and self.sticky:
             raise KvsimError("sticky must be left out with one replica")
+        if self.fail:
+            if self.replicas == 1:
+                raise KvsimError("fail must be left out with one replica")
+            faults_of(self.fail, self.replicas)
+
+    @property
+    def faults(self) -> list[Fault]:
+        """Who dies when, in order of time."""
+        return faults_of(self.fail, self.replicas)
+
+    def as_json(self) -> dict[str, object]:
+        """Its settings; faults are there if there are any."""
+        whole = asdict(self)
+        return whole if self.fail else {name: value for name, value in whole.items() if name != "fail"}
 
     def router_of(self, found: type[Router], options: Mapping[str, object]) -> Router:
         """The router of that class, with its own options among these."""

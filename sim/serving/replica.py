@@ -203,10 +203,11 @@ class Replica:
         elif step.preemptions or step.spent or late:
             duration = self.pricing.step_ps(step, 0, self.pricing.due())
             held_by = limit(server, self.scheduler) if server.waiting or server.swapped else ""
-            self.recorder.idle(duration, held_by, server.rest())
+            rest = server.rest()
             until_ps = self._on_the_clock(server.now_ps + duration)
             if until_ps >= self._ahead.next_ps:
                 yield self._alarm.at(until_ps)
+            self.recorder.idle(duration, held_by, rest)
             server.wait(until_ps)
         elif step.departures:  # there is room now: decide again
             return
@@ -387,12 +388,34 @@ class Replica:
         for observer in self.observers:
             observer.passed(self.decision, plan)
 
+    # -- death --------------------------------------------------------------------------------
+
+    def die(self) -> int:
+        """The server is gone; what was carried out stays written down. Returns the tokens that it held."""
+        self.catch_up()
+        self._turned_away.write_noted()
+        self._alarm.end()
+        self._current = None
+        return self.server.tokens()[0] if self.server.running else 0
+
+    def follow(self, before: "Replica") -> None:
+        """Stand in for one that died: empty, and not serving yet."""
+        self._arrivals = before._arrivals
+        self.server.steps, self.server.now_ps = before.server.steps, before.server.now_ps
+        self.recorder.sample(instant_of(self.server, 0))
+
+    def wait_until(self, now_ps: int) -> None:
+        """Time has passed before it began to serve."""
+        server = self.server
+        self.recorder.idle(now_ps - server.now_ps, "", server.rest())
+        server.wait(now_ps)
+
     # -- the end ------------------------------------------------------------------------------
 
     def end(self) -> None:
         """Nobody comes any more: let go of the clock, so that no reference cycle keeps what was recorded."""
         self._alarm.end()
-        self._after_steps.clear()
+        self._after_steps = []
         self._record = self.recorder.add
 
     def result(self) -> Result:

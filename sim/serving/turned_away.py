@@ -39,6 +39,7 @@ class TurnedAway:
     def write(self, row: int, now_ps: int, step: int, reason: str) -> None:
         """Write one down."""
         self._recorder.reject(reason)
+        self._recorder.log.rejected.add(row)
         for observer in self._observers:
             observer.rejected(row, now_ps, step, reason)
 

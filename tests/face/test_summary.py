@@ -44,13 +44,17 @@ def declared():
 
 
 def test_every_number_of_the_file_is_declared_and_no_other(run):
-    one_server = {name for name in declared() if not name.startswith(("fleet.", "pools", "replicas"))}
+    one_server = {
+        name for name in declared() if not name.startswith(("fleet.", "pools", "faults", "replicas"))
+    }
     assert one_server == run.summary.flat().keys() | {"requests.rejected_reasons"}
 
 
 def test_so_is_every_number_of_a_fleet():
     fleet = kvsim.simulate(num_prompts=120, request_rate=float("inf"), replicas=2)
-    assert declared() - {"pools"} == fleet.summary.flat().keys() | {"requests.rejected_reasons"}
+    assert {
+        name for name in declared() if not name.startswith(("pools", "faults"))
+    } == fleet.summary.flat().keys() | {"requests.rejected_reasons"}
     assert fleet.summary.fleet.replicas == len(fleet.summary.replicas) == len(fleet.replicas) == 2
 
 

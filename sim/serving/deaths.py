@@ -1,0 +1,74 @@
+"""Carries out what faults.py describes: replicas die, others stand in their place, requests are sent again.
+
+at     old replica: its last whole step is written down, then it is let go of
+       new replica: empty, in the same place, asleep; routers pass over it
+       its requests: sent again at once, in the order in which they came
+back   the new replica serves, and so are those who waited while nobody was alive
+"""
+
+from collections.abc import Sequence
+from functools import partial
+
+from kvsim.sim.serving.dispatcher import Dispatcher
+from kvsim.sim.serving.faults import Fault, Lost
+from kvsim.sim.serving.lives import Lives, Run
+
+
+class Deaths:
+    """The faults of a run.
+
+    Attributes
+    ----------
+    lost : Lost
+        What was lost so far.
+    """
+
+    def __init__(self, faults: Sequence[Fault], lives: Lives) -> None:
+        self._faults, self._lives = faults, lives
+        self.lost = Lost()
+        self.died: list[Fault] = []  # that came to pass
+
+    def begin(self, run: Run, dispatcher: Dispatcher) -> None:
+        """Let the clock know of all of them."""
+        self._run, self._dispatcher = run, dispatcher
+        dispatcher.remember()
+        for fault in self._faults:
+            run.later(fault.at_ps, partial(self._die, fault))
+
+    def _die(self, fault: Fault) -> None:
+        """A replica is gone; another, which is empty, stands in its place."""
+        if not self._run.goes_on():
+            return
+        place, log, lost = fault.replica, self._run.log, self.lost
+        before = self._lives.replicas[place]
+        after, held = self._lives.renew(place)
+        lost.kv_tokens += held
+        self.died.append(fault)
+        returns = [each.back_ps for each in self.died if each.back_ps is not None]
+        rows = self._dispatcher.lose(place, max(returns, default=0) > fault.at_ps)
+        self._dispatcher.show(place, after)
+        if fault.back_ps is not None:
+            self._run.later(fault.back_ps, partial(self._come_back, fault))
+        lost.deaths += 1
+        lost.resent += len(rows)
+        for row in rows:
+            if log.output_tokens[row] < log.workload.output_tokens[row]:
+                before.recorder.truncated -= 1  # it is cut again where it goes
+            log.send_again(row)
+        for row in rows:
+            self._run.arrivals.again(row)
+
+    def _come_back(self, fault: Fault) -> None:
+        """A replica that died serves again."""
+        if not self._run.goes_on():
+            return
+        place = fault.replica
+        self._run.serve(self._lives.replicas[place])
+        self._dispatcher.open(place)
+        self._run.arrivals.opened()
+
+    def end(self, end_ps: int) -> None:
+        """The last answer was given."""
+        for fault in self.died:
+            back_ps = end_ps if fault.back_ps is None else min(fault.back_ps, end_ps)
+            self.lost.down_ps += max(back_ps - fault.at_ps, 0)
