@@ -66,7 +66,7 @@ class Chunks:
         self._free(keys, WRITTEN)
 
     def _free(self, keys: Sequence[int], references: int) -> None:
-        if any([self.references.pop(key) != references for key in keys]):
+        if list(map(self.references.pop, keys)).count(references) != len(keys):
             raise InvariantError(f"of {len(keys)} keys to free not all have {references} references")
         self._freed += map(self.number.pop, keys)
 

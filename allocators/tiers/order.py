@@ -6,7 +6,7 @@ only when a request has finished. So its two orders are classes of their own.
 """
 
 from abc import abstractmethod
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from operator import lt
 
 from kvsim.allocators.tiers.chunks import Chunks
@@ -49,7 +49,7 @@ class EvictionOrder:
         """Keys could not be written."""
 
     @abstractmethod
-    def choose(self, count: int, kept: Container[int]) -> list[int] | None:
+    def choose(self, count: int, kept: Set[int]) -> list[int] | None:
         """Give up so many idle keys, of which none is in `kept`; None, and no change: there are too few."""
 
     @abstractmethod
@@ -63,8 +63,8 @@ class EvictionOrder:
 
 def by_depth(keys: list[int], positions: Mapping[int, int], larger_first: bool = False) -> list[int]:
     """Keys in the order of their positions; of equals, the smaller key first, or the larger."""
-    depths = [positions.get(key, 0) for key in keys]
-    if all(map(lt, depths, depths[1:])):  # most often
+    depths: list[int | None] = list(map(positions.get, keys))
+    if None not in depths and all(map(lt, depths, depths[1:])):  # type: ignore[arg-type]  # most often
         return keys
     sign = -1 if larger_first else 1
     return sorted(keys, key=lambda key: (positions.get(key, 0), sign * key))

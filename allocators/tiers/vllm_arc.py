@@ -7,7 +7,7 @@ that is offered again after it left says that its list was too small.
 """
 
 from collections import OrderedDict
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from typing import Final
 
 from kvsim.allocators.tiers.chunks import WRITTEN, Chunks
@@ -80,7 +80,7 @@ class VllmArc(EvictionOrder):
         for key in keys:
             del (self.once if key in self.once else self.again)[key]
 
-    def choose(self, count: int, kept: Container[int]) -> list[int] | None:
+    def choose(self, count: int, kept: Set[int]) -> list[int] | None:
         once, again = self._idle(self.once, kept), self._idle(self.again, kept)
         size, target = len(self.once), int(self.target)
         chosen: list[tuple[int, bool]] = []
@@ -129,6 +129,6 @@ class VllmArc(EvictionOrder):
             self.target = max(self.target - max(1, len(once) / len(again)), 0)
             again.move_to_end(key)
 
-    def _idle(self, keys: Keys, kept: Container[int]) -> Iterator[int]:
+    def _idle(self, keys: Keys, kept: Set[int]) -> Iterator[int]:
         references = self.chunks.references
         return (key for key in keys if not references[key] and key not in kept)

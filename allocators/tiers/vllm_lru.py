@@ -9,10 +9,15 @@ on. Reading pins a chunk and leaves it where it is. Where a user's positions are
 is a group of its own from when it comes in.
 """
 
-from collections.abc import Container, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence, Set
+from itertools import islice
 
 from kvsim.allocators.tiers.chunks import Chunks
 from kvsim.allocators.tiers.order import EvictionOrder, by_depth
+
+MANY = 256
+"""Keys that are dropped at once."""
 
 
 class VllmLru(EvictionOrder):
@@ -62,36 +67,48 @@ class VllmLru(EvictionOrder):
         for key in keys:
             del self.group[key]
 
-    def choose(self, count: int, kept: Container[int]) -> list[int] | None:
-        of, references = self.group, self.chunks.references
-        chosen: dict[int, None] = {}
+    def choose(self, count: int, kept: Set[int]) -> list[int] | None:
+        chosen: list[int] = []
         seen: list[int] = []
         for group, keys in self._keys.items():
             seen.append(group)
             if group in self._unsorted:
                 keys[:] = by_depth(keys, self._unsorted[group], larger_first=True)
-            for key in reversed(keys):
-                if of.get(key) == group and not references[key] and key not in kept:
-                    chosen[key] = None
-                    if len(chosen) == count:
-                        break
+            chosen += self._last_idle(group, keys, count - len(chosen), kept)
             if len(chosen) == count:
                 break
         else:
             return None
-        for key in chosen:
-            del of[key]
+        deque(map(self.group.pop, chosen), maxlen=0)
         for group in seen:
             self._forget_gone(group)
-        return list(chosen)
+        return chosen
+
+    def _last_idle(self, group: int, keys: list[int], most: int, kept: Set[int]) -> Iterable[int]:
+        """The last keys of a group that are idle and not kept, the last first."""
+        of, references = self.group, self.chunks.references
+        last = keys[-most:]
+        last.reverse()
+        if (
+            list(map(of.get, last)).count(group) == len(last)
+            and not any(map(references.get, last))
+            and kept.isdisjoint(last)
+            and len(set(last)) == len(last)
+        ):  # most often
+            return last
+        found = dict.fromkeys(
+            key for key in reversed(keys) if of.get(key) == group and not references[key] and key not in kept
+        )
+        return islice(found, most)
 
     def _forget_gone(self, group: int) -> None:
         """Drop the last keys of a group as far as they left it."""
         of, keys = self.group, self._keys[group]
-        place = len(keys)
-        while place and of.get(keys[place - 1]) != group:
-            place -= 1
-        del keys[place:]
+        while keys and of.get(keys[-1]) != group:
+            if of.keys().isdisjoint(keys[-MANY:]):
+                del keys[-MANY:]
+            else:
+                keys.pop()
         if not keys and group not in self._unsorted:
             del self._keys[group]
 
@@ -106,7 +123,9 @@ class VllmLru(EvictionOrder):
         return found
 
     def leave(self, user: int) -> None:
-        self._unsorted.pop(self._own.pop(user, -1), None)
+        own = self._own.pop(user, -1)
+        self._unsorted.pop(own, None)
+        self._keys.pop(own, None)  # all that is in it is used, and renewed
         keys = self.head_first(user, list(self._used.pop(user, ())))
         self._renew([key for key in keys if key in self.group])
 

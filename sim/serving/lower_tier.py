@@ -59,9 +59,9 @@ class LowerTier:
             for request in server.batch.departed.values():
                 offload.finishes(request)
             server.release_departed()
-            again = again or len(self.loading.hold) > 0
+            again = True  # the next step hears of them
         if self.late:
-            again = offload.settle() or again
+            again = offload.settle(server.now_ps) or again
             again = (len(self._cut) > 0 and self._free_loaded()) or again
         offload.wake(again)
 

@@ -124,8 +124,7 @@ class Offload:
             if not job.begun:
                 self.transfers.begin(job, now_ps)
         self.planned.clear()
-        if not self.rules.late:
-            self.settle()
+        self.settle(self.server.before_ps if self.rules.late else now_ps)
         finished_stores = any(job.owner.finished for job in self.transfers.stores())
         self._lengths = None
         if finished_stores or self._left:
@@ -264,9 +263,9 @@ class Offload:
 
     # -- the end of transfers -----------------------------------------------------------------
 
-    def settle(self) -> bool:
-        """What has ended by now is known from now on; whether anything had."""
-        ended = self.transfers.ended(self.server.now_ps)
+    def settle(self, by_ps: int) -> bool:
+        """What has ended by then is known from now on; whether anything had."""
+        ended = self.transfers.ended(by_ps)
         for job in ended:
             if job.loads:
                 self.tier.loaded(job.keys)

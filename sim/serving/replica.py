@@ -189,6 +189,7 @@ class Replica:
         until_ps = self._on_the_clock(self._alarm.now_ps)
         self.recorder.idle(until_ps - now_ps, "", rest)
         server.wait(until_ps)
+        server.before_ps = until_ps - 1  # an idle engine looks again and again
         self.pricing.rest()
 
     def _stall(self) -> Process:
@@ -234,6 +235,8 @@ class Replica:
             until_ps = max(start_ps, self._alarm.now_ps)
         self.recorder.idle(until_ps - start_ps, held_by, rest)
         server.wait(until_ps)
+        if until_ps > least:
+            server.before_ps = until_ps - 1
 
     def _on_the_clock(self, now_ps: int) -> int:
         """The same, unless it is later than the clock goes."""
@@ -295,6 +298,7 @@ class Replica:
         progress, record = server.progress, self._record
         if len(ends) > 1:
             plan.grown = server.batch.grow_within(ends)
+            server.before_ps = server.now_ps + (ends[-2] if len(ends) > 1 else 0)
         if self.observers:
             self._tell_passed(plan)
         record(plan)

@@ -90,6 +90,8 @@ class Server:
         How many tokens of a request's prompt the tier has behind the first so many.
     wakes_ps : int
         When something ends beside the steps that the next decision may depend on; `NEVER_PS`: nothing does.
+    before_ps : int
+        A time before which the engine has looked what had ended, in the last span or while it was idle.
     """
 
     def __init__(self, batch: Batch, rules: Rules, waiting: Queue | None = None) -> None:
@@ -102,6 +104,7 @@ class Server:
         self.step = undecided()
         self.steps = self.waits = self.now_ps = 0
         self.wakes_ps = NEVER_PS
+        self.before_ps = 0
         self.totals = Totals()
         self.tier: TierTotals | None = None
         self.below: Callable[[Request, int], int] | None = None

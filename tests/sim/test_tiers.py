@@ -173,6 +173,26 @@ def test_a_slower_link_makes_later_first_tokens_and_the_same_hits():
     assert fast < slow
 
 
+def test_a_prompt_that_is_all_below_waits_for_its_load_and_computes_a_token():
+    """3 blocks of 4 tokens at 0.1 GB/s; steps take 20 ms, a decision sees what ended before it."""
+    rows = [Row(0, 12, [1], "same", 0, 0), Row(200, 40, [1], "alone", 1, 0), Row(200, 12, [1], "same", 0, 0)]
+    work = workload(rows, None, samples=False, gap_ps=10**11, tick_ps=1)
+    engine = engine_config(
+        scheduler="vllm-v1@0.33.0",
+        block_size=4,
+        max_model_len=48,
+        enable_prefix_caching=True,
+        async_scheduling=False,
+        **below(100, "0.1"),
+    )
+    where = deployed(engine, model=MODEL, gpu=GPU, num_gpu_blocks=10, cost="constant:0.02")
+    result = build_engine(where, work).run()
+    first_ps = (result.requests["first_token_ps"] - result.arrival_ps).tolist()
+    load_ps = 10_000_000 + 12 * TOKEN_BYTES * 10**12 // 10**8
+    assert first_ps == [2 * 10**10, 2 * 10**10, load_ps + 2 * 10**10]
+    assert (result.tier.hit_tokens, result.tier.waited_ps) == (12, load_ps)
+
+
 # -- bad input ----------------------------------------------------------------------------------------
 
 

@@ -250,8 +250,8 @@ class Noted:
             target.setdefault("loads_done" if job.loads else "stores_done", []).append(job.number)
         return ended
 
-    def _settling(self, inner):
-        settled = inner()
+    def _settling(self, inner, by_ps):
+        settled = inner(by_ps)
         (self.step if self.lower.late else self.before)["cpu"] = self._tier()
         return settled
 
