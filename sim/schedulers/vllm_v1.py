@@ -41,7 +41,7 @@ from kvsim.sim.serving.drafts import Drafts, Limits
 from kvsim.sim.serving.lower_tier import LowerTier
 from kvsim.sim.serving.memory import KvMemory
 from kvsim.sim.serving.pieces import Pieces
-from kvsim.sim.serving.queues import Ordered
+from kvsim.sim.serving.queues import Ordered, Queue
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.server import Rules, Server
 from kvsim.sim.workload import Workload
@@ -167,9 +167,16 @@ class VllmV1(Scheduler):
         else:
             self.acceptance = Drawn(self.speculation.rates, workload.seed)
 
-    def _new_drafts(self, speculation: Speculation, allocator: Allocator, rules: Rules) -> Drafts:
+    def _new_drafts(
+        self, speculation: Speculation, allocator: Allocator, rules: Rules, waiting: Queue | None
+    ) -> Drafts:
         config, seats = self.config, self.config.max_num_seqs
-        server = Server(batch := DraftBatch(VerifiedMemory(allocator)), rules)
+        if allocator.ends_pieces:
+            raise KvsimError(
+                "speculative_config must be left out where states of recurrent layers are kept for prefixes "
+                "(or use --no-enable-prefix-caching)"
+            )
+        server = Server(batch := DraftBatch(VerifiedMemory(allocator)), rules, waiting)
         if self.acceptance is None:
             self.acceptance = Drawn(speculation.rates, 0)
         return Drafts(
@@ -183,19 +190,20 @@ class VllmV1(Scheduler):
                 self._whole,
                 config.enable_chunked_prefill,
                 self.watermark,
+                self.own(VllmV1Options).long_prefill_token_threshold,
             ),
             self.acceptance,
         )
 
     def new_server(self, allocator: Allocator, bound: Callable[[Request], int]) -> Server:
         """A server whose steps may be decided before the one before has ended."""
+        waiting = Ordered(_urgency) if self.config.policy == "priority" else None
         if self.speculation is not None:
             rules = Rules(bound, self.config.policy, publishes_late=True, known_late=self.asynchronous)
-            self._drafts = self._new_drafts(self.speculation, allocator, rules)
+            self._drafts = self._new_drafts(self.speculation, allocator, rules, waiting)
             self.ends_steps = True
             return self._drafts.server
         rules = Rules(bound, self.config.policy, known_late=self.asynchronous)
-        waiting = Ordered(_urgency) if rules.policy == "priority" else None
         server = Server(Batch(KvMemory(allocator)), rules, waiting)
         threshold = self.own(VllmV1Options).long_prefill_token_threshold
         if threshold or allocator.ends_pieces:

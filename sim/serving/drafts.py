@@ -65,6 +65,8 @@ class Limits:
     whole_prompt: bool
     in_pieces: bool
     watermark: float
+    threshold: int = 0
+    """most tokens of one request, while there are others; 0: as many as the budget has"""
 
 
 class Seen:
@@ -213,6 +215,12 @@ class Drafts:
         """Tokens that a request may take of the budgets."""
         return min(self._budget, self._input - self.rules.slots)
 
+    def _share(self) -> int:
+        """Tokens that one request may have of a step."""
+        server, threshold = self.server, self.limits.threshold
+        several = len(server.running) + len(server.waiting) > 1
+        return threshold if threshold and several else self.limits.budget
+
     def _keep_back(self, left: int, tokens: int) -> int:
         """Of `left` known tokens, as many as may be computed now, of `tokens` at most."""
         kept_back = self.rules.kept_back
@@ -220,7 +228,7 @@ class Drafts:
 
     def _run_on(self) -> None:
         server, longest, lookahead = self.server, self.limits.longest, self.rules.lookahead
-        running = list(server.running.values())
+        running, share = list(server.running.values()), self._share()
         for request in running:
             if self._budget <= 0 or self._input <= self.rules.slots:
                 return
@@ -231,7 +239,7 @@ class Drafts:
             if unknown and seen.computed + 2 - unknown > request.final_tokens:
                 continue  # its last token is under way even if all drafts are rejected
             tokens = seen.tokens + seen.drafts + unknown - seen.computed
-            tokens = min(tokens, self._most(), longest - seen.computed - 1)
+            tokens = min(tokens, share, self._most(), longest - seen.computed - 1)
             tokens = self._keep_back(seen.tokens - seen.computed, tokens)
             if tokens < 1:
                 continue
@@ -279,6 +287,7 @@ class Drafts:
     def _admit(self) -> None:
         server, limits, waiting = self.server, self.limits, self.server.waiting
         kept: list[Request] = []
+        share = self._share()
         ran = bool(self.taken)
         pads = self.rules.most > 0 and not self.rules.by_batch
         pads = pads and not any(taken.seen.in_prompt for taken in self.taken)
@@ -287,6 +296,7 @@ class Drafts:
             match = server.match_head()
             hits, known, most = match.tokens if match else 0, request.known_tokens, self._most()
             left = tokens = known - hits
+            tokens = min(tokens, share)
             padded = pads and left == 1 and (ran or hits > 0) and hits + self.rules.most + 2 <= limits.longest
             if padded:
                 tokens += self.rules.most
