@@ -4,6 +4,7 @@
     1:8:0.5         from 1 to 8 in steps of 0.5, the end included
     1:64:x2         from 1 to 64, each twice the one before
     1:64:log4       four values from 1 to 64, evenly spread on a logarithmic scale
+    {"a": 1, "b": 2}    one value: commas inside brackets part nothing
     default         what the option is where nothing is said
 
 Ranges are for options that are numbers; in a list, any part may be a range.
@@ -15,7 +16,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.option import Named
+from kvsim.sim.option import Named, listed
 
 MOST = 100_000
 """Values of one option; more are a mistake."""
@@ -41,7 +42,7 @@ def values_of(named: Named, given: object) -> list[Any]:
         A value of the wrong type, or a range that cannot be.
     """
     if isinstance(given, str):
-        parts: Iterable[Any] = [given] if named.name in _ONE_TEXT else given.split(",")
+        parts: Iterable[Any] = [given] if named.name in _ONE_TEXT else listed(given)
     elif isinstance(given, Iterable) and not isinstance(given, type):
         parts = given
     else:
