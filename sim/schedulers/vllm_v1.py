@@ -30,7 +30,7 @@ from mypy_extensions import mypyc_attr
 from kvsim.allocators.base import Allocator
 from kvsim.allocators.options import CacheRules, Order
 from kvsim.sim.deployment.engine import EngineConfig
-from kvsim.sim.deployment.speculation import Speculation
+from kvsim.sim.deployment.speculation import CONFIG, SHORT, Speculation
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.schedulers.vllm_options import VllmV1Options
@@ -119,8 +119,9 @@ class VllmV1(Scheduler):
                 self._refuse("reserve_full_prompt", own.reserve_full_prompt)
             if config.async_scheduling:
                 self._refuse("async_scheduling", True)
-            if own.speculative_config is not None:
-                self._refuse("speculative_config", own.speculative_config)
+            for name in (CONFIG, *SHORT):
+                if config.options.get(name) is not None:
+                    self._refuse(name, config.options[name])
         self._pieces: Pieces | None = None
         self._drafts: Drafts | None = None
         self.speculation: Speculation | None = None
@@ -133,8 +134,9 @@ class VllmV1(Scheduler):
         self.asynchronous = policy.asynchronous
         if config.async_scheduling is not None:
             self.asynchronous = config.async_scheduling
-        if own.speculative_config is not None:
-            self._speculate(Speculation.of_json(own.speculative_config))
+        speculation = Speculation.of_options(config.options)
+        if speculation is not None:
+            self._speculate(speculation)
         self.hides_host = self.asynchronous
         self.keeps_groups = policy.keeps_groups
         self._whole = policy.reserve_full_prompt

@@ -355,6 +355,28 @@ def test_commas_inside_json_part_nothing(text, parts):
     assert listed(text) == parts
 
 
+def test_short_options_say_the_same_and_none_of_them_says_nothing():
+    said = {"speculative_method": "eagle3", "num_speculative_tokens": 2, "acceptance_length": 1.5}
+    assert Speculation.of_options(said) == Speculation.of(eagle(2, 1.5))
+    assert Speculation.of_options({"speculative_config": json.dumps(eagle(5, 2)), **said}) == Speculation.of(
+        eagle(2, 1.5)
+    )
+    assert Speculation.of_options(dict.fromkeys(said)) is None
+    assert Speculation.of_options(said | {"num_speculative_tokens": 0}) is None
+    with pytest.raises(KvsimError, match="must have method"):
+        Speculation.of_options({"num_speculative_tokens": 2})
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_without_drafts_every_number_is_that_of_an_engine_that_does_not_speculate(asynchronous):
+    rows = [(0, 20, 80), (1, 30, 90), (2.5, 7, 40)]
+    plain, none = (
+        everything(served(server(async_scheduling=asynchronous, **said), workload(rows)))
+        for said in ({}, {"num_speculative_tokens": 0, "speculative_method": "eagle3"})
+    )
+    assert plain == none
+
+
 def test_a_deployment_knows_its_speculation():
     assert speculation_of(server()) is None
     assert speculation_of(server(eagle(3, 2))).num_speculative_tokens == 3
