@@ -16,7 +16,17 @@ from typing import Any, TypeVar, get_args, get_type_hints
 from kvsim.allocators.option import Option, declared_by, option
 from kvsim.sim.errors import KvsimError, unknown
 
-__all__ = ["Named", "Option", "check_kinds", "checked_names", "numpydoc", "option", "options_of", "taken"]
+__all__ = [
+    "Named",
+    "Option",
+    "check_kinds",
+    "checked_names",
+    "listed",
+    "numpydoc",
+    "option",
+    "options_of",
+    "taken",
+]
 
 T = TypeVar("T")
 
@@ -110,6 +120,22 @@ def taken(kind: type[T], given: Mapping[str, object]) -> T:
         raise KvsimError(str(error)) from error
     check_allowed(chosen)
     return chosen
+
+
+def listed(text: str) -> list[str]:
+    """The parts of a text between its commas, but for those inside brackets, braces or quotes (JSON)."""
+    parts, depth, quoted, start = [], 0, False, 0
+    for at, letter in enumerate(text):
+        if letter == '"' and depth:
+            quoted = not quoted
+        elif not quoted and letter in "[{":
+            depth += 1
+        elif not quoted and letter in "]}":
+            depth -= 1
+        elif letter == "," and depth <= 0 and not quoted:
+            parts.append(text[start:at])
+            start = at + 1
+    return [*parts, text[start:]]
 
 
 def numpydoc(described: type) -> str:

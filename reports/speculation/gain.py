@@ -15,7 +15,7 @@ import numpy as np
 from kvsim.sim.build import resolve
 from kvsim.sim.cost.named import cost_of
 from kvsim.sim.cost.step_cost import StepShape
-from kvsim.sim.deployment.draft import CONFIG, draft_of, speculation_of
+from kvsim.sim.deployment.draft import draft_of, speculation_of, without_speculation
 from kvsim.sim.deployment.memory import kv_capacity
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.options.scenario import Scenario
@@ -85,8 +85,7 @@ def gain_of(server: Scenario, context: int) -> Gain:
     where, speculation = found.deployment, speculation_of(found.deployment)
     if speculation is None:
         raise KvsimError("speculative_config must be there: what would be turned on, got none")
-    own = {name: value for name, value in where.options.items() if name != CONFIG}
-    without = replace(where, engine=replace(where.engine, options=own))
+    without = replace(where, engine=replace(where.engine, options=without_speculation(where.options)))
     costs = [cost_of(found.cost, each) for each in (without, where)]
     drafts, draft = speculation.num_speculative_tokens, draft_of(where)
     plain_s, drafted_s = [], []

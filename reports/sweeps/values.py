@@ -4,6 +4,7 @@
     1:8:0.5         from 1 to 8 in steps of 0.5, the end included
     1:64:x2         from 1 to 64, each twice the one before
     1:64:log4       four values from 1 to 64, evenly spread on a logarithmic scale
+    {"a": 1, "b": 2}    one value: commas inside brackets part nothing
     default         what the option is where nothing is said
     A B;C           of what may be repeated, such as --pool: A and B together, or C
 
@@ -16,7 +17,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.option import Named
+from kvsim.sim.option import Named, listed
 
 MOST = 100_000
 """Values of one option; more are a mistake."""
@@ -42,8 +43,9 @@ def values_of(named: Named, given: object) -> list[Any]:
         A value of the wrong type, or a range that cannot be.
     """
     if isinstance(given, str):
-        mark = ";" if named.about.repeats else ","
-        parts: Iterable[Any] = [given] if named.name in _ONE_TEXT else given.split(mark)
+        parts: Iterable[Any] = [given]
+        if named.name not in _ONE_TEXT:
+            parts = given.split(";") if named.about.repeats else listed(given)
     elif isinstance(given, Iterable) and not isinstance(given, type):
         parts = given
     else:

@@ -20,7 +20,7 @@ from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.deployment.memory import kv_capacity
 from kvsim.sim.deployment.registry import allocator_class
 from kvsim.sim.errors import KvsimError, unknown
-from kvsim.sim.option import Named, options_of
+from kvsim.sim.option import Named, listed, options_of
 from kvsim.sim.options.scenario import Scenario
 from kvsim.sim.options.traffic import Traffic
 from kvsim.sim.parts import declared_everywhere, known_options
@@ -40,7 +40,7 @@ def parsed(text: str) -> dict[str, Any]:
     """
     known = _known()
     found: dict[str, Any] = {}
-    for pair in text.split(","):
+    for pair in listed(text):
         name, equals, value = (part.strip() for part in pair.partition("="))
         name = name.removeprefix("--").replace("-", "_")
         if not (name and equals and value):

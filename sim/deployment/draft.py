@@ -4,22 +4,25 @@ Deployment --options--> Speculation --model--> Draft --> Deployment of the draft
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 
 from kvsim.sim.deployment.deployment import Deployment
-from kvsim.sim.deployment.speculation import Speculation
+from kvsim.sim.deployment.speculation import CONFIG, SHORT, Speculation
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.catalog import model_named
 from kvsim.sim.models.draft import Draft, eagle_of, model_draft, mtp_of
 from kvsim.sim.models.spec import ModelSpec
 
-CONFIG = "speculative_config"
-
 
 def speculation_of(deployment: Deployment) -> Speculation | None:
     """How a deployment speculates; None: it does not."""
-    said = deployment.options.get(CONFIG)
-    return Speculation.of_json(said) if isinstance(said, str) else None
+    return Speculation.of_options(deployment.options)
+
+
+def without_speculation(options: Mapping[str, object]) -> dict[str, object]:
+    """The options of an engine but for those that say how it speculates."""
+    return {name: value for name, value in options.items() if name != CONFIG and name not in SHORT}
 
 
 def draft_for(speculation: Speculation | None, model: ModelSpec) -> Draft | None:
@@ -54,7 +57,7 @@ def with_modules(deployment: Deployment) -> Deployment:
     speculation = speculation_of(deployment)
     if speculation is None or speculation.kind != "mtp" or speculation.num_nextn_predict_layers:
         return deployment
-    said = json.loads(str(deployment.options[CONFIG]))
+    said = json.loads(str(deployment.options.get(CONFIG) or "{}"))
     said["num_nextn_predict_layers"] = modules_of(speculation, deployment.model)
     options = {**deployment.options, CONFIG: json.dumps(said)}
     return replace(deployment, engine=replace(deployment.engine, options=options))
@@ -70,7 +73,7 @@ def of_draft_alone(deployment: Deployment) -> Deployment | None:
     draft = draft_of(deployment)
     if draft is None:
         return None
-    options = {name: value for name, value in deployment.options.items() if name != CONFIG}
+    options = without_speculation(deployment.options)
     return replace(
         deployment,
         model=draft.model,

@@ -27,6 +27,13 @@ METHODS: Final = ("ngram", "ngram_gpu", "eagle", "eagle3", "mtp", "deepseek_mtp"
 UNUSED: Final = ("draft_tensor_parallel_size", "prompt_lookup_max", "prompt_lookup_min", "max_model_len")
 """Keys of vLLM's that change nothing here."""
 PER_BATCH: Final = "num_speculative_tokens_per_batch_size"
+CONFIG: Final = "speculative_config"
+SHORT: Final = {
+    "speculative_method": "method",
+    "num_speculative_tokens": "num_speculative_tokens",
+    "acceptance_length": "synthetic_acceptance_length",
+}
+"""Options that say a key of the JSON for short."""
 ACCEPTANCE: Final = ("synthetic_acceptance_length", "synthetic_acceptance_rates", "acceptance")
 MOST_DRAFTS: Final = 64
 
@@ -71,12 +78,16 @@ class Speculation:
     @classmethod
     def of_json(cls, text: str) -> Self:
         """What a command line says; KvsimError names the key that is wrong."""
-        try:
-            given = json.loads(text)
-        except ValueError as error:
-            raise KvsimError(f"speculative_config must be JSON, got {text!r}: {error}") from error
-        if not isinstance(given, dict):
-            raise KvsimError(f"speculative_config must be an object of JSON, got {text!r}")
+        return cls.of(_object(text))
+
+    @classmethod
+    def of_options(cls, options: Mapping[str, object]) -> Self | None:
+        """What options of an engine say: the JSON, and its keys for short; None where that is nothing."""
+        said = options.get(CONFIG)
+        given = {} if said is None else _object(str(said))
+        given |= {key: options[name] for name, key in SHORT.items() if options.get(name) is not None}
+        if not given or given.get("num_speculative_tokens") == 0:
+            return None
         return cls.of(given)
 
     @classmethod
@@ -203,6 +214,16 @@ class Speculation:
                 f"({', '.join(published())}); or a trace that has drafts"
             )
         return rates_of(length, most)
+
+
+def _object(text: str) -> dict[str, object]:
+    try:
+        given = json.loads(text)
+    except ValueError as error:
+        raise KvsimError(f"speculative_config must be JSON, got {text!r}: {error}") from error
+    if not isinstance(given, dict):
+        raise KvsimError(f"speculative_config must be an object of JSON, got {text!r}")
+    return given
 
 
 def rates_of(length: float, most: int) -> tuple[float, ...]:

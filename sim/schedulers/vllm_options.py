@@ -7,6 +7,7 @@ nobody could subclass it.
 from dataclasses import dataclass
 
 from kvsim.allocators.option import option
+from kvsim.sim.deployment.speculation import METHODS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +72,32 @@ class VllmV1Options:
         value="JSON",
         shown="off",
         doc="[speculative decoding](speculation.md), as vLLM's JSON: `method`, `num_speculative_tokens`, ...",
+    )
+    speculative_method: str | None = option(
+        "Its method for short: eagle3, mtp, ngram, ...",
+        default=None,
+        value="NAME",
+        allowed=METHODS,
+        shown="that of the JSON",
+        doc="for short, its `method`",
+    )
+    num_speculative_tokens: int | None = option(
+        "Its drafts for short; 0: no speculation.",
+        default=None,
+        value="K",
+        least=0,
+        most=64,
+        shown="that of the JSON",
+        doc="for short, its `num_speculative_tokens`; 0: no speculation",
+    )
+    acceptance_length: float | None = option(
+        "Tokens that a verification gives, for short.",
+        default=None,
+        value="X",
+        least=1,
+        most=65,
+        shown="as the JSON says",
+        doc="for short, its `synthetic_acceptance_length`",
     )
     kv_offloading_size: str | None = option(
         "Host memory below the GPU's, for prefixes: 100GiB, 2TiB.",

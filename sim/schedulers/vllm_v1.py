@@ -30,7 +30,7 @@ from mypy_extensions import mypyc_attr
 from kvsim.allocators.base import Allocator
 from kvsim.allocators.options import CacheRules, Order
 from kvsim.sim.deployment.engine import EngineConfig
-from kvsim.sim.deployment.speculation import Speculation
+from kvsim.sim.deployment.speculation import CONFIG, SHORT, Speculation
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.schedulers.vllm_options import VllmV1Options
@@ -120,8 +120,9 @@ class VllmV1(Scheduler):
                 self._refuse("reserve_full_prompt", own.reserve_full_prompt)
             if config.async_scheduling:
                 self._refuse("async_scheduling", True)
-            if own.speculative_config is not None:
-                self._refuse("speculative_config", own.speculative_config)
+            for name in (CONFIG, *SHORT):
+                if config.options.get(name) is not None:
+                    self._refuse(name, config.options[name])
             if own.kv_offloading_size is not None:
                 self._refuse("kv_offloading_size", own.kv_offloading_size)
         self._pieces: Pieces | None = None
@@ -137,8 +138,9 @@ class VllmV1(Scheduler):
         self.asynchronous = policy.asynchronous
         if config.async_scheduling is not None:
             self.asynchronous = config.async_scheduling
-        if own.speculative_config is not None:
-            self._speculate(Speculation.of_json(own.speculative_config))
+        speculation = Speculation.of_options(config.options)
+        if speculation is not None:
+            self._speculate(speculation)
         self.hides_host = self.asynchronous
         self.keeps_groups = policy.keeps_groups
         self._whole = policy.reserve_full_prompt
@@ -148,12 +150,9 @@ class VllmV1(Scheduler):
     def _speculate(self, speculation: Speculation) -> None:
         """Verify drafts; what can be found of a text then depends on them."""
         self.speculation = speculation
-        if self.config.policy != "fcfs":
-            raise KvsimError(f"policy must be fcfs with speculative_config, got {self.config.policy!r}")
-        threshold = self.own(VllmV1Options).long_prefill_token_threshold
-        if threshold:
+        if self.policy is not None:
             raise KvsimError(
-                f"long_prefill_token_threshold must be left out with speculative_config, got {threshold}"
+                f"policy must be fcfs, priority or sjf with speculative decoding, got {self.config.policy!r}"
             )
         if not speculation.asynchronous:
             if self.config.async_scheduling:
@@ -178,9 +177,16 @@ class VllmV1(Scheduler):
         else:
             self.acceptance = Drawn(self.speculation.rates, workload.seed)
 
-    def _new_drafts(self, speculation: Speculation, allocator: Allocator, rules: Rules) -> Drafts:
+    def _new_drafts(
+        self, speculation: Speculation, allocator: Allocator, rules: Rules, waiting: Queue | None
+    ) -> Drafts:
         config, seats = self.config, self.config.max_num_seqs
-        server = Server(batch := DraftBatch(VerifiedMemory(allocator)), rules)
+        if allocator.ends_pieces:
+            raise KvsimError(
+                "speculative_config must be left out where states of recurrent layers are kept for prefixes "
+                "(or use --no-enable-prefix-caching)"
+            )
+        server = Server(batch := DraftBatch(VerifiedMemory(allocator)), rules, waiting)
         if self.acceptance is None:
             self.acceptance = Drawn(speculation.rates, 0)
         return Drafts(
@@ -194,21 +200,22 @@ class VllmV1(Scheduler):
                 self._whole,
                 config.enable_chunked_prefill,
                 self.watermark,
+                self.own(VllmV1Options).long_prefill_token_threshold,
             ),
             self.acceptance,
         )
 
     def new_server(self, allocator: Allocator, bound: Callable[[Request], int]) -> Server:
         """A server whose steps may be decided before the one before has ended."""
+        waiting: Queue | None = Ordered(_urgency) if self.config.policy == "priority" else None
         if self.speculation is not None:
             rules = Rules(bound, self.config.policy, publishes_late=True, known_late=self.asynchronous)
-            self._drafts = self._new_drafts(self.speculation, allocator, rules)
+            self._drafts = self._new_drafts(self.speculation, allocator, rules, waiting)
             self.ends_steps = True
             return self._drafts.server
         policy = self.policy
         victim = policy.victim if policy is not None and policy.preempts else None
         rules = Rules(bound, self.config.policy, known_late=self.asynchronous, victim=victim)
-        waiting: Queue | None = Ordered(_urgency) if rules.policy == "priority" else None
         if policy is not None:
             waiting = policy.queue()
         server = Server(Batch(KvMemory(allocator)), rules, waiting)

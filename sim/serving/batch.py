@@ -8,10 +8,12 @@ room, one by one.
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from operator import sub
+from typing import NamedTuple
 
 from mypy_extensions import i64, mypyc_attr
 
 from kvsim.allocators.base import InvariantError
+from kvsim.sim.record.span import Rest
 from kvsim.sim.serving.decision import Decision
 from kvsim.sim.serving.growth import MANY, SOON_PS, Grown, GrowthCalendar
 from kvsim.sim.serving.memory import KvMemory
@@ -21,6 +23,14 @@ from kvsim.sim.serving.spread import Contexts
 
 PS_PER_NS = 1_000
 NOBODY: list[int] = []
+
+
+class Within(NamedTuple):
+    """What the memory holds in a later step of a span."""
+
+    used: int
+    internal: int
+    rest: Rest | None
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -44,6 +54,8 @@ class Batch:
         By sequence id, those that hold memory and run only when keys and values were loaded into it.
     growth : GrowthCalendar
         When the decoding ones must grow.
+    within : list of Within
+        Of a span whose steps are unlike, what the memory held in each but the first, where it changed.
     works_in_spans : bool
         Whether the allocator works behind the steps of a span (`grow_mapped`, `pass_steps`).
     """
@@ -66,6 +78,7 @@ class Batch:
         if not self.works_in_spans and allocator.growth_slots != unit * allocator.slots_per_token:
             unit = 0  # it allocates more than its tokens take: what is left over is known growth by growth
         self.growth = GrowthCalendar(unit if progress.linear else 0)
+        self.within: list[Within] = []
         self._granted: Decision | None = None  # the last that gave the decoding sequences their memory
 
     def watch(self, watched: bool, context_tile: int) -> None:

@@ -8,12 +8,13 @@ the calendar of growth. What can be found of a text is said by whoever knows whi
 """
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 from mypy_extensions import mypyc_attr
 
-from kvsim.sim.serving.batch import Batch
+from kvsim.sim.serving.batch import Batch, Within
 from kvsim.sim.serving.decision import Decision
+from kvsim.sim.serving.growth import Grown
 from kvsim.sim.serving.memory import KvMemory
 from kvsim.sim.serving.progress import NEVER, Progress
 from kvsim.sim.serving.request import Request, State
@@ -29,6 +30,16 @@ class Drafted(Progress):
         super().__init__()
         self._adds: dict[int, int] = {}  # by sequence: tokens in the step that is being decided
         self._added = 0
+        self._ahead: list[int] = []  # tokens of all sequences in each step of a span
+
+    def look_ahead(self, tokens: list[int]) -> None:
+        """All sequences have so many tokens in the step that is being decided, and in those behind it."""
+        self._ahead = tokens
+
+    def will_end(self, steps: int) -> None:
+        """What was said by `will_add` is of so many steps."""
+        if self.next_finish < NEVER:
+            self.next_finish = self.clock + steps
 
     def will_add(self, adds: dict[int, int]) -> None:
         """The step that is being decided adds so many tokens to each sequence."""
@@ -47,7 +58,7 @@ class Drafted(Progress):
         return self._base_sum + self._added
 
     def contexts_later(self, steps: int) -> int:
-        return self.contexts()
+        return self._ahead[steps] if self._ahead else self.contexts()
 
     def all_stored(self) -> int:
         return self._base_sum
@@ -59,7 +70,7 @@ class Drafted(Progress):
         return NEVER
 
     def added(self, steps: int) -> int:
-        return self._added
+        return self._ahead[steps - 1] - self._base_sum if self._ahead else self._added
 
     def _begin(self, request: Request) -> None:
         request.base, request.finish_clock = request.computed, NEVER
@@ -74,7 +85,7 @@ class Drafted(Progress):
         for seq, tokens in self._adds.items():
             members[seq].base += tokens
         self._base_sum += self._added
-        self._adds, self._added = {}, 0
+        self._adds, self._added, self._ahead = {}, 0, []
 
     def finished(self) -> list[Request]:
         done = [each for each in self._members.values() if each.base >= each.final_tokens]
@@ -91,6 +102,16 @@ class Drafted(Progress):
         return ()
 
 
+class Ahead(Protocol):
+    """Who knows the steps behind the one that is decided."""
+
+    def foresee(self, at_most: int) -> int:
+        """How many steps, this one included, are like it; nothing is done."""
+
+    def carry_out(self, steps: int) -> list[Within]:
+        """So many of them are over: what the memory held in each but the first."""
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class DraftBatch(Batch):
     """Who runs, of a server that speculates; `drafted` is its progress."""
@@ -99,6 +120,7 @@ class DraftBatch(Batch):
 
     def __init__(self, memory: KvMemory) -> None:
         self.drafted = Drafted()
+        self.ahead: Ahead | None = None
         super().__init__(memory, self.drafted)
 
     def join(self, request: Request, now_ps: int) -> None:
@@ -112,7 +134,12 @@ class DraftBatch(Batch):
     def guaranteed_steps(
         self, at_most: int, keeping_cached: bool = False, anybody_waits: bool = False
     ) -> int:
-        return 1
+        return 1 if self.ahead is None else self.ahead.foresee(at_most)
+
+    def grow_within(self, ends: list[int]) -> Grown:
+        if self.ahead is not None:
+            self.within = self.ahead.carry_out(len(ends))
+        return 0, 0, 0, None, 0, 0
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -19,7 +19,18 @@ from typing import NamedTuple
 from mypy_extensions import mypyc_attr
 
 from kvsim.sim.serving.acceptance import Acceptance
+from kvsim.sim.serving.batch import Within
 from kvsim.sim.serving.draft_batch import DraftBatch
+from kvsim.sim.serving.draft_spans import (
+    HORIZON,
+    Run,
+    foreseen,
+    grow,
+    known_after,
+    may_span,
+    steps_with_room,
+    tokens_in,
+)
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.server import Server
 from kvsim.sim.serving.totals import DraftTotals
@@ -65,6 +76,8 @@ class Limits:
     whole_prompt: bool
     in_pieces: bool
     watermark: float
+    threshold: int = 0
+    """most tokens of one request, while there are others; 0: as many as the budget has"""
 
 
 class Seen:
@@ -78,17 +91,21 @@ class Seen:
         Tokens that a step under way will give, at most; those it computes.
     in_prompt : bool
         Whether its last step left some of the prompt.
+    capacity, published : int
+        Tokens for which its table has room; of them, those that were said to be found.
     events, valid : int
         Steps that gave it tokens; drafts that were proposed in the last of them.
     """
 
     __slots__ = (
+        "capacity",
         "computed",
         "drafts",
         "events",
         "in_flight",
         "in_prompt",
         "placeholders",
+        "published",
         "tokens",
         "valid",
     )
@@ -97,7 +114,7 @@ class Seen:
         self.tokens = self.computed = self.drafts = 0
         self.placeholders = self.in_flight = 0
         self.in_prompt = False
-        self.events = self.valid = 0
+        self.events = self.valid = self.capacity = self.published = 0
 
 
 class Taken:
@@ -162,6 +179,15 @@ class Drafts:
         self._late = server.rules.known_late
         self.totals = server.totals.drafts = DraftTotals()
         self._budget = self._input = 0
+        self._runs: list[Run] = []
+        self._rooms: list[list[int]] = []
+        self._horizon = HORIZON
+        allocator = server.allocator
+        self._caches, self._counts = allocator.caches, may_span(allocator)
+        self._block = allocator.growth_unit if self._counts else 1
+        self._late_hashes = max(rules.kept_back - 1, 0)  # of what is computed, the last tokens
+        if acceptance.steady and may_span(server.allocator):
+            batch.ahead = self
 
     # -- deciding -----------------------------------------------------------------------------
 
@@ -175,7 +201,7 @@ class Drafts:
         if not server.step.preemptions:
             self._admit()
         self._compute(continued)
-        server.step.changed = True
+        server.step.changed = not self._is_steady(continued)
         if self._late:
             self._hear(before)
             if not (self.progress.size or server.step.chunks):
@@ -213,6 +239,12 @@ class Drafts:
         """Tokens that a request may take of the budgets."""
         return min(self._budget, self._input - self.rules.slots)
 
+    def _share(self) -> int:
+        """Tokens that one request may have of a step."""
+        server, threshold = self.server, self.limits.threshold
+        several = len(server.running) + len(server.waiting) > 1
+        return threshold if threshold and several else self.limits.budget
+
     def _keep_back(self, left: int, tokens: int) -> int:
         """Of `left` known tokens, as many as may be computed now, of `tokens` at most."""
         kept_back = self.rules.kept_back
@@ -220,7 +252,7 @@ class Drafts:
 
     def _run_on(self) -> None:
         server, longest, lookahead = self.server, self.limits.longest, self.rules.lookahead
-        running = list(server.running.values())
+        running, share = list(server.running.values()), self._share()
         for request in running:
             if self._budget <= 0 or self._input <= self.rules.slots:
                 return
@@ -231,20 +263,32 @@ class Drafts:
             if unknown and seen.computed + 2 - unknown > request.final_tokens:
                 continue  # its last token is under way even if all drafts are rejected
             tokens = seen.tokens + seen.drafts + unknown - seen.computed
-            tokens = min(tokens, self._most(), longest - seen.computed - 1)
+            tokens = min(tokens, share, self._most(), longest - seen.computed - 1)
             tokens = self._keep_back(seen.tokens - seen.computed, tokens)
             if tokens < 1:
                 continue
-            preempted = server.step.preemptions
-            computed = None if request.state is State.DECODE else request.computed
-            found = server.make_room(request, min(seen.computed + tokens + lookahead, longest), computed)
-            if server.step.preemptions != preempted:
-                self._forget_preempted(running)
-            if not found:
+            room = min(seen.computed + tokens + lookahead, longest)
+            if (room > seen.capacity or not self._counts) and not self._make_room(
+                request, seen, room, running
+            ):
                 return
             drafts = max(0, min(seen.drafts, tokens + seen.computed - seen.tokens - unknown))
             seen.drafts = 0
             self._take(Taken(request, seen, tokens, drafts))
+
+    def _make_room(self, request: Request, seen: Seen, room: int, running: list[Request]) -> bool:
+        """Grow a table, at the cost of others; False: its own."""
+        server, preempted = self.server, self.server.step.preemptions
+        found = server.make_room(request, room, None if request.state is State.DECODE else request.computed)
+        if server.step.preemptions != preempted:
+            self._forget_preempted(running)
+        if found:
+            seen.capacity = server.allocator.capacity(request.seq)
+            if request.state is State.DECODE or request.seq in self.passed_over:
+                surplus = server.allocator.surplus(request.seq, request.final_tokens)
+                if surplus > 0 or request.internal:
+                    server.memory.set_internal(request, max(0, surplus))
+        return found
 
     def _take(self, taken: Taken) -> None:
         self.taken.append(taken)
@@ -254,12 +298,16 @@ class Drafts:
 
     def _publish(self, taken: Taken, computed: int) -> None:
         """Let those blocks be found whose tokens are verified, as are those behind that their hash covers."""
-        if self.server.allocator.caches:
-            rules = self.rules
-            full = min(computed, taken.seen.tokens) - max(rules.kept_back - 1, 0)
-            full = min(full, taken.seen.tokens - rules.hash_lookahead)
-            if full > 0:
-                self.server.allocator.fill(taken.seq, full)
+        if not self._caches:
+            return
+        seen = taken.seen
+        tokens = seen.tokens
+        full = (tokens if computed > tokens else computed) - self._late_hashes
+        if full > tokens - self.rules.hash_lookahead:
+            full = tokens - self.rules.hash_lookahead
+        if full >= seen.published:
+            seen.published = full - full % self._block + self._block
+            self.server.allocator.fill(taken.seq, full)
 
     def _forget_preempted(self, before: list[Request]) -> None:
         """Some of those who ran before were preempted: what was scheduled for them is given back."""
@@ -279,6 +327,7 @@ class Drafts:
     def _admit(self) -> None:
         server, limits, waiting = self.server, self.limits, self.server.waiting
         kept: list[Request] = []
+        share = self._share()
         ran = bool(self.taken)
         pads = self.rules.most > 0 and not self.rules.by_batch
         pads = pads and not any(taken.seen.in_prompt for taken in self.taken)
@@ -287,6 +336,7 @@ class Drafts:
             match = server.match_head()
             hits, known, most = match.tokens if match else 0, request.known_tokens, self._most()
             left = tokens = known - hits
+            tokens = min(tokens, share)
             padded = pads and left == 1 and (ran or hits > 0) and hits + self.rules.most + 2 <= limits.longest
             if padded:
                 tokens += self.rules.most
@@ -313,6 +363,7 @@ class Drafts:
             seen.tokens, seen.computed = known, hits
             seen.drafts = seen.placeholders = seen.in_flight = 0
             seen.in_prompt = False
+            seen.capacity, seen.published = server.allocator.capacity(request.seq), 1
             self._take(Taken(request, seen, tokens, tokens - left if padded else 0, padded))
         for request in reversed(kept):
             waiting.appendleft(request)
@@ -326,11 +377,10 @@ class Drafts:
         for each in taken[:continued]:
             request = each.request
             if request.state is State.DECODE:
-                self._set_internal(request)
-            elif request.seq in self.passed_over:
+                continue
+            if request.seq in self.passed_over:
                 del self.passed_over[request.seq]
                 server.start_decode(request)
-                self._set_internal(request)
             elif request.state is State.PREFILL:
                 server.compute(request, each.tokens)
         self._pass_over()
@@ -385,11 +435,6 @@ class Drafts:
         """Tokens of a sequence that are drafts, or computed in vain."""
         return taken.tokens if taken.request.state is State.FINISHED else taken.drafts
 
-    def _set_internal(self, request: Request) -> None:
-        surplus = self.server.allocator.surplus(request.seq, request.final_tokens)
-        if surplus > 0 or request.internal:
-            self.server.memory.set_internal(request, max(0, surplus))
-
     def _pass_over(self) -> None:
         """Who decodes, but was not reached, gets no token in this step."""
         decoding = [each for each in self.taken if each.request.state is State.DECODE]
@@ -402,6 +447,82 @@ class Drafts:
                 request.move(State.PREFILL)
                 self.server.memory.prefill_held += request.computed
                 self.passed_over[request.seq] = request
+
+    # -- many steps at a time -----------------------------------------------------------------
+
+    def _is_steady(self, continued: int) -> bool:
+        """Whether the next steps will be like this one, as long as nobody ends or comes."""
+        server, taken, drafts = self.server, self.taken, self.proposed
+        count = len(taken)
+        if self.batch.ahead is None or server.step.preemptions or server.step.chunks:
+            return False
+        if not count == continued == self.progress.size == len(server.running):
+            return False
+        refused = server.step.no_room and not server.allocator.caches
+        if server.waiting and not refused and len(server.running) < self.limits.seats and self._most() > 0:
+            return False
+        return all(
+            [each.drafts == drafts == each.seen.valid and each.request.open_stream is None for each in taken]
+        )
+
+    def foresee(self, at_most: int) -> int:
+        """As in `Ahead`."""
+        drafts, lookahead, longest = self.proposed, self.rules.lookahead, self.limits.longest
+        beyond = 2 * (drafts + 1) + lookahead
+        first = max([each.seen.tokens for each in self.taken])
+        steps = min(at_most, self._horizon, max((longest - beyond - first) // (drafts + 1), 1))
+        steps = min(steps, *[each.request.final_tokens + 1 - each.seen.tokens for each in self.taken])
+        runs: list[Run] = []
+        for each in self.taken:
+            seen, request = each.seen, each.request
+            accepted = [each.accepted]
+            if steps > 1:
+                rest = self.acceptance.ahead(request, seen.events, steps - 1)
+                accepted += rest if drafts == self.rules.most else [min(right, drafts) for right in rest]
+            runs.append(Run(request, known_after(seen.tokens, accepted, request.final_tokens), accepted))
+        steps = foreseen(runs, steps)
+        if steps > 1 and all([self._ends(run, steps - 1) for run in runs]):
+            steps -= 1  # nothing is proposed behind the last step of all
+        if self._late:
+            ahead = 2 * drafts + 1 + lookahead
+            rooms = [[0, *[known + ahead for known in run.known]] for run in runs]
+        else:
+            rooms = [[known + drafts + lookahead for known in run.known] for run in runs]
+        if steps > 1:
+            capacity = self.server.allocator.capacity
+            capacities = [capacity(run.request.seq) for run in runs]
+            steps = steps_with_room(self.server.allocator, capacities, rooms, steps)
+        self._runs, self._rooms, self._horizon = runs, rooms, 4
+        self.progress.look_ahead(tokens_in(runs, steps))
+        return steps
+
+    def _ends(self, run: Run, step: int) -> bool:
+        """Whether the last token of a sequence is sure to come in a step, as in `Taken`."""
+        certain = run.known[step - 1] + 2 if self._late else run.known[step] + 1
+        return certain > run.request.final_tokens
+
+    def carry_out(self, steps: int) -> list[Within]:
+        """As in `Ahead`."""
+        server, drafts, last = self.server, self.proposed, steps - 1
+        self._horizon = min(2 * steps + 2, HORIZON)
+        watched = server.memory.abilities.rests
+        within = grow(server, self._runs, steps, self._rooms, watched)
+        adds: dict[int, int] = {}
+        for each, (request, known, accepted) in zip(self.taken, self._runs, strict=True):
+            seen = each.seen
+            if drafts:
+                self.totals.count(request.index, drafts * last, sum(accepted[1:steps]), last)
+            seen.events += last
+            seen.tokens, seen.computed = known[last], known[last] + drafts
+            each.start = known[last - 1] + drafts if self._late else known[last] - 1
+            each.accepted, each.returned = accepted[last], accepted[last] + 1
+            each.kept = known[steps] - known[last]
+            self._publish(each, known[last] - 1 if self._late else known[last])
+            seen.capacity = server.allocator.capacity(request.seq)
+            adds[each.seq] = known[steps] - known[0]
+        self.progress.will_add(adds)
+        self.progress.will_end(steps)
+        return within
 
     # -- hearing ------------------------------------------------------------------------------
 

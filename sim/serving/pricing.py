@@ -38,6 +38,7 @@ class Pricing:
         self._linear = server.progress.linear
         self._hears = cost.flags
         self.hears = self._hears or self._works_in_spans
+        self._unlike: list[tuple[StepShape, int]] = []  # the same of steps that are unlike
         self._heard: tuple[int, int] | None = None  # seats and contexts of the span, for a cost that asks
 
     @property
@@ -153,9 +154,14 @@ class Pricing:
     def _unlike_ends(self, step: Decision, steps: int, limit_ps: int) -> list[int]:
         """The same where steps add different numbers of tokens: each has a cost of its own."""
         progress, ends, end_ps = self._server.progress, [], 0
+        self._unlike = []
         for later in range(steps):
-            end_ps += self.cost.step_ps(self.shape(step, progress.contexts_later(later)))
+            shape = self.shape(step, progress.contexts_later(later))
+            duration = self.cost.step_ps(shape)
+            end_ps += duration
             ends.append(end_ps)
+            if self._hears:
+                self._unlike.append((shape, duration))
             if end_ps >= limit_ps:
                 break
         return ends
@@ -167,6 +173,9 @@ class Pricing:
         if self._heard is not None:
             self.cost.span_carried_out(*self._heard, ends)
             self._heard = None
+        for shape, duration in self._unlike[: len(ends)]:
+            self.cost.carried_out(shape, duration)
+        self._unlike = []
         if self._upkeep and self._works_in_spans:
             self._upkeep.pass_steps()
 

@@ -340,20 +340,15 @@ class Replica:
     def _unlike_spans(self, plan: Span) -> Iterator[Span]:
         """The steps of such a plan one by one; what does not hold a decoding sequence stays as it is."""
         later, before = self.server.progress.contexts_later, 0
-        others = plan.held - later(0) * (not self.decision.paused)
+        others, batch = plan.held - later(0) * (not self.decision.paused), self.server.batch
+        used, internal, rest = plan.used, plan.internal, plan.rest
         for step, end in enumerate(plan.ends):
             held = plan.held if not step else others + later(step)
-            yield Span(
-                [end - before],
-                plan.decoding,
-                plan.running,
-                held,
-                plan.used,
-                plan.internal,
-                plan.held_by,
-                plan.rest,
-            )
+            if step and batch.within:
+                used, internal, rest = batch.within[step - 1]
+            yield Span([end - before], plan.decoding, plan.running, held, used, internal, plan.held_by, rest)
             before = end
+        batch.within = []
 
     def _give_tokens(self, step: Decision) -> None:
         """Who prefilled and has all of the prompt computed gets a token, and decodes or is done."""

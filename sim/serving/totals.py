@@ -18,13 +18,13 @@ class DraftTotals:
     rows: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     """the first three by row of the workload"""
 
-    def count(self, row: int, drafts: int, accepted: int) -> None:
-        """Drafts of a sequence of that request were verified."""
-        self.verified += 1
+    def count(self, row: int, drafts: int, accepted: int, verified: int = 1) -> None:
+        """Drafts of a sequence of that request were verified, so many times."""
+        self.verified += verified
         self.drafted += drafts
         self.accepted += accepted
         times, drafted, right = self.rows.get(row, (0, 0, 0))
-        self.rows[row] = times + 1, drafted + drafts, right + accepted
+        self.rows[row] = times + verified, drafted + drafts, right + accepted
 
     def add(self, other: "DraftTotals") -> None:
         """Those of another server, too."""

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.serving import everything, workload
-from support.settings import deployed
+from support.settings import server_with
 
 from kvsim.sim.build import build_engine
 from kvsim.sim.cost.named import cost_named
@@ -17,13 +17,14 @@ from kvsim.sim.deployment.draft import draft_of, speculation_of
 from kvsim.sim.deployment.memory import kv_capacity
 from kvsim.sim.deployment.speculation import Speculation, published, rates_of
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.models.catalog import gpu_named, model_named
+from kvsim.sim.models.catalog import model_named
 from kvsim.sim.models.draft import eagle_of, mtp_of
+from kvsim.sim.option import listed
 from kvsim.sim.record.metrics import request_table, summary
 from kvsim.sim.serving.acceptance import Drawn
 from kvsim.sim.serving.request import Request
 
-MODEL, GPU = model_named("llama-3.1-8b"), gpu_named("h100")
+MODEL = model_named("llama-3.1-8b")
 
 
 def server(said=None, cost="constant:1", **settings):
@@ -31,7 +32,8 @@ def server(said=None, cost="constant:1", **settings):
     config = {} if said is None else {"speculative_config": json.dumps(said)}
     blocks = {} if "kv_tokens" in settings else {"num_gpu_blocks": settings.pop("num_gpu_blocks", 400)}
     longest = {"max_model_len": 512, "max_num_batched_tokens": 64, "max_num_seqs": 8}
-    return deployed(model=MODEL, gpu=GPU, cost=cost, **blocks, **longest | settings | config)
+    asked = server_with(model=MODEL.name, gpu="h100", cost=cost, **blocks, **longest | settings | config)
+    return asked.deployed()
 
 
 def eagle(drafts, length=None, rates=None, **more):
@@ -145,6 +147,48 @@ def test_every_answer_is_complete_and_the_memory_adds_up_in_every_step(
     assert told.accepted <= told.drafted <= told.verified * drafts
     assert sum(row[2] for row in told.rows.values()) == told.accepted
     assert result.token_gaps.count == sum(answer - 1 for _, _, answer in rows)
+
+
+@pytest.mark.parametrize("cost", ["constant:0.03", "roofline", "measured-elsewhere"])
+@given(st.data())
+def test_many_steps_at_a_time_are_the_same_one_by_one(cost, data):
+    draw = data.draw
+    drafts, method = draw(st.integers(1, 5)), draw(st.sampled_from(["eagle3", "mtp", "ngram", "ngram_gpu"]))
+    said = {
+        "method": method,
+        "num_speculative_tokens": drafts,
+        "num_nextn_predict_layers": draw(st.integers(1, 2)),
+    }
+    said["synthetic_acceptance_rates"] = draw(st.lists(st.floats(0, 1), min_size=drafts, max_size=drafts))
+    if draw(st.booleans()):
+        fewer = draw(st.integers(0, drafts))
+        said["num_speculative_tokens_per_batch_size"] = [[1, 2, drafts], [3, 8, fewer]]
+    span_s = draw(st.sampled_from([0.3, 3, 30]))
+    row = st.tuples(st.floats(0, 1), st.integers(1, 120), st.integers(1, 150), st.integers(0, 64))
+    rows = sorted(draw(st.lists(row, min_size=1, max_size=10)))
+    work = replace(
+        workload([(span_s * at, prompt, answer) for at, prompt, answer, _ in rows]),
+        content=[((0, 0, min(shared, prompt)),) if shared else () for _, prompt, _, shared in rows],
+        seed=draw(st.integers(0, 9)),
+    )
+    where = server(
+        said,
+        cost,
+        num_gpu_blocks=draw(st.integers(20, 150)),
+        max_model_len=draw(st.sampled_from([200, 256, 512])),
+        max_num_batched_tokens=draw(st.sampled_from([16, 32, 64, 256])),
+        max_num_seqs=draw(st.sampled_from([2, 8])),
+        enable_prefix_caching=draw(st.booleans()),
+        async_scheduling=method != "ngram" and draw(st.booleans()),
+    )
+    engines = [build_engine(where, work, check=True, max_span=most) for most in (1, 1 << 20)]
+    slow, fast = (everything(engine.run()) for engine in engines)
+    told = [vars(each.pop("drafts")) for each in (slow, fast)]
+    assert told[0] == told[1]
+    slow.pop("timeline"), fast.pop("timeline")  # spans have fewer instants
+    assert slow == fast
+    shares = [engine.replica.pricing.cost.extrapolated_share for engine in engines]
+    assert shares[0] == shares[1]
 
 
 def test_what_was_recorded_is_what_happens():
@@ -297,6 +341,40 @@ def test_the_same_seed_gives_the_same_run_and_another_one_another():
     one, two, other = (everything(served(where, replace(workload(rows), seed=seed))) for seed in (1, 1, 2))
     one.pop("drafts"), two.pop("drafts"), other.pop("drafts")
     assert one == two != other
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("1,2", ["1", "2"]),
+        ('default,{"a": [1, 2], "b": "x,y"},{"c": 3}', ["default", '{"a": [1, 2], "b": "x,y"}', '{"c": 3}']),
+        ("", [""]),
+    ],
+)
+def test_commas_inside_json_part_nothing(text, parts):
+    assert listed(text) == parts
+
+
+def test_short_options_say_the_same_and_none_of_them_says_nothing():
+    said = {"speculative_method": "eagle3", "num_speculative_tokens": 2, "acceptance_length": 1.5}
+    assert Speculation.of_options(said) == Speculation.of(eagle(2, 1.5))
+    assert Speculation.of_options({"speculative_config": json.dumps(eagle(5, 2)), **said}) == Speculation.of(
+        eagle(2, 1.5)
+    )
+    assert Speculation.of_options(dict.fromkeys(said)) is None
+    assert Speculation.of_options(said | {"num_speculative_tokens": 0}) is None
+    with pytest.raises(KvsimError, match="must have method"):
+        Speculation.of_options({"num_speculative_tokens": 2})
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_without_drafts_every_number_is_that_of_an_engine_that_does_not_speculate(asynchronous):
+    rows = [(0, 20, 80), (1, 30, 90), (2.5, 7, 40)]
+    plain, none = (
+        everything(served(server(async_scheduling=asynchronous, **said), workload(rows)))
+        for said in ({}, {"num_speculative_tokens": 0, "speculative_method": "eagle3"})
+    )
+    assert plain == none
 
 
 def test_a_deployment_knows_its_speculation():
