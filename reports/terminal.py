@@ -218,6 +218,7 @@ def _facts(seeds: System) -> Table:
         ("drafts", _drafts(seeds)),
         ("upkeep", _upkeep(seeds)),
         ("torch", _memory_stats(seeds)),
+        ("service", _service(seeds)),
         ("faults", _faults(seeds)),
         ("clock", f"{sources}\n{clocks.beside(costs)}"),
         ("simulated", f"{times}in {seconds(cpu_s)} of CPU, {speed} requests/CPU-s"),
@@ -364,6 +365,19 @@ def _memory_stats(seeds: System) -> str:
         gib = [(number(summary["memory_stats"].get(f"{name}_peak_bytes")) or 0.0) / GIB for summary in seeds]
         peaks.append(f"{name.replace('_', ' ')} {with_spread('{:.2f} GiB'.format, interval(gib))}")
     return f"at most {', '.join(peaks)}; {_told(seeds, count, 'memory_stats', 'alloc_retries')} retries"
+
+
+def _service(seeds: System) -> str:
+    """Fairness to clients, and goals that requests brought, where they say."""
+    if not all(summary.get("service") for summary in seeds):
+        return ""
+    told = [f"longest wait {_told(seeds, seconds, 'service', 'longest_wait_s')}"]
+    if seeds[0]["service"].get("attained_share") is not None:
+        told.append(f"{_told(seeds, '{:.0%}'.format, 'service', 'attained_share')} within their own goals")
+    if "clients" in seeds[0]["service"]:
+        apart = _told(seeds, count, "service", "largest_difference")
+        told.append(f"clients that waited were up to {apart} weighted tokens apart")
+    return ", ".join(told)
 
 
 def _notes(summaries: Sequence[Summary]) -> list[Text]:

@@ -23,6 +23,7 @@ from kvsim.sim.content import shared_content
 from kvsim.sim.errors import KvsimError, unknown
 from kvsim.sim.plugins import named_object
 from kvsim.sim.workload import Beam, Samples, Workload, gathered
+from kvsim.workloads.clients_mix import with_clients
 from kvsim.workloads.lengths import MOST_SAMPLES, Lengths, take, within_clock
 from kvsim.workloads.prefixes import with_shared_prefix
 from kvsim.workloads.replay import part_of
@@ -55,6 +56,7 @@ class Streams(NamedTuple):
     shared_prefix: np.random.Generator
     spread: np.random.Generator
     think_time: np.random.Generator
+    clients_mix: np.random.Generator
 
     @classmethod
     def of(cls, seed: int) -> "Streams":
@@ -130,6 +132,7 @@ def build(
     input_len: str | None = None,
     output_len: str | None = None,
     shared_prefix: str | None = None,
+    clients_mix: str | None = None,
     arrivals: str | None = None,
     rate_scale: float = 1.0,
     spread: float = 0.0,
@@ -164,6 +167,8 @@ def build(
         replacement; None are the trace's own.
     shared_prefix : str or None
         System prompts in front of all prompts, see workloads/prefixes.py.
+    clients_mix : str or None
+        Whose requests are, and what is due, see workloads/clients_mix.py.
     arrivals : str or None
         A process, see workloads/arrivals.py; `trace`, or `trace:NAME` for those of another trace. None is the
         trace's own, else gamma.
@@ -212,6 +217,8 @@ def build(
     lengths = _with_lengths(lengths, input_len, output_len, streams)
     if shared_prefix is not None:
         lengths = with_shared_prefix(lengths, shared_prefix, streams.shared_prefix)
+    if clients_mix is not None:
+        lengths = with_clients(lengths, clients_mix, streams.clients_mix)
     drawn = when.drawn(lengths, streams.arrivals, streams.think_time)
     samples = _samples(lengths, n)
     if samples and beam_width > 1:

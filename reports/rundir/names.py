@@ -25,6 +25,7 @@ _WORDS = {
     "input_len": "in-",
     "output_len": "out-",
     "shared_prefix": "shared",
+    "clients_mix": "mix-",
     "beam_width": "beam",
     "beam_process": "",
     "arrivals": "",

@@ -16,7 +16,10 @@ from kvsim.sim.policies import POLICIES as KEYED
 
 RESERVES = ("max", "pow2", "oracle")
 """Beside these, `predicted:MODEL` (sim/deployment/prediction.py)."""
-POLICIES = ("fcfs", "priority", "sjf", "lof", "lpm", "dfs-weight", "hrrn", "shortest-prefill-first", "random")
+POLICIES = (
+    *("fcfs", "priority", "sjf", "lof", "lpm", "dfs-weight", "hrrn", "shortest-prefill-first", "random"),
+    "routing-key",
+)
 
 
 def check_reserve(reserve: str) -> None:

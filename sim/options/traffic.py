@@ -105,6 +105,15 @@ class Traffic:
         doc="one of G system prompts of T tokens in front of every prompt; `:ALPHA` behind it makes some "
         "[more popular](traces.md#shared-system-prompts)",
     )
+    clients_mix: str | None = option(
+        "Clients by shares, as in A:0.8:ttft=1,B:0.2:deadline=30.",
+        panel=WORKLOAD,
+        default=None,
+        value="MIX",
+        shown="the trace's own",
+        doc="[clients by shares](policies.md#clients-and-goals), with what is due to each: "
+        "`A:0.8:ttft=1,B:0.2:deadline=30`",
+    )
     n: int = option(
         "Answers to each prompt, where the trace does not say.",
         panel=WORKLOAD,

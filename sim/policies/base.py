@@ -63,6 +63,7 @@ class Policy:
     def __init__(self, config: EngineConfig, max_model_len: int) -> None:
         self.config, self.max_model_len = config, max_model_len
         self._prefills: dict[int, int] = {}
+        self._seated = not self.preempts  # does a full batch keep everybody out?
         self._fitted: Request | None = None  # the head, if it needed nobody's memory in this step
 
     def own(self, kind: type[T]) -> T:
@@ -137,6 +138,8 @@ class Policy:
             server.waiting[0]  # who will be asked for when the step is planned: nothing may change then
         if not server.waiting or (len(server.waiting) < 2 and not self.preempts):
             return
+        if self._seated and server.events is None and len(server.running) >= self.config.max_num_seqs:
+            return  # nobody enters before somebody leaves, whatever the order
         steps, until_ps = self.alike_steps(), self.alike_until_ps()
         if self._fitted is server.waiting[0]:  # and was kept out: it may displace somebody yet
             steps = 1

@@ -15,6 +15,7 @@ from kvsim.sim.record.events import NONE, Events, Texts
 from kvsim.sim.record.load import load
 from kvsim.sim.record.memory_map import MemoryMap
 from kvsim.sim.record.recorder import Result
+from kvsim.sim.record.service import service
 from kvsim.sim.record.span import Integrals
 from kvsim.sim.serving.totals import DraftTotals, TierTotals, UpkeepTotals
 from kvsim.sim.workload import PS_PER_S, Int64Column
@@ -236,6 +237,7 @@ def summary(result: Result, table: Mapping[str, Column]) -> dict[str, object]:
         **({} if result.upkeep is None else {"upkeep": _upkeep(result.upkeep)}),
         **({} if result.tier is None else {"tier": _tier(result.tier, result)}),
         **({"memory_stats": result.memory_stats} if result.memory_stats else {}),
+        **({} if (told := service(table)) is None else {"service": told}),
     }
 
 

@@ -344,6 +344,16 @@ class SimulationTime(Part):
     requests_per_cpu_s: float | None
 
 
+class Service(Part):
+    """Of requests that say whose they are, or what is due: see sim/record/service.py."""
+
+    longest_wait_s: float | None
+    attained_share: float | None
+    jain_index: float | None
+    largest_difference: float | None
+    clients: Part
+
+
 class Summary(Part):
     """The numbers of a run.
 
@@ -369,6 +379,7 @@ class Summary(Part):
     upkeep: Upkeep | None
     tier: Tier | None
     memory_stats: MemoryStats | None
+    service: Service | None
     fleet: Fleet | None
     pools: list[dict[str, Any]] | None
     faults: Faults | None

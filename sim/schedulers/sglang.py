@@ -158,6 +158,11 @@ class Sglang(Scheduler):
         self._retries = self._preempts or self._windowed is not None
         return Server(self._batch, Rules(bound, publishes_late=True), self._waiting)
 
+    @property
+    def reads_facts(self) -> bool:
+        """Routing keys are clients."""
+        return self.config.policy == "routing-key"
+
     # -- lengths ------------------------------------------------------------------------------
 
     def longest_answer(self, server: Server, prompt: int, longest: int) -> int:
@@ -288,7 +293,7 @@ class Sglang(Scheduler):
             if running >= config.max_num_seqs and not self._preempts:
                 self.full, self._held = True, "seats"
                 return False
-        self.orders.sort(self._waiting, self._memory)
+        self.orders.sort(self._waiting, self._memory, server.running.values())
         mixed = running if self.options.enable_mixed_chunk else 0
         decoding = sum([self._set_aside(server, r) for r in self._batch.requests()])
         budget = self._budget(self._memory.free_tokens(), decoding, mixed)

@@ -10,6 +10,8 @@
                 the fewest tokens to compute first
     hrrn        the highest response ratio next: the tokens that prompts took since it came, by those that
                 it has to compute itself
+    routing-key those first whose key most of those who run have, by the key's text of equals; then the others
+                by their keys. The key is the trace's `client`
     dfs-weight  along the radix tree: first where most requests wait
 
 `lpm`, `shortest-prefill-first` and `hrrn` let one go ahead of those that begin alike and uncached: these come
@@ -18,7 +20,8 @@ SGLang 0.5.23, `schedule_policy.py` (SchedulePolicy).
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
 from kvsim.allocators.base import Match
@@ -54,7 +57,7 @@ class Orders:
         self._came: dict[Request, int] = {}  # what was processed when it came
         self._refreshes = 0
 
-    def sort(self, waiting: WaitingList, memory: SglangMemory) -> None:
+    def sort(self, waiting: WaitingList, memory: SglangMemory, running: Iterable[Request] = ()) -> None:
         """Bring what waits into order; what is looked up for it counts as used."""
         policy = self.policy
         if policy in (*BY_PREFIX, "dfs-weight") and not memory.allocator.caches:
@@ -76,6 +79,10 @@ class Orders:
             waiting.arrange(sorted(waiting, key=lambda r: r.output_tokens))
         elif policy == "lof":
             waiting.arrange(sorted(waiting, key=lambda r: -self.most_new(r)))
+        elif policy == "routing-key":
+            keys = Counter(filter(None, (request.facts.client for request in running)))
+            if keys:
+                waiting.arrange(sorted(waiting, key=lambda r: _by_key(r.facts.client, keys)))
         elif policy == "random":
             shuffled = list(waiting)
             self._random.shuffle(shuffled)
@@ -114,6 +121,10 @@ class Orders:
         if self._refreshes % REFRESH_EVERY == 1:
             for request in reversed(list(islice(waiting, MOST_MATCHED))):
                 cached.touch(request.content, request.own, request.known_tokens)
+
+
+def _by_key(key: str, running: Counter[str]) -> tuple[int, int, str]:
+    return (0, -running[key], key) if running[key] else (1, 0, key)
 
 
 def _matched(memory: SglangMemory, waiting: Sequence[Request]) -> tuple[dict[Request, int], set[Request]]:

@@ -283,8 +283,7 @@ def test_a_guessed_name_is_suggested():
     [
         (
             lambda: kvsim.simulate(policy="lifo"),
-            "policy must be one of fcfs, priority, sjf, lof, lpm, dfs-weight, hrrn, "
-            "shortest-prefill-first, random, got 'lifo'",
+            r"policy 'lifo' is unknown; did you mean 'lof'\? \(known: fcfs, priority, sjf, lof, lpm, ",
         ),
         (lambda: kvsim.simulate(model="gpt-5"), "model 'gpt-5' is unknown"),
         (

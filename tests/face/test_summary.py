@@ -30,13 +30,14 @@ SELDOM = (
     "upkeep.",
     "tier.",
     "speculation.",
+    "service.",
     TORCH,
     "cost.validated.",
     "memory.average.idle",
     "memory.saturated.idle",
     *GOALS,
 )
-"""Of few allocators, where goals were set, with drafts or a tier, and where the clock was validated."""
+"""Of few allocators, where goals were set, with drafts, a tier or clients, and where the clock was validated."""
 
 
 def declared():
@@ -66,9 +67,10 @@ def test_what_few_allocators_have_is_declared_too():
     said = '{"method": "ngram", "num_speculative_tokens": 2, "synthetic_acceptance_length": 2}'
     drafts = kvsim.simulate(model="llama-3.1-8b", gpu="h100", speculative_config=said, num_prompts=5)
     tiered = kvsim.simulate(kv_offloading_size="1GiB", num_prompts=5)
+    mixed = kvsim.simulate(clients_mix="A:1:ttft=1", num_prompts=5)
     found = {
-        name
-        for each in (run, tensors, validated, drafts, tiered)
+        "service.clients" if name.startswith("service.clients.") else name
+        for each in (run, tensors, validated, drafts, tiered, mixed)
         for name in each.summary.flat()
         if name.startswith(SELDOM)
     }

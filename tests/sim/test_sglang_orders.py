@@ -7,6 +7,8 @@ from support.sglang_rounds import Entered, insert, memory_of, request_of
 import kvsim
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.schedulers.sglang_order import Orders
+from kvsim.sim.serving.facts import Facts
+from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.sglang_parts import SglangMemory
 
 FOLDER = "policies/sglang"
@@ -19,13 +21,15 @@ def policy_of(config):
     return config["policy"]
 
 
-def names():
-    """All but routing keys, which no trace has."""
-    return [name for name in names_in(FOLDER) if not name.startswith("routing-key")]
+def running(told):
+    """Who runs, by its routing key."""
+    request = Request(0, 1, 1)
+    request.facts = Facts(client=told["rk"] or "")
+    return request
 
 
 @pytest.mark.golden
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", names_in(FOLDER))
 def test_who_waits_is_sorted_as_in_sglang(name):
     case = recording(FOLDER, name)
     config = case["config"]
@@ -44,7 +48,7 @@ def test_who_waits_is_sorted_as_in_sglang(name):
             )
         waiting = Entered({requests[number]: told[number]["entry"] for number in round_["before"]})
         orders.processed = round_["processed_tokens"]
-        orders.sort(waiting, memory)
+        orders.sort(waiting, memory, map(running, round_["running"]))
         assert [request.index for request in waiting] == round_["order"]
 
 

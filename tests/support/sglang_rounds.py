@@ -1,6 +1,7 @@
 """Recorded rounds of SGLang's queue as kvsim's requests, texts and tree (`goldens/policies`)."""
 
 from kvsim.allocators.sglang.cached import SglangCached
+from kvsim.sim.serving.facts import Facts
 from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.sglang_parts import WaitingList
 
@@ -38,6 +39,7 @@ def request_of(told, sign=1):
     request.generated = len(answer)
     request.known_tokens += request.generated
     request.priority = told["priority"] * sign
+    request.facts = Facts(client=told["rk"] or "")
     request.content = runs([*told["ids"], *answer])
     return request
 

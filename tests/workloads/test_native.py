@@ -461,6 +461,7 @@ def test_a_run_of_a_file_is_named_after_it_and_repeats_from_its_config():
         "input_len": None,
         "output_len": None,
         "shared_prefix": None,
+        "clients_mix": None,
         "arrivals": "trace",
         "request_rate": None,
         "burstiness": None,
