@@ -13,7 +13,7 @@ The whole prompt may be found in the tier; then its last token is computed again
 from collections import deque
 
 from kvsim.allocators.base import Match
-from kvsim.sim.serving.offload import Offload
+from kvsim.sim.serving.in_flight import UNLIMITED
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.tier_jobs import User
 
@@ -37,7 +37,7 @@ class Loading:
 
     def __init__(  # noqa: PLR0917 - the rules of admission
         self,
-        offload: Offload,
+        offload: "Offload | Reads",
         whole: bool,
         chunked: bool,
         watermark: float,
@@ -48,6 +48,7 @@ class Loading:
         self.hold: deque[Request] = deque()
         self.whole, self.chunked, self.watermark = whole, chunked, watermark
         self.at_once_bytes, self.token_bytes = at_once_bytes, token_bytes
+        self.longest = UNLIMITED  # tokens of one prompt in this step
         self._names = -2  # of sequences that load: below all others
 
     def admit(self, budget: int, seats: int) -> None:
@@ -102,7 +103,7 @@ class Loading:
             self._at_once_left -= below * self.token_bytes
         elif below:
             return self._load(request, user, match, here, below)
-        chunk = known - here - below
+        chunk = min(known - here - below, self.longest)
         if chunk > budget:
             if not self.chunked:
                 return None
@@ -191,6 +192,7 @@ class Loading:
         request.seq, request.computed = seq, tokens
         server.batch.loading[seq] = request
         server.memory.prefill_held += tokens
+        server.memory.set_internal(request, max(0, allocator.surplus(seq, request.final_tokens)))
         server.step.changed = True
         server.step.hit_tokens += here
         server.totals.hit_tokens += here
@@ -224,7 +226,7 @@ class Loading:
             if request.computed == request.known_tokens:
                 request.computed -= 1
                 server.memory.prefill_held -= 1
-        chunk = request.known_tokens - request.computed
+        chunk = min(request.known_tokens - request.computed, self.longest)
         if chunk > budget:
             if not self.chunked:
                 return 0

@@ -83,6 +83,7 @@ class LowerTier:
     def _free_loaded(self) -> bool:
         """Free the memory of aborted requests whose loads have ended; whether there were any."""
         loaded = [request for request in self._cut if not self.offload.loads_for(request)]
+        loaded.sort(key=lambda request: -request.seq)  # in the order in which their loads began
         for request in loaded:
             self._free(request, True, 0)
             self._cut.remove(request)
@@ -112,7 +113,7 @@ class LowerTier:
             else:
                 del server.running[seq]
                 server.batch.loading[seq] = request
-                waits = self._in_flight is not None and seq not in self._in_flight.resting
+                waits = self.late and self._in_flight is not None and seq not in self._in_flight.resting
             if not waits:
                 self._free(request, loads, 0)
             elif loads:

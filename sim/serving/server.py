@@ -463,6 +463,10 @@ class Server:
         """A finished request keeps its memory, as dead weight, until it is released."""
         self.memory.set_internal(request, self.allocator.retire(request.seq))
 
+    def finish(self, request: Request) -> None:
+        """A request has its last token, and the engine knows it: its memory is free."""
+        self.release(request)
+
     def depart_late(self, request: Request) -> None:
         """A request is finished, as the engine will know after the next decision: until then it runs on."""
         self.batch.departed[request.seq] = request
@@ -472,7 +476,7 @@ class Server:
     def release_departed(self) -> None:
         """The step is decided; now it is known who finished before it."""
         for request in self.batch.departed.values():
-            self.release(request)
+            self.finish(request)
         if self.waiting:  # may enter next time
             self.step.changed = True
             self.step.departures += len(self.batch.departed)
