@@ -1,4 +1,4 @@
-"""The decode side of a hand-over, as vLLM's NIXL connector pulls it: blocks for the whole prompt, then a read.
+"""The decode side of a hand-over, as vLLM's NIXL connector pulls it: room for the prompt, then a read.
 
     comes      with the blocks that the prefill side holds for it
     admitted   all its blocks are allocated; those without a local hit are read, and it waits
@@ -7,19 +7,16 @@
 Whoever is preempted computes its prompt here: nothing is read twice. Follows vLLM 0.33.0 (pull mode).
 """
 
-from collections.abc import Callable, Container
+from collections.abc import Callable
 
-from kvsim.allocators.block_tables import BlockTables
-from kvsim.sim.serving.in_flight import InFlight
-from kvsim.sim.serving.loading import Loading
-from kvsim.sim.serving.lower_tier import LowerTier
+from kvsim.sim.serving.connector import Connector
 from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.server import NEVER_PS, Server
 from kvsim.sim.serving.tier_jobs import Job, User
 from kvsim.sim.serving.transfers import Transfers
 
 
-class Reads:
+class Reads(Connector):
     """What a server reads of the prompts that another has computed.
 
     Parameters
@@ -40,7 +37,7 @@ class Reads:
         Names of those whose blocks are held for them, in the order in which they came.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - who tells whom, and when
         self,
         server: Server,
         transfers: Transfers,
@@ -49,12 +46,9 @@ class Reads:
         heartbeat_ps: int,
         late: bool,
     ) -> None:
-        self.server, self.transfers, self.late = server, transfers, late
-        assert isinstance(server.allocator, BlockTables)
-        self.allocator, self.size = server.allocator, server.allocator.block_slots
+        super().__init__(server, transfers, late)
         self.handed: dict[int, tuple[int, ...]] = {}
         self.wanted: dict[int, None] = {}
-        self.rested: Container[int] = ()
         self._told, self._wants, self._heartbeat_ps = told, wants, heartbeat_ps
         self._beat_ps = 0  # when the last heartbeat was sent
         self._users: dict[int, User] = {}
@@ -73,21 +67,25 @@ class Reads:
             found = self._users[request.own] = User(request, request.own, [])
         return found
 
-    def begin(self, user: User, blocks: list[int]) -> Job:
-        """Read into these blocks the last of those that are held."""
-        held = self.handed.pop(user.number)
+    def look_up(self, user: User, here: int) -> int | None:
+        """What is behind a hit here, if the prompt was computed elsewhere."""
+        user.loaded = user.promoted = False
+        return user.request.prompt_tokens - here if user.number in self.handed else 0
+
+    def begin(self, user: User, request: Request, here: int, below: int, at_once: bool = False) -> None:
+        """Read the last of the blocks that are held into those that were not hit here."""
+        held, blocks = self.handed.pop(user.number), self.allocator.block_table(request.seq)
         self._jobs += 1
-        job = Job(self._jobs - 1, True, user, (), held, blocks)
+        job = Job(self._jobs - 1, True, user, (), held, list(blocks[here // self.size :]))
         self.transfers.begin(job, self.server.now_ps)
         self._told(user.number, job.ends_ps, True)
-        return job
 
     # -- a decision ---------------------------------------------------------------------------
 
     def begin_step(self) -> None:
         """A step is to be decided: what has ended is known."""
         if not self.late:
-            self.settle()
+            self.settle(self.server.now_ps)
 
     def end_step(self) -> None:
         """A step is decided: tell whose blocks are wanted no longer, and now and then, whose still are."""
@@ -99,9 +97,9 @@ class Reads:
             self._told(name, now_ps, False)
         self._given_up.clear()
 
-    def settle(self) -> bool:
-        """What has ended by now is known from now on; whether anything had."""
-        ended = self.transfers.ended(self.server.now_ps)
+    def settle(self, by_ps: int) -> bool:
+        """Whose read has ended runs at its next turn."""
+        ended = self.transfers.ended(by_ps)
         for job in ended:
             job.owner.loaded = True
             self.wanted.pop(job.owner.number, None)
@@ -128,48 +126,3 @@ class Reads:
         self.wanted.pop(request.own, None)
         if self.handed.pop(request.own, None) is not None:
             self._given_up.append(request.own)
-
-    def loads_for(self, request: Request) -> bool:
-        """Whether a read for a request is under way."""
-        return any(job.owner.request is request for _, _, job in self.transfers.under_way)
-
-
-class Reading(Loading):
-    """The queue where requests come with a prompt that was computed elsewhere."""
-
-    def __init__(self, reads: Reads, whole: bool, chunked: bool, watermark: float) -> None:
-        super().__init__(reads, whole, chunked, watermark, 0, 1)
-        self.reads = reads
-
-    def look_up(self, user: User, here: int) -> int | None:
-        """Tokens behind the first `here` that are to be read."""
-        user.loaded = user.promoted = False
-        return user.request.prompt_tokens - here if user.number in self.reads.handed else 0
-
-    def _begin(self, user: User, request: Request, here: int, below: int, at_once: bool = False) -> None:
-        table = self.reads.allocator.block_table(request.seq)
-        self.reads.begin(user, list(table[-(-here // self.reads.size) :]))
-
-
-class DecodeSide(LowerTier):
-    """Decides the steps of a server whose prompts were computed elsewhere, or some of them.
-
-    Parameters
-    ----------
-    threshold : int
-        Most tokens of one prompt in a step, while there are others; 0: as many as the budget has.
-    """
-
-    def __init__(self, reads: Reads, reading: Reading, threshold: int) -> None:
-        self.server, self.late, self.offload, self.loading = reads.server, reads.late, reads, reading
-        self._in_flight = InFlight(reads.server, fenced=reads.late)
-        self._threshold = threshold
-        self._aborted, self._cut = [], []
-
-    def schedule(self, budget: int, seats: int) -> None:
-        """Decide the step that starts now."""
-        server, longest = self.server, budget
-        if self._threshold and len(server.running) + len(server.waiting) + len(self.loading.hold) > 1:
-            longest = min(budget, self._threshold)
-        self._in_flight.longest = self.loading.longest = longest
-        super().schedule(budget, seats)

@@ -1,7 +1,7 @@
 """Recordings of two vLLM schedulers with the NIXL connector, and kvsim's decisions on the same workload.
 
-The form is that of `../shared/goldens/pd/README.md`. Both servers decide at whole seconds, by turns; who reads
-what, and when, is told as the recording's driver told it.
+The form is that of `../shared/goldens/pd/README.md`. Both servers decide at whole seconds, by turns; who
+reads what, and when, is told as the recording's driver told it.
 """
 
 import json
@@ -15,9 +15,10 @@ from kvsim.sim.options.traffic import Traffic
 from kvsim.sim.run import deployment_of
 from kvsim.sim.serving.batch import Batch
 from kvsim.sim.serving.held import HoldingServer, Lease
+from kvsim.sim.serving.lower_tier import LowerTier
 from kvsim.sim.serving.memory import KvMemory
 from kvsim.sim.serving.pieces import Pieces
-from kvsim.sim.serving.reading import DecodeSide, Reading, Reads
+from kvsim.sim.serving.reading import Reads
 from kvsim.sim.serving.replica import Replica
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.server import NEVER_PS, Rules
@@ -260,10 +261,9 @@ class Decode(Side):
         beat_ps = self.config["heartbeat_interval"] * PS_PER_S
         self.reads = Reads(server, Read(plan), self.telling, self.wanting, beat_ps, self.late)
         whole = self.config["scheduler_reserve_full_isl"]
-        self.reading = Reading(self.reads, whole, True, 0)
         threshold = self.config["long_prefill_token_threshold"]
-        self.scheduler._lower = self.side = DecodeSide(self.reads, self.reading, threshold)
-        self._wrap(self.reading, "look_up", self._looking_up)
+        self.scheduler._lower = self.side = LowerTier(self.reads, (whole, True, 0, 0, 1), threshold)
+        self._wrap(self.reads, "look_up", self._looking_up)
         self._wrap(self.reads, "begin", self._beginning)
         self._wrap(self.reads, "end_step", self._ending)
         return server
@@ -287,15 +287,12 @@ class Decode(Side):
         self.note("match", [self.name(user.request), here, found, int(found > 0)])
         return found
 
-    def _beginning(self, inner, user, blocks):
-        here = self.found[0]
-        self.admit(user.request, *self.found)
-        job = inner(user, blocks)
-        local = [block + FIRST_BLOCK for block in blocks]
-        self.note(
-            "recv_start", [self.name(user.request), local, list(job.chunks), [here // self.reads.size], 1]
-        )
-        return job
+    def _beginning(self, inner, user, request, here, below, at_once=False):
+        self.admit(request, here, below)
+        inner(user, request, here, below, at_once)
+        local = [block + FIRST_BLOCK for block in self.reads.allocator.block_table(request.seq)]
+        hits = here // self.reads.size
+        self.note("recv_start", [self.name(request), local[hits:], self.blocks[request.own], [hits], 1])
 
     def _ending(self, inner):
         inner()
@@ -314,12 +311,12 @@ class Decode(Side):
         self.decide(at)
         self.record["hold"] = self.held_now
         if not self.late:  # what ended in the step is seen before the next client leaves
-            self.reads.settle()
+            self.reads.settle(self.server.now_ps)
             self.side._free_loaded()
 
     def _look(self):
         super()._look()
-        hold = self.reading.hold
+        hold = self.side.loading.hold
         self.held_now = [self.name(request) for request in hold]
         self.record["remote"] = [self.name(r) for r in hold if not self.reads.user(r).promoted]
 
