@@ -21,10 +21,11 @@ from kvsim.allocators.texts import Texts
 from kvsim.allocators.tiers.base import Tier
 from kvsim.sim.serving.connector import Connector
 from kvsim.sim.serving.request import Request, State
-from kvsim.sim.serving.server import NEVER_PS, Server
+from kvsim.sim.serving.server import Server
 from kvsim.sim.serving.tier_jobs import Job, User
 from kvsim.sim.serving.totals import TierTotals
 from kvsim.sim.serving.transfers import Transfers
+from kvsim.sim.serving.wakes import NEVER_PS
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class Offload(Connector):
         self._jobs = 0
         self.totals = TierTotals(tier.capacity * rules.chunk_bytes)
         self._counted_ps = 0
-        server.tier, server.below = self.totals, self.below
+        server.totals.tier, server.memory.below = self.totals, self.below
         self.loading_keys: Counter[int] = Counter()
 
     def new_job(self, loads: bool, user: User, keys: list[int], chunks: list[int], blocks: list[int]) -> Job:
@@ -164,7 +165,7 @@ class Offload(Connector):
             if not job.begun:
                 self.transfers.begin(job, now_ps)
         self.planned.clear()
-        self.settle(self.server.before_ps if self.rules.late else now_ps)
+        self.settle(self.server.wakes.before_ps if self.rules.late else now_ps)
         finished_stores = any(job.owner.finished for job in self.transfers.stores())
         self._lengths = None
         if finished_stores or self._left:
@@ -324,10 +325,10 @@ class Offload(Connector):
         )
         waits = len(server.waiting) > 0 or bool(self._refused) or bool(server.batch.loading)
         if again:
-            server.wakes_ps = server.now_ps
+            server.wakes.next_ps = server.now_ps
             return
         ends = self.transfers.next_ps(loads_only=not waits)
-        server.wakes_ps = NEVER_PS if ends is None else max(ends, server.now_ps)
+        server.wakes.next_ps = NEVER_PS if ends is None else max(ends, server.now_ps)
 
 
 class Positions(dict[int, int]):

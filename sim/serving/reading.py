@@ -11,9 +11,10 @@ from collections.abc import Callable
 
 from kvsim.sim.serving.connector import Connector
 from kvsim.sim.serving.request import Request
-from kvsim.sim.serving.server import NEVER_PS, Server
+from kvsim.sim.serving.server import Server
 from kvsim.sim.serving.tier_jobs import Job, User
 from kvsim.sim.serving.transfers import Transfers
+from kvsim.sim.serving.wakes import NEVER_PS
 
 
 class Reads(Connector):
@@ -110,9 +111,9 @@ class Reads(Connector):
         server = self.server
         ends = self.transfers.next_ps(loads_only=True)
         if again:
-            server.wakes_ps = server.now_ps
+            server.wakes.next_ps = server.now_ps
         else:
-            server.wakes_ps = NEVER_PS if ends is None else max(ends, server.now_ps)
+            server.wakes.next_ps = NEVER_PS if ends is None else max(ends, server.now_ps)
 
     # -- leaving ------------------------------------------------------------------------------
 

@@ -21,8 +21,9 @@ from kvsim.sim.serving.pieces import Pieces
 from kvsim.sim.serving.reading import Reads
 from kvsim.sim.serving.replica import Replica
 from kvsim.sim.serving.request import Request, State
-from kvsim.sim.serving.server import NEVER_PS, Rules
+from kvsim.sim.serving.server import Rules
 from kvsim.sim.serving.transfers import Transfers
+from kvsim.sim.serving.wakes import NEVER_PS
 from kvsim.sim.workload import PS_PER_S
 from kvsim.workloads.source import opened
 from support.offloaded import QUIET, trace_lines
