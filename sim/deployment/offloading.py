@@ -20,7 +20,7 @@ from kvsim.sim.schedulers.vllm_options import VllmV1Options
 from kvsim.sim.schedulers.vllm_v1 import VllmV1
 from kvsim.sim.serving.link import Link, Way
 from kvsim.sim.serving.lower_tier import LowerTier
-from kvsim.sim.serving.offload import OffloadRules
+from kvsim.sim.serving.offload import Offload, OffloadRules
 from kvsim.sim.serving.server import Server
 
 PCIE_SHARE: Final = 0.78
@@ -106,15 +106,9 @@ def put_below(deployment: Deployment, scheduler: Scheduler, server: Server) -> N
     tier = VllmTier(chunks, own.kv_offloading_policy, own.store_threshold)
     chunk_bytes = chunk_tokens * gpu_bytes * tp
     rules = OffloadRules(chunk_tokens, own.offload_prompt_only, scheduler.asynchronous, chunk_bytes)
-    scheduler.use(
-        LowerTier(
-            server,
-            tier,
-            Link(load, store, allocator.block_size * gpu_bytes),
-            rules,
-            scheduler.admission(own.sync_load_budget_bytes, gpu_bytes * tp),
-        )
-    )
+    link = Link(load, store, allocator.block_size * gpu_bytes)
+    admission = scheduler.admission(own.sync_load_budget_bytes, gpu_bytes * tp)
+    scheduler.use(LowerTier(Offload(server, tier, link, rules), admission))
 
 
 def _check_others(deployment: Deployment, own: VllmV1Options) -> None:

@@ -294,7 +294,6 @@ class Recorder:
         allocator: Allocator,
         steps: int,
         upkeep: UpkeepTotals | None = None,
-        tier: TierTotals | None = None,
     ) -> Result:
         """Freeze what was collected."""
         self.flush()
@@ -336,7 +335,7 @@ class Recorder:
             replica=self.log.replicas(),
             resent=self.log.times_resent(),
             upkeep=upkeep,
-            tier=tier,
+            tier=totals.tier,
             drafts=totals.drafts,
             memory_stats=dict(allocator.memory_stats()),
         )

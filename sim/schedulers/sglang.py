@@ -218,9 +218,9 @@ class Sglang(Scheduler):
         if self._decoded_at >= 0:
             self.ratio.decode(server.steps - self._decoded_at - 1)
             self._decoded_at = -1
-        if self._waits != server.waits:
+        if self._waits != server.wakes.waits:
             self.ratio.reset()
-            self._waits = server.waits
+            self._waits = server.wakes.waits
         if self._retries or self._left or self._began or not server.decoding:
             self.full = self._left = self._began = False
 

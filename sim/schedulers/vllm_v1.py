@@ -276,6 +276,8 @@ class VllmV1(Scheduler):
         for request in reversed(server.running.values()):
             if request.state != State.FINISHED:
                 break
+        else:
+            return 0
         chunk = min(request.known_tokens - request.computed, budget)
         if request.state != State.PREFILL or chunk < 1:
             return 0
@@ -330,7 +332,7 @@ class VllmV1(Scheduler):
         else:
             if self.policy is not None:
                 self.policy.finished(request)
-            server.release(request)
+            server.finish(request)
 
     def end_step(self, server: Server) -> None:
         """A step with drafts is over."""

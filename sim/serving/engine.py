@@ -20,7 +20,7 @@ from kvsim.sim.serving.dispatcher import Dispatcher, sessions_of
 from kvsim.sim.serving.faults import Fault
 from kvsim.sim.serving.lives import Lives
 from kvsim.sim.serving.replica import Replica
-from kvsim.sim.serving.server import NEVER_PS
+from kvsim.sim.serving.wakes import NEVER_PS
 from kvsim.sim.workload import Workload
 
 UNLIMITED = 1 << 40

@@ -8,20 +8,30 @@ token in this step, nor does anybody behind it; one step later the last one may 
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.server import Server
 
+UNLIMITED = 1 << 40
+
 
 class InFlight:
     """Serves a server in the order of admission, up to the first that finds no room.
 
+    Parameters
+    ----------
+    fenced : bool
+        Whether that holds; else anybody may be preempted, as everywhere.
+
     Attributes
     ----------
+    longest : int
+        Most tokens of one prompt in this step.
     resting : set of int
         Sequences that run, but were not scheduled in the last step.
     rested : set of int
         The same of the step before it: all of their tokens are known.
     """
 
-    def __init__(self, server: Server) -> None:
-        self.server, self.batch = server, server.batch
+    def __init__(self, server: Server, fenced: bool = True) -> None:
+        self.server, self.batch, self.fenced = server, server.batch, fenced
+        self.longest = UNLIMITED
         self.resting: set[int] = set()
         self.rested: set[int] = set()
         self._decodes: set[int] = set()  # those of them that decode as soon as they are scheduled again
@@ -30,7 +40,7 @@ class InFlight:
     def continue_in_order(self, most: int) -> int:
         """A token for each that decodes, a piece for each that does not; returns the rest of the budget."""
         server, batch, self.rested = self.server, self.batch, self.resting
-        if self._plain and not self.resting:
+        if self._plain and not self.resting and self.longest >= most:
             unpromised = batch.grow_promised(server.step)
             if unpromised is None:
                 return self._continue_last(most - server.decoding)
@@ -50,7 +60,7 @@ class InFlight:
             return budget
         if request.state != State.PREFILL:
             return budget
-        tokens = min(request.known_tokens - request.computed, budget)
+        tokens = min(request.known_tokens - request.computed, self.longest, budget)
         if tokens < 1:
             return budget
         if not self._prefill(request, tokens):
@@ -91,7 +101,7 @@ class InFlight:
         """Tokens of a sequence in this step; 0: there is no room, or no budget."""
         server, allocator, seq = self.server, self.server.allocator, request.seq
         if request.state == State.PREFILL and seq not in self._decodes:
-            chunk = min(request.known_tokens - request.computed, budget)
+            chunk = min(request.known_tokens - request.computed, self.longest, budget)
             return chunk if chunk and self._prefill(request, chunk) else 0
         if not budget:
             return 0
@@ -129,7 +139,7 @@ class InFlight:
             else allocator.grow_chunk(request.seq, computed, tokens)
         ):
             victim = next(reversed(server.running.values()))
-            if victim.seq not in self.resting:
+            if self.fenced and victim.seq not in self.resting:
                 return False
             server.preempt(victim, by=request)
             if victim is request:

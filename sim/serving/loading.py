@@ -1,4 +1,4 @@
-"""The queue where a tier below is asked too: what is found there is loaded before its request runs.
+"""The queue where a connector is asked too: what it finds elsewhere is loaded before its request runs.
 
     hold       those whose load is under way or over, in the order in which it began; looked at first
     waiting    the queue of the policy
@@ -7,13 +7,14 @@ A request that loads holds its blocks, computes nothing, cannot be preempted and
 queue passes over those whose load is under way, and over those that must ask again later: a chunk that they
 would find is still being stored, or another loads it. Whoever finds no room ends the look.
 
-The whole prompt may be found in the tier; then its last token is computed again, in place.
+The whole prompt may be found; then its last token is computed again, in place.
 """
 
 from collections import deque
 
 from kvsim.allocators.base import Match
-from kvsim.sim.serving.offload import Offload
+from kvsim.sim.serving.connector import Connector
+from kvsim.sim.serving.in_flight import UNLIMITED
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.tier_jobs import User
 
@@ -23,6 +24,8 @@ class Loading:
 
     Parameters
     ----------
+    connector : Connector
+        What is asked.
     whole : bool
         Whether a request enters only when all of its prompt fits.
     chunked : bool
@@ -37,17 +40,18 @@ class Loading:
 
     def __init__(  # noqa: PLR0917 - the rules of admission
         self,
-        offload: Offload,
+        connector: Connector,
         whole: bool,
         chunked: bool,
         watermark: float,
         at_once_bytes: int,
         token_bytes: int,
     ) -> None:
-        self.offload, self.server = offload, offload.server
+        self.connector, self.server = connector, connector.server
         self.hold: deque[Request] = deque()
         self.whole, self.chunked, self.watermark = whole, chunked, watermark
         self.at_once_bytes, self.token_bytes = at_once_bytes, token_bytes
+        self.longest = UNLIMITED  # tokens of one prompt in this step
         self._names = -2  # of sequences that load: below all others
 
     def admit(self, budget: int, seats: int) -> None:
@@ -57,7 +61,7 @@ class Loading:
         self._at_once_left = self.at_once_bytes
         while self.hold and budget > 0 and room > 0:
             request = self.hold[0]
-            user = self.offload.user(request)
+            user = self.connector.user(request)
             if not user.loaded:
                 passed.append(self.hold.popleft())
                 continue
@@ -92,8 +96,8 @@ class Loading:
         server = self.server
         match = server.match_head() if server.allocator.caches else None
         here = match.tokens if match else 0
-        user = self.offload.user(request)
-        below = self.look_up(user, here)
+        user = self.connector.user(request)
+        below = self.connector.look_up(user, here)
         if below is None:
             return 0
         known = request.known_tokens
@@ -102,7 +106,7 @@ class Loading:
             self._at_once_left -= below * self.token_bytes
         elif below:
             return self._load(request, user, match, here, below)
-        chunk = known - here - below
+        chunk = min(known - here - below, self.longest)
         if chunk > budget:
             if not self.chunked:
                 return None
@@ -116,30 +120,8 @@ class Loading:
         if at_once:
             server.step.hit_tokens -= below
             server.totals.hit_tokens -= below
-            self._begin(user, request, here, below, at_once=True)
+            self.connector.begin(user, request, here, below, at_once=True)
         return chunk
-
-    def look_up(self, user: User, here: int) -> int | None:
-        """Tokens behind the first `here` that the tier has; None: ask again later."""
-        offload, request, size = self.offload, user.request, self.offload.rules.chunk_tokens
-        user.offered = 0
-        user.loaded = user.promoted = False
-        if user.stores:
-            return None
-        known = request.known_tokens
-        if known - here < size:
-            return 0
-        start = here // size
-        found = offload.tier.find(user.keys[start : known // size])
-        tokens = (start + found.hits) * size - here
-        if tokens < size:
-            return 0
-        if found.written:
-            return None
-        others = self.server.allocator.caches and offload.loading_keys
-        if others and not others.keys().isdisjoint(user.keys[start : start + found.hits]):
-            return None
-        return tokens
 
     def _fits(self, match: Match | None, tokens: int, reserved: int = 0) -> bool:
         """Whether the head fits with so many tokens, and leaves what is reserved."""
@@ -159,12 +141,12 @@ class Loading:
         server = self.server
         if not (self.watermark and server.running):
             return 0
-        unit = self.offload.size
+        unit = self.connector.size
         return int(self.watermark * (server.allocator.capacity_slots // unit + 1)) * unit
 
     def _reserved(self) -> int:
         """Slots that those will take whose prompts are not computed."""
-        server, size = self.server, self.offload.size
+        server, size = self.server, self.connector.size
         slots = 0
         for requests in (server.running, server.batch.loading):
             for seq, request in requests.items():
@@ -191,26 +173,12 @@ class Loading:
         request.seq, request.computed = seq, tokens
         server.batch.loading[seq] = request
         server.memory.prefill_held += tokens
+        server.memory.set_internal(request, max(0, allocator.surplus(seq, request.final_tokens)))
         server.step.changed = True
         server.step.hit_tokens += here
         server.totals.hit_tokens += here
-        self._begin(user, request, here, below)
+        self.connector.begin(user, request, here, below)
         return 0
-
-    def _begin(self, user: User, request: Request, here: int, below: int, at_once: bool = False) -> None:
-        offload, size, each = self.offload, self.offload.size, self.offload.blocks_per_chunk
-        first, end = -(-here // size), -(-(here + below) // size)
-        start, user.offered = first // each, -(-(here + below) // offload.rules.chunk_tokens)
-        keys = user.keys[start : user.offered]
-        blocks = list(self.offload.allocator.block_table(request.seq)[first:end])
-        offload.totals.hit_tokens += below
-        user.began_ps = self.server.now_ps
-        job = offload.new_job(True, user, keys, offload.tier.load(user.number, keys), blocks)
-        if at_once:
-            offload.hurry([job])
-        else:
-            offload.loading_keys.update(keys)
-            offload.transfers.begin(job, self.server.now_ps)
 
     # -- what was loaded ----------------------------------------------------------------------
 
@@ -224,22 +192,21 @@ class Loading:
             if request.computed == request.known_tokens:
                 request.computed -= 1
                 server.memory.prefill_held -= 1
-        chunk = request.known_tokens - request.computed
+        chunk = min(request.known_tokens - request.computed, self.longest)
         if chunk > budget:
             if not self.chunked:
                 return 0
             chunk = budget
         tokens = request.known_tokens if self.whole else request.computed + chunk
-        missing = max(0, -(-tokens // self.offload.size) * self.offload.size - allocator.capacity(seq))
+        missing = max(0, -(-tokens // self.connector.size) * self.connector.size - allocator.capacity(seq))
         if missing > allocator.free_slots - self._least() or not allocator.grow_chunk(
             seq, request.computed, request.computed + chunk
         ):
             server.step.no_room = True
             return 0
-        self.offload.totals.waited_requests += 1
-        self.offload.totals.waited_ps += server.now_ps - user.began_ps
+        self.connector.runs(user)
         del server.batch.loading[seq]
         request.seq = server.memory.new_seq()
-        self.offload.allocator.rename(seq, request.seq)
+        self.connector.allocator.rename(seq, request.seq)
         server.begin_loaded(request, chunk)
         return chunk

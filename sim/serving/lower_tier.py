@@ -1,35 +1,37 @@
-"""vLLM's scheduler with a tier below the GPU's memory: one decision, from its parts.
+"""vLLM's scheduler with a KV connector, such as a tier below the GPU's memory: one decision, from its parts.
 
     what ended is known -> running requests -> both queues -> stores -> who finished, what ended (if late)
 
-The running side is vLLM's own, or where steps overlap that of sim/serving/in_flight.py; the queues are
-sim/serving/loading.py's, the stores sim/serving/offload.py's.
+The running side is vLLM's own, or where steps overlap, or long prompts have a threshold, that of
+sim/serving/in_flight.py; the queues are sim/serving/loading.py's.
 """
 
-from kvsim.allocators.tiers.base import Tier
+from kvsim.sim.serving.connector import Connector
 from kvsim.sim.serving.in_flight import InFlight
 from kvsim.sim.serving.loading import Loading
-from kvsim.sim.serving.offload import Offload, OffloadRules
 from kvsim.sim.serving.request import Request, State
-from kvsim.sim.serving.server import Server
-from kvsim.sim.serving.transfers import Transfers
 
 
 class LowerTier:
-    """Decides the steps of a server that has a tier below."""
+    """Decides the steps of a server that has a connector.
+
+    Parameters
+    ----------
+    connector : Connector
+        What is looked up and loaded.
+    admission : tuple
+        The rules of `Loading`.
+    threshold : int
+        Most tokens of one prompt in a step, while there are others; 0: as many as the budget has.
+    """
 
     def __init__(
-        self,
-        server: Server,
-        tier: Tier,
-        transfers: Transfers,
-        rules: OffloadRules,
-        admission: tuple[bool, bool, float, int, int],
+        self, connector: Connector, admission: tuple[bool, bool, float, int, int], threshold: int = 0
     ) -> None:
-        self.server, self.late = server, rules.late
-        self.offload = Offload(server, tier, transfers, rules)
-        self.loading = Loading(self.offload, *admission)
-        self._in_flight = InFlight(server) if rules.late else None
+        self.server, self.late, self.offload = connector.server, connector.late, connector
+        self.loading = Loading(connector, *admission)
+        self._in_flight = InFlight(self.server, fenced=self.late) if self.late or threshold else None
+        self._threshold = threshold
         self._aborted: list[tuple[Request, int]] = []  # in a step under way, and their unknown tokens
         self._cut: list[Request] = []  # aborted while they load
 
@@ -39,7 +41,9 @@ class LowerTier:
         offload.begin_step()
         if self._cut:
             self._free_loaded()
+        self.loading.longest = longest = self._longest(budget)
         if self._in_flight is not None:
+            self._in_flight.longest = longest
             left = self._in_flight.continue_in_order(budget)
             offload.rested = self._in_flight.rested
         else:
@@ -65,6 +69,13 @@ class LowerTier:
             again = (len(self._cut) > 0 and self._free_loaded()) or again
         offload.wake(again)
 
+    def _longest(self, budget: int) -> int:
+        """Most tokens of one prompt in this step."""
+        server = self.server
+        if self._threshold and len(server.running) + len(server.waiting) + len(self.loading.hold) > 1:
+            return min(budget, self._threshold)
+        return budget
+
     def _continue_last(self, budget: int) -> int:
         server = self.server
         if not server.running:
@@ -83,6 +94,7 @@ class LowerTier:
     def _free_loaded(self) -> bool:
         """Free the memory of aborted requests whose loads have ended; whether there were any."""
         loaded = [request for request in self._cut if not self.offload.loads_for(request)]
+        loaded.sort(key=lambda request: -request.seq)  # in the order in which their loads began
         for request in loaded:
             self._free(request, True, 0)
             self._cut.remove(request)
@@ -112,7 +124,7 @@ class LowerTier:
             else:
                 del server.running[seq]
                 server.batch.loading[seq] = request
-                waits = self._in_flight is not None and seq not in self._in_flight.resting
+                waits = self.late and self._in_flight is not None and seq not in self._in_flight.resting
             if not waits:
                 self._free(request, loads, 0)
             elif loads:

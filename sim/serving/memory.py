@@ -1,5 +1,6 @@
 """The KV memory of a server: its allocator, and what is counted of it while sequences run."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
@@ -53,6 +54,8 @@ class KvMemory:
         Sequences that were placed so far: the id of the next one.
     admitted_slots : int
         Slots that admissions took; counted where free slots may be useless.
+    below : callable or None
+        How many tokens of a request's prompt a tier below has behind the first so many.
     """
 
     def __init__(self, allocator: Allocator) -> None:
@@ -62,6 +65,7 @@ class KvMemory:
         self.prefill_held = 0
         self.admissions = 0
         self.admitted_slots = 0
+        self.below: Callable[[Request, int], int] | None = None
 
     def new_seq(self) -> int:
         """The id of a sequence that is placed now: they count admissions and forks."""

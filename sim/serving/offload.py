@@ -9,22 +9,23 @@ none of it, and is offered it again at the request's next step. Whoever finished
 the tier hears in which order its chunks were used. Whoever is preempted waits for its stores before its
 blocks are anybody else's, as does a step that is given blocks from which somebody who finished still stores.
 
-What is found and loaded is for sim/serving/loading.py. Follows vLLM 0.33.0.
+Who loads, and when, is for sim/serving/loading.py. Follows vLLM 0.33.0.
 """
 
 from collections import Counter
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kvsim.allocators.base import Content
-from kvsim.allocators.block_tables import BlockTables
 from kvsim.allocators.texts import Texts
 from kvsim.allocators.tiers.base import Tier
+from kvsim.sim.serving.connector import Connector
 from kvsim.sim.serving.request import Request, State
-from kvsim.sim.serving.server import NEVER_PS, Server
+from kvsim.sim.serving.server import Server
 from kvsim.sim.serving.tier_jobs import Job, User
 from kvsim.sim.serving.totals import TierTotals
 from kvsim.sim.serving.transfers import Transfers
+from kvsim.sim.serving.wakes import NEVER_PS
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class OffloadRules:
     """of a chunk, on all GPUs together"""
 
 
-class Offload:
+class Offload(Connector):
     """Stores what a server computes in a tier.
 
     Attributes
@@ -50,17 +51,13 @@ class Offload:
         Requests that have been looked up or computed and have not finished, by their name (`own`).
     planned : list of Job
         Stores of the last decision, which begin with the next.
-    rested : container of int
-        Sequences that were not in the step before, so that the newest of their tokens is known too.
     loading_keys : Counter
         Keys that are being loaded for requests that wait for it.
     """
 
     def __init__(self, server: Server, tier: Tier, transfers: Transfers, rules: OffloadRules) -> None:
-        self.server, self.tier, self.transfers, self.rules = server, tier, transfers, rules
-        assert isinstance(server.allocator, BlockTables)
-        self.allocator = server.allocator
-        self.size = server.allocator.block_slots
+        super().__init__(server, transfers, rules.late)
+        self.tier, self.rules = tier, rules
         self.blocks_per_chunk = rules.chunk_tokens // self.size
         self.users: dict[int, User] = {}
         self.planned: list[Job] = []
@@ -74,8 +71,7 @@ class Offload:
         self._jobs = 0
         self.totals = TierTotals(tier.capacity * rules.chunk_bytes)
         self._counted_ps = 0
-        server.tier, server.below = self.totals, self.below
-        self.rested: Container[int] = ()
+        server.totals.tier, server.memory.below = self.totals, self.below
         self.loading_keys: Counter[int] = Counter()
 
     def new_job(self, loads: bool, user: User, keys: list[int], chunks: list[int], blocks: list[int]) -> Job:
@@ -113,6 +109,51 @@ class Offload:
         found = self.tier.find(self._keys(request)[start : (request.prompt_tokens - 1) // size])
         return max(0, (start + found.hits) * size - here)
 
+    # -- loads ----------------------------------------------------------------------------------
+
+    def look_up(self, user: User, here: int) -> int | None:
+        """Tokens behind the first `here` that the tier has; None: ask again later."""
+        request, size = user.request, self.rules.chunk_tokens
+        user.offered = 0
+        user.loaded = user.promoted = False
+        if user.stores:
+            return None
+        known = request.known_tokens
+        if known - here < size:
+            return 0
+        start = here // size
+        found = self.tier.find(user.keys[start : known // size])
+        tokens = (start + found.hits) * size - here
+        if tokens < size:
+            return 0
+        if found.written:
+            return None
+        others = self.server.allocator.caches and self.loading_keys
+        if others and not others.keys().isdisjoint(user.keys[start : start + found.hits]):
+            return None
+        return tokens
+
+    def begin(self, user: User, request: Request, here: int, below: int, at_once: bool = False) -> None:
+        """Load these chunks."""
+        size, each = self.size, self.blocks_per_chunk
+        first, end = -(-here // size), -(-(here + below) // size)
+        start, user.offered = first // each, -(-(here + below) // self.rules.chunk_tokens)
+        keys = user.keys[start : user.offered]
+        blocks = list(self.allocator.block_table(request.seq)[first:end])
+        self.totals.hit_tokens += below
+        user.began_ps = self.server.now_ps
+        job = self.new_job(True, user, keys, self.tier.load(user.number, keys), blocks)
+        if at_once:
+            self.hurry([job])
+        else:
+            self.loading_keys.update(keys)
+            self.transfers.begin(job, self.server.now_ps)
+
+    def runs(self, user: User) -> None:
+        """Count how long it waited."""
+        self.totals.waited_requests += 1
+        self.totals.waited_ps += self.server.now_ps - user.began_ps
+
     # -- a decision ---------------------------------------------------------------------------
 
     def begin_step(self) -> None:
@@ -124,7 +165,7 @@ class Offload:
             if not job.begun:
                 self.transfers.begin(job, now_ps)
         self.planned.clear()
-        self.settle(self.server.before_ps if self.rules.late else now_ps)
+        self.settle(self.server.wakes.before_ps if self.rules.late else now_ps)
         finished_stores = any(job.owner.finished for job in self.transfers.stores())
         self._lengths = None
         if finished_stores or self._left:
@@ -220,10 +261,6 @@ class Offload:
             self._refused.pop(request.seq, None)
         self._left.append(((1, len(self._left)), user, table, tokens))
 
-    def loads_for(self, request: Request) -> bool:
-        """Whether a load of a request is under way."""
-        return any(job.loads and job.owner.request is request for _, _, job in self.transfers.under_way)
-
     def _flush(self) -> None:
         """Wait for the stores of those preempted, and of those who finished, whose blocks are taken."""
         under_way = [job for job in self.transfers.stores() if not job.hurried]
@@ -288,10 +325,10 @@ class Offload:
         )
         waits = len(server.waiting) > 0 or bool(self._refused) or bool(server.batch.loading)
         if again:
-            server.wakes_ps = server.now_ps
+            server.wakes.next_ps = server.now_ps
             return
         ends = self.transfers.next_ps(loads_only=not waits)
-        server.wakes_ps = NEVER_PS if ends is None else max(ends, server.now_ps)
+        server.wakes.next_ps = NEVER_PS if ends is None else max(ends, server.now_ps)
 
 
 class Positions(dict[int, int]):

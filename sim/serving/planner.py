@@ -123,8 +123,8 @@ class Planner:
         self.stands = self._in_turn and anybody
         if not self.stands and self.coming.next_ps < limit_ps:
             limit_ps = self.coming.next_ps
-        if server.wakes_ps < limit_ps:
-            limit_ps = server.wakes_ps
+        if server.wakes.next_ps < limit_ps:
+            limit_ps = server.wakes.next_ps
         if step.until_ps and step.until_ps < limit_ps:
             limit_ps = step.until_ps
         foreseen = at_most if not step.repeats else min(at_most, step.repeats)
@@ -138,6 +138,6 @@ class Planner:
     def _go_on(self, step: Decision, ends: list[int], contexts: int, at_most: int) -> None:
         """Add to a span what is foreseen of the steps behind those for which the decision holds."""
         server, progress = self._server, self._server.progress
-        until_ps = min(self._recorder.next_sample_ps, self.coming.next_ps, server.wakes_ps)
+        until_ps = min(self._recorder.next_sample_ps, self.coming.next_ps, server.wakes.next_ps)
         at_most = min(at_most, progress.next_finish - progress.clock)
         self._pricing.go_on(step, ends, contexts, until_ps - server.now_ps, at_most)

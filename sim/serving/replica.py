@@ -36,8 +36,9 @@ from kvsim.sim.serving.observers import Checks, EventLog, MapDrawer, Observer, P
 from kvsim.sim.serving.planner import Planner
 from kvsim.sim.serving.pricing import Pricing
 from kvsim.sim.serving.request import Request, State
-from kvsim.sim.serving.server import NEVER_PS, Server
+from kvsim.sim.serving.server import Server
 from kvsim.sim.serving.turned_away import TurnedAway
+from kvsim.sim.serving.wakes import NEVER_PS
 
 LATE_PS: Final = 1 << 61
 """Some way before the clock ends: from here on it is looked at."""
@@ -189,7 +190,7 @@ class Replica:
         until_ps = self._on_the_clock(self._alarm.now_ps)
         self.recorder.idle(until_ps - now_ps, "", rest)
         server.wait(until_ps)
-        server.before_ps = until_ps - 1  # an idle engine looks again and again
+        server.wakes.before_ps = until_ps - 1  # an idle engine looks again and again
         self.pricing.rest()
 
     def _stall(self) -> Process:
@@ -199,7 +200,7 @@ class Replica:
         """
         server, step = self.server, self.decision
         late = server.rules.known_late and step.departures and server.waiting
-        if server.wakes_ps < NEVER_PS:
+        if server.wakes.next_ps < NEVER_PS:
             yield from self._wait_for_transfers()
         elif step.preemptions or step.spent or late:
             duration = self.pricing.step_ps(step, 0, self.pricing.due())
@@ -226,7 +227,7 @@ class Replica:
         server, step = self.server, self.decision
         least = server.now_ps + self.pricing.step_ps(step, 0, self.pricing.due())
         held_by = limit(server, self.scheduler) if server.waiting or server.swapped else ""
-        until_ps = self._on_the_clock(max(least, min(server.wakes_ps, self._arrivals.next_ps)))
+        until_ps = self._on_the_clock(max(least, min(server.wakes.next_ps, self._arrivals.next_ps)))
         rest, start_ps = server.rest(), server.now_ps
         if until_ps >= self._ahead.next_ps:
             self._waits = True
@@ -236,7 +237,7 @@ class Replica:
         self.recorder.idle(until_ps - start_ps, held_by, rest)
         server.wait(until_ps)
         if until_ps > least:
-            server.before_ps = until_ps - 1
+            server.wakes.before_ps = until_ps - 1
 
     def _on_the_clock(self, now_ps: int) -> int:
         """The same, unless it is later than the clock goes."""
@@ -298,7 +299,7 @@ class Replica:
         progress, record = server.progress, self._record
         if len(ends) > 1:
             plan.grown = server.batch.grow_within(ends)
-            server.before_ps = server.now_ps + (ends[-2] if len(ends) > 1 else 0)
+            server.wakes.before_ps = server.now_ps + (ends[-2] if len(ends) > 1 else 0)
         if self.observers:
             self._tell_passed(plan)
         record(plan)
@@ -423,4 +424,4 @@ class Replica:
         for observer in self.observers:
             observer.end()
         totals = self.pricing.totals
-        return self.recorder.result(server.totals, server.allocator, server.steps, totals, server.tier)
+        return self.recorder.result(server.totals, server.allocator, server.steps, totals)

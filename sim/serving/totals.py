@@ -57,6 +57,8 @@ class Totals:
     """prompt tokens of admissions that were cached"""
     drafts: DraftTotals | None = None
     """what became of drafts, where there are any"""
+    tier: "TierTotals | None" = None
+    """what went to a tier below the memory, where there is one"""
 
 
 @dataclass

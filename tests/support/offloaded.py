@@ -18,7 +18,7 @@ from kvsim.sim.content import ascending
 from kvsim.sim.options.traffic import Traffic
 from kvsim.sim.run import deployment_of
 from kvsim.sim.serving.lower_tier import LowerTier
-from kvsim.sim.serving.offload import OffloadRules, whole_text
+from kvsim.sim.serving.offload import Offload, OffloadRules, whole_text
 from kvsim.sim.serving.request import State
 from kvsim.sim.serving.transfers import Transfers
 from kvsim.sim.workload import PS_PER_S
@@ -99,7 +99,7 @@ def engine_of(case):
         config["sync_load_budget_bytes"],
         config["kv_bytes_per_token"],
     )
-    scheduler._lower = LowerTier(server, tier, Drawn(config), rules, admission)
+    scheduler._lower = LowerTier(Offload(server, tier, Drawn(config), rules), admission)
     return engine, scheduler._lower
 
 
@@ -122,8 +122,8 @@ class Noted:
         self.step, self.steps, self.seen, self.tables = None, {}, set(), {}
         self.decided, self.requests = False, {}
         self._wrap(self.server, "preempt", self._preempting)
-        self._wrap(self.lower.loading, "look_up", self._looking_up)
-        self._wrap(self.lower.loading, "_begin", self._beginning)
+        self._wrap(self.lower.offload, "look_up", self._looking_up)
+        self._wrap(self.lower.offload, "begin", self._beginning)
         self._wrap(self.server, "admit_head", self._admitting)
         self._wrap(self.server, "compute", self._computing)
         self._wrap(self.lower.offload, "_offer", self._offering)

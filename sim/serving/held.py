@@ -1,0 +1,134 @@
+"""The prefill side of a hand-over, as vLLM's NIXL connector keeps it: blocks wait until they are read.
+
+    prompt computed   the request leaves the batch, its blocks stay allocated; a lease begins
+    heartbeat         the decode side still wants them: the lease is extended
+    read, or expired  the blocks are free behind the step in which that is seen
+
+Held blocks are in no queue and take no seat and no budget; to every other request they are as good as used.
+Follows vLLM 0.33.0 (pull mode).
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from operator import itemgetter
+
+from kvsim.allocators.block_tables import BlockTables
+from kvsim.sim.serving.batch import Batch
+from kvsim.sim.serving.request import Request, State
+from kvsim.sim.serving.server import Rules, Server
+
+
+@dataclass(frozen=True)
+class Lease:
+    """How long blocks are held without a word from the decode side."""
+
+    first_ps: int
+    """from the finish on"""
+    more_ps: int
+    """from a heartbeat on"""
+
+
+class HoldingServer(Server):
+    """A server of prompts, which keeps the memory of those it has computed.
+
+    Parameters
+    ----------
+    hand_over : callable
+        Called with a request whose prompt is computed, and the blocks in which it is.
+
+    Attributes
+    ----------
+    held : dict of Request
+        By name (`own`), in the order in which they finished.
+    deadlines_ps : dict of int
+        Until when each is held.
+    """
+
+    def __init__(
+        self,
+        batch: Batch,
+        rules: Rules,
+        lease: Lease,
+        hand_over: Callable[[Request, tuple[int, ...]], None],
+    ) -> None:
+        super().__init__(batch, rules)
+        self.hand_over = hand_over
+        assert isinstance(batch.allocator, BlockTables)
+        self._tables = batch.allocator
+        self.lease = lease
+        self.held: dict[int, Request] = {}
+        self.deadlines_ps: dict[int, int] = {}
+        self._told: list[tuple[int, bool, int]] = []  # (when the message is there, was it read?, name)
+        self._heartbeats: list[tuple[int, tuple[int, ...]]] = []
+        self._leaving: list[Request] = []  # seen to be read or expired in the step under way
+
+    # -- what the decode side says --------------------------------------------------------------
+
+    def let_go(self, name: int, at_ps: int, read: bool) -> None:
+        """The blocks of a request were read, or will not be: the message is there at a time."""
+        self._told.append((at_ps, read, name))
+
+    def heartbeat(self, names: Iterable[int], at_ps: int) -> None:
+        """These are still wanted."""
+        self._heartbeats.append((at_ps, tuple(names)))
+
+    # -- holding ------------------------------------------------------------------------------
+
+    def finish(self, request: Request) -> None:
+        """A prompt is computed: keep its blocks, and hand them over."""
+        del self.running[request.seq]
+        self.batch.loading[request.seq] = request
+        self.memory.prefill_held += request.computed
+        self.held[request.own] = request
+        self.deadlines_ps[request.own] = self.now_ps + self.lease.first_ps
+        blocks = -(-request.computed // self.allocator.block_slots)
+        self.hand_over(request, tuple(self._tables.block_table(request.seq)[:blocks]))
+
+    def settle(self, began_ps: int) -> tuple[list[int], list[int]]:
+        """A step is over that began at a time: whose blocks were read by then, and whose lease had ended."""
+        for at_ps, names in [each for each in self._heartbeats if each[0] <= began_ps]:
+            self._heartbeats.remove((at_ps, names))
+            for name in names:
+                if name in self.deadlines_ps:
+                    self.deadlines_ps[name] = max(self.deadlines_ps[name], began_ps + self.lease.more_ps)
+        seen = [each for each in self._told if each[0] <= began_ps]
+        for each in seen:
+            self._told.remove(each)
+        seen.sort(key=itemgetter(0, 1))
+        read = [name for _, _, name in seen if name in self.deadlines_ps]
+        for name in read:
+            del self.deadlines_ps[name]
+        expired = [name for name, deadline_ps in self.deadlines_ps.items() if deadline_ps <= began_ps]
+        for name in expired:
+            del self.deadlines_ps[name]
+        self._leaving += [self.held.pop(name) for name in read + expired]
+        return read, expired
+
+    def free_settled(self) -> None:
+        """What was seen in a step that is over is free now."""
+        for request in self._leaving:
+            del self.batch.loading[request.seq]
+            self.memory.prefill_held -= request.computed
+            self.memory.free(request)
+        self._leaving.clear()
+
+    def _preempt_departed(self, request: Request) -> None:
+        """Its token under way is dropped: the prompt is computed again."""
+        del self.batch.departed[request.seq]
+        self.release(request)
+        request.state, request.preemptions = State.WAITING, request.preemptions + 1
+        request.reached = max(request.reached, request.computed)
+        request.computed = request.generated = 0
+        self.waiting.appendleft(request)
+        self.step.preempt()
+        self._note_preemption(request)
+
+    def abort(self, request: Request) -> None:
+        """A client leaves between two steps; of held blocks it is the decode side that says so."""
+        if request.state == State.WAITING:
+            self.waiting.remove(request)
+            return
+        if self.batch.departed.pop(request.seq, None) is None:
+            self.memory.prefill_held -= request.computed
+        self.release(request)
+        request.state = State.FINISHED

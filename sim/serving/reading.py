@@ -1,0 +1,129 @@
+"""The decode side of a hand-over, as vLLM's NIXL connector pulls it: room for the prompt, then a read.
+
+    comes      with the blocks that the prefill side holds for it
+    admitted   all its blocks are allocated; those without a local hit are read, and it waits
+    read       its last prompt token is computed again, in place, and it decodes
+
+Whoever is preempted computes its prompt here: nothing is read twice. Follows vLLM 0.33.0 (pull mode).
+"""
+
+from collections.abc import Callable
+
+from kvsim.sim.serving.connector import Connector
+from kvsim.sim.serving.request import Request
+from kvsim.sim.serving.server import Server
+from kvsim.sim.serving.tier_jobs import Job, User
+from kvsim.sim.serving.transfers import Transfers
+from kvsim.sim.serving.wakes import NEVER_PS
+
+
+class Reads(Connector):
+    """What a server reads of the prompts that another has computed.
+
+    Parameters
+    ----------
+    told : callable
+        Called with the name of a request, a time when its blocks there are wanted no longer, and whether
+        they were read.
+    wants : callable
+        Called with the names of those whose blocks are, and a time, at most each `heartbeat_ps`.
+    late : bool
+        Whether what ended is known one decision later (asynchronous scheduling).
+
+    Attributes
+    ----------
+    handed : dict of tuple
+        By name of requests that have not begun to read: the blocks that are held for them.
+    wanted : dict
+        Names of those whose blocks are held for them, in the order in which they came.
+    """
+
+    def __init__(  # noqa: PLR0917 - who tells whom, and when
+        self,
+        server: Server,
+        transfers: Transfers,
+        told: Callable[[int, int, bool], None],
+        wants: Callable[[tuple[int, ...], int], None],
+        heartbeat_ps: int,
+        late: bool,
+    ) -> None:
+        super().__init__(server, transfers, late)
+        self.handed: dict[int, tuple[int, ...]] = {}
+        self.wanted: dict[int, None] = {}
+        self._told, self._wants, self._heartbeat_ps = told, wants, heartbeat_ps
+        self._beat_ps = 0  # when the last heartbeat was sent
+        self._users: dict[int, User] = {}
+        self._given_up: list[int] = []  # who left before they read
+        self._jobs = 0
+
+    def hand_over(self, request: Request, blocks: tuple[int, ...]) -> None:
+        """A request comes whose prompt is in these blocks elsewhere."""
+        self.handed[request.own] = blocks
+        self.wanted[request.own] = None
+
+    def user(self, request: Request) -> User:
+        """What is known of a request."""
+        found = self._users.get(request.own)
+        if found is None:
+            found = self._users[request.own] = User(request, request.own, [])
+        return found
+
+    def look_up(self, user: User, here: int) -> int | None:
+        """What is behind a hit here, if the prompt was computed elsewhere."""
+        user.loaded = user.promoted = False
+        return user.request.prompt_tokens - here if user.number in self.handed else 0
+
+    def begin(self, user: User, request: Request, here: int, below: int, at_once: bool = False) -> None:
+        """Read the last of the blocks that are held into those that were not hit here."""
+        held, blocks = self.handed.pop(user.number), self.allocator.block_table(request.seq)
+        self._jobs += 1
+        job = Job(self._jobs - 1, True, user, (), held, list(blocks[here // self.size :]))
+        self.transfers.begin(job, self.server.now_ps)
+        self._told(user.number, job.ends_ps, True)
+
+    # -- a decision ---------------------------------------------------------------------------
+
+    def begin_step(self) -> None:
+        """A step is to be decided: what has ended is known."""
+        if not self.late:
+            self.settle(self.server.now_ps)
+
+    def end_step(self) -> None:
+        """A step is decided: tell whose blocks are wanted no longer, and now and then, whose still are."""
+        now_ps = self.server.now_ps
+        if self.wanted and now_ps >= self._beat_ps + self._heartbeat_ps:
+            self._beat_ps = now_ps
+            self._wants(tuple(self.wanted), now_ps)
+        for name in self._given_up:
+            self._told(name, now_ps, False)
+        self._given_up.clear()
+
+    def settle(self, by_ps: int) -> bool:
+        """Whose read has ended runs at its next turn."""
+        ended = self.transfers.ended(by_ps)
+        for job in ended:
+            job.owner.loaded = True
+            self.wanted.pop(job.owner.number, None)
+        return bool(ended)
+
+    def wake(self, again: bool) -> None:
+        """Say when the next decision may differ; `again`: it may at once."""
+        server = self.server
+        ends = self.transfers.next_ps(loads_only=True)
+        if again:
+            server.wakes.next_ps = server.now_ps
+        else:
+            server.wakes.next_ps = NEVER_PS if ends is None else max(ends, server.now_ps)
+
+    # -- leaving ------------------------------------------------------------------------------
+
+    def finishes(self, request: Request) -> None:
+        """A request has finished."""
+        self._users.pop(request.own, None)
+
+    def aborts(self, request: Request, tokens: int, table: list[int]) -> None:
+        """A request is aborted: what it has not begun to read is free behind the next step."""
+        self._users.pop(request.own, None)
+        self.wanted.pop(request.own, None)
+        if self.handed.pop(request.own, None) is not None:
+            self._given_up.append(request.own)
