@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from kvsim.reports.rundir.formats import MOST, Columns, load_json, read_columns, read_json
+from kvsim.sim.complaints import printable
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.record.summary import Summary
 
@@ -20,7 +21,8 @@ _TIMELINE_COLUMNS = (
     *("time_s", "token", "reserved", "internal", "cached", "external", "free"),
     *("running", "waiting"),
 )
-
+_ALSO_IN_TIMELINES = ("idle", "largest_free_extent", "preemptions", "replica")
+"""Numbers too, where they are there."""
 
 _NUMBERS = (
     *("request", "arrival_s", "prompt_tokens", "output_tokens", "queueing_s", "ttft_s", "tpot_s", "e2e_s"),
@@ -126,12 +128,12 @@ def read_run(directory: Path) -> Run:
     _check_config(directory / "config.json", config)
     found = Run(
         path=directory,
-        label=str(summary["label"]),
+        label=printable(str(summary["label"])),
         config=config,
         summary=Summary(summary),
         columns=Tables(
             read_columns(directory / "requests.parquet", _REQUEST_COLUMNS, ("status",), _NUMBERS),
-            read_columns(directory / "timeline.parquet", _TIMELINE_COLUMNS),
+            read_columns(directory / "timeline.parquet", _TIMELINE_COLUMNS, numbers=_ALSO_IN_TIMELINES),
         ),
     )
     _check_replicas(found)
@@ -176,8 +178,8 @@ def read_runs(directory: Path) -> list[Run]:
 
 def _check_replicas(run: Run) -> None:
     """Raise KvsimError unless all is known at each instant, and replicas have what a run has."""
-    for name in _TIMELINE_COLUMNS:
-        if np.isnan(run.columns.timeline[name]).any():
+    for name in (*_TIMELINE_COLUMNS, *_ALSO_IN_TIMELINES):
+        if np.isnan(run.columns.timeline.get(name, np.zeros(0))).any():
             raise KvsimError(f"{run.path / 'timeline.parquet'} is damaged: column {name} must have no nulls")
     replicas, path = run.summary.get("replicas") or [], run.path / "summary.json"
     if not isinstance(replicas, list):

@@ -1,9 +1,12 @@
 """Runs, comparisons and several seeds whose files were changed: reported on, or refused in one line."""
 
+import json
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 from support.attack import attack, tried
 from support.mutations import mutated_folder
 
@@ -37,6 +40,33 @@ def kept(here):
     ):
         assert cli.main([*words.split(), *SMALL.split()]) == 0
     return sorted(path.name for path in Path("kept").iterdir())
+
+
+@pytest.mark.parametrize("column", ["largest_free_extent", "preemptions"])
+def test_a_column_that_only_a_figure_needs_must_hold_numbers(kept, column):
+    path = Path("kept/bare/timeline.parquet")
+    table = parquet.read_table(path)
+    texts = pa.array(["x"] * table.num_rows)
+    parquet.write_table(table.set_column(table.column_names.index(column), column, texts), path)
+    told = attack(["plot", "kept/bare", "--figure", "fragmentation", "--out", "drawn"])
+    assert f"column {column} must be numbers, got string" in told.err
+
+
+def test_nor_may_it_have_nulls(kept):
+    path = Path("kept/bare/timeline.parquet")
+    table = parquet.read_table(path)
+    column = "largest_free_extent"
+    nulls = pa.array([None] * table.num_rows, pa.int32())
+    parquet.write_table(table.set_column(table.column_names.index(column), column, nulls), path)
+    told = attack(["plot", "kept/bare", "--figure", "fragmentation", "--out", "drawn"])
+    assert f"column {column} must have no nulls" in told.err
+
+
+def test_a_label_with_marks_that_no_font_has_is_drawn_as_escapes(kept):
+    path = Path("kept/bare/summary.json")
+    summary = json.loads(path.read_text())
+    path.write_text(json.dumps(summary | {"label": "a\0b"}))
+    assert attack(["plot", "kept/bare", "--figure", "waste,memory,latency", "--out", "drawn"]).code == 0
 
 
 def test_mutated_run_directories(cases, kept):

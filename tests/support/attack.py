@@ -46,7 +46,7 @@ def attack(words: Sequence[str]) -> Told:
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", errors="strict") for _ in range(2))
     with (
         limited(),
-        warnings.catch_warnings(),
+        warnings.catch_warnings(record=True) as warned,
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):
@@ -58,6 +58,7 @@ def attack(words: Sequence[str]) -> Told:
             raise AssertionError(f"{shown(words)} ended with {traceback.format_exc()}") from error
     told = Told(code, *(_text(stream) for stream in (out, err)))
     check(words, told)
+    assert not warned, f"{shown(words)}: {warned[0].category.__name__}: {warned[0].message}"
     assert not code or peak_bytes() - before < REFUSAL_BYTES, f"{shown(words)}: took much memory to refuse"
     return told
 

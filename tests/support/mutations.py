@@ -182,6 +182,7 @@ def mutated_folder(rng: Random, folder: Path) -> None:
             try:
                 mutated_file(rng, path)
             except (
+                OSError,
                 ValueError,
                 RecursionError,
                 pa.ArrowException,
