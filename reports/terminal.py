@@ -220,6 +220,7 @@ def _facts(seeds: System) -> Table:
         ("torch", _memory_stats(seeds)),
         ("service", _service(seeds)),
         ("faults", _faults(seeds)),
+        ("scaling", _scaling(seeds)),
         ("clock", f"{sources}\n{clocks.beside(costs)}"),
         ("simulated", f"{times}in {seconds(cpu_s)} of CPU, {speed} requests/CPU-s"),
     ):
@@ -334,6 +335,18 @@ def _upkeep(seeds: System) -> str:
     return (
         f"{maps} maps, {unmaps} unmaps; steps waited {with_spread(seconds, interval(waited))}, "
         f"{beside} went on beside them"
+    )
+
+
+def _scaling(seeds: System) -> str:
+    """How many replicas there were, and what that came to."""
+    if not seeds[0].get("scaling"):
+        return ""
+    told = partial(_told, seeds)
+    return (
+        f"{told(figures, 'scaling', 'mean_replicas')} replicas on average, "
+        f"{told(count, 'scaling', 'starts')} starts, {told(count, 'scaling', 'drains')} drains: "
+        f"{told(figures, 'scaling', 'gpu_hours')} GPU-hours of {told(figures, 'scaling', 'gpu_hours_of_all')}"
     )
 
 

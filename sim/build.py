@@ -5,7 +5,7 @@
 result = build_engine(deployment, workload).run()
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -37,10 +37,11 @@ from kvsim.sim.routers.base import Router
 from kvsim.sim.schedulers import SCHEDULERS
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.serving.engine import Engine
-from kvsim.sim.serving.fleet import router_class
+from kvsim.sim.serving.fleet import FleetConfig, router_class
 from kvsim.sim.serving.replica import Replica
 from kvsim.sim.serving.reservation import reservation
-from kvsim.sim.workload import Workload
+from kvsim.sim.serving.scaling import ScalePolicy, policy_of
+from kvsim.sim.workload import PS_PER_S, Workload
 
 if TYPE_CHECKING:
     from kvsim.sim.deployment.hybrid import HybridMemory
@@ -364,8 +365,18 @@ def build_engine(
         pools=[(pool.name, pool.role) for pool in deployment.every_pool for _ in range(pool.replicas)],
         sticky=fleet.sticky,
         faults=fleet.faults,
+        scaling=_scaling(fleet, [maker.found.deployment for maker in makers]) if fleet.scale else None,
         make=make,
     )
+
+
+def _scaling(fleet: FleetConfig, servers: Sequence[Deployment]) -> tuple[ScalePolicy, list[int]]:
+    """The policy, and in how many ps each server starts: a constant, and its weights by bandwidth."""
+    startup_s = [
+        fleet.startup_time + server.served_model.weight_bytes / (1e9 * fleet.load_bandwidth)
+        for server in servers
+    ]
+    return policy_of(fleet.scale, fleet.replicas), [round(each * PS_PER_S) for each in startup_s]
 
 
 @dataclass(frozen=True, eq=False)

@@ -48,12 +48,14 @@ from kvsim.sim.models.spec import GpuSpec, ModelSpec
 from kvsim.sim.options.goals import NO_GOALS, Goals
 from kvsim.sim.parts import declared_everywhere
 from kvsim.sim.record import metrics
-from kvsim.sim.record.attainment import SECONDS_PER_HOUR, attained
+from kvsim.sim.record.attainment import SECONDS_PER_HOUR, attained, good_requests
 from kvsim.sim.record.fleet_result import part
 from kvsim.sim.record.outside import seconds_of
 from kvsim.sim.record.recorder import Result
+from kvsim.sim.record.scaled import over_time
 from kvsim.sim.serving.engine import Engine
 from kvsim.sim.serving.fleet import FleetConfig
+from kvsim.sim.serving.scaler import Scaler
 from kvsim.sim.workload import PS_PER_S, Workload
 
 Json = dict[str, object]
@@ -200,7 +202,40 @@ class Simulation:
         several: Json = {"pools": pools} if pools else {}
         if self.engine.deaths is not None:
             several["faults"] = self._faults(requests)
-        return {"fleet": replace(fleet, fail="").as_json(), **several, "replicas": found}
+        if self.engine.scaler is not None:
+            several["scaling"] = self._scaling(self.engine.scaler, requests)
+        return {"fleet": replace(fleet, fail="", scale="").as_json(), **several, "replicas": found}
+
+    def _scaling(self, scaler: Scaler, requests: Mapping[str, metrics.Column]) -> Json:
+        """How many replicas there were, and what they cost."""
+        end_ps = max(each.end_ps for each in self.engine.results)
+        pools = [pool for pool in self.deployment.every_pool for _ in range(pool.replicas)]
+        alive_ps = scaler.alive_ps(end_ps)
+        hours = [
+            pool.server.gpus * alive / PS_PER_S / SECONDS_PER_HOUR
+            for pool, alive in zip(pools, alive_ps, strict=True)
+        ]
+        prices = [self.goals.price_of(pool.server.gpu.name) for pool in pools]
+        states, slo = [change.state for change in scaler.changes], self.goals.limits
+        good = None if slo is None else good_requests(slo, requests)
+        return {
+            "policy": self.deployment.fleet.scale,
+            "gpu_hours": sum(hours),
+            "gpu_hours_of_all": self.gpus * end_ps / PS_PER_S / SECONDS_PER_HOUR,
+            "cost": None
+            if None in prices
+            else sum(hour * (price or 0) for hour, price in zip(hours, prices, strict=True)),
+            "mean_replicas": sum(alive_ps) / end_ps if end_ps else None,
+            "starts": states.count("starting"),
+            "drains": states.count("draining"),
+            "over_time": over_time(
+                self.engine.log.arrival_ps, good, lambda until: sum(scaler.alive_ps(until)), end_ps
+            ),
+            "changes": [
+                {"time_s": change.at_ps / PS_PER_S, "replica": change.place, "state": change.state}
+                for change in scaler.changes
+            ],
+        }
 
     def _faults(self, requests: Mapping[str, metrics.Column]) -> Json:
         """What the death of replicas cost; only of a run that knows of some."""
@@ -383,6 +418,8 @@ def prepare(
         goals.price_of(pool.server.gpu.name)
     if deployment.fleet.fail and (events or map_instants):
         raise KvsimError("fail must be left out where events or the memory map are recorded")
+    if deployment.fleet.scale and (events or map_instants):
+        raise KvsimError("scale must be left out where events or the memory map are recorded")
     found = resolve(deployment)
     deployment = found.deployment
     workload = behind_frontend(workload, frontend_of(deployment), deployment.fleet.replicas)
@@ -583,8 +620,9 @@ def _pool_of(described: Mapping[str, Any], fleet: FleetConfig) -> Pool:
     """The pool that a config describes; its router is that of the fleet."""
     facts = {name: described[name] for name in POOL_FACTS}
     replicas = described["replicas"]
-    own = replace(fleet, replicas=replicas, sticky=False, fail="") if isinstance(replicas, int) else fleet
-    return record_of(Pool, {**facts, "server": _server_of(described["scenario"], own, "pools")}, "pools")
+    if isinstance(replicas, int):
+        fleet = replace(fleet, replicas=replicas, sticky=False, fail="", scale="")
+    return record_of(Pool, {**facts, "server": _server_of(described["scenario"], fleet, "pools")}, "pools")
 
 
 def _with_options(server: Json) -> Json:

@@ -8,17 +8,28 @@ as for the whole run. One pool alone is the fleet of equal servers that it descr
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kvsim.sim.deployment.deployment import ROLES, Deployment, Pool
 from kvsim.sim.errors import KvsimError, unknown
 from kvsim.sim.option import Named, options_of
 from kvsim.sim.parts import KINDS, known_options
-from kvsim.sim.serving.fleet import FleetConfig
 
 WAYS = {"tp": "tensor_parallel_size", "dp": "data_parallel_size", "pp": "pipeline_parallel_size"}
 """Short names of settings."""
-OF_FLEET = ("model", "replicas", "pool", "router", "sticky", "fail", "frontend_latency", "frontend_load")
+OF_FLEET = (
+    "model",
+    "replicas",
+    "pool",
+    "router",
+    "sticky",
+    "fail",
+    "scale",
+    "startup_time",
+    "load_bandwidth",
+    "frontend_latency",
+    "frontend_load",
+)
 """Options that a pool cannot have for itself."""
 _WORDS = {"on": True, "true": True, "yes": True, "off": False, "false": False, "no": False}
 
@@ -82,12 +93,9 @@ def typed(wanted: Wanted, described: type, chosen: Mapping[str, object]) -> dict
     return {name: _value(known[name], value) for name, value in wanted.settings.items()}
 
 
-def fleet_of(
-    wanted: Sequence[Wanted], servers: Sequence[Deployment], sticky: bool, fail: str = ""
-) -> Deployment:
-    """The fleet of these pools, each of which is of such servers."""
-    replicas = sum(each.replicas for each in wanted)
-    fleet = FleetConfig(replicas=replicas, router=servers[0].fleet.router, sticky=sticky, fail=fail)
+def fleet_of(wanted: Sequence[Wanted], servers: Sequence[Deployment], whole: Mapping[str, Any]) -> Deployment:
+    """The fleet of these pools, each of which is of such servers; `whole`: what all of it has."""
+    fleet = replace(servers[0].fleet, replicas=sum(each.replicas for each in wanted), **whole)
     pools = tuple(
         Pool(name, each.role, each.replicas, server)
         for name, each, server in zip(_names(wanted, servers), wanted, servers, strict=True)

@@ -74,6 +74,33 @@ class Scenario(ServerChoices, EngineChoices):
         doc="a replica [dies](fleet.md#faults) at a second and comes back after so many, or never; once for "
         "each death",
     )
+    scale: str | None = option(
+        "Replicas come and go, --replicas at most: schedule:0=2,600=6 or threshold:queue=4,kv=0.8.",
+        panel=FLEET,
+        default=None,
+        value="POLICY",
+        shown="all replicas, always",
+        doc="replicas [come and go](fleet.md#scaling), `--replicas` at most: `schedule:0=2,600=6,1200=3`, or "
+        "`threshold:queue=4,kv=0.8,least=1,every=15,cool=300`",
+    )
+    startup_time: float = option(
+        "Seconds in which a replica starts, its weights left out.",
+        panel=FLEET,
+        default=30.0,
+        value="S",
+        least=0,
+        most=86_400,
+        doc="with `--scale`: seconds in which a replica starts (process, compilation, CUDA graphs), beside "
+        "the reading of its weights",
+    )
+    load_bandwidth: float = option(
+        "GB/s at which a starting replica reads its weights.",
+        panel=FLEET,
+        default=2.0,
+        value="GB/S",
+        above=0,
+        doc="with `--scale`: GB/s at which a starting replica reads its weights",
+    )
     options: Mapping[str, object] = field(default_factory=dict)
     """Options of one scheduler, allocator, cost or router alone, by name (sim/parts.py)"""
 
@@ -144,8 +171,15 @@ class Scenario(ServerChoices, EngineChoices):
             **given,
         }
         engine = EngineConfig(**_of(EngineConfig, settings))
-        router, fail = name_of(self.router), self.fail or ""
-        fleet = FleetConfig(replicas=self.replicas, router=router, sticky=self.sticky, fail=fail)
+        fleet = FleetConfig(
+            replicas=self.replicas,
+            router=name_of(self.router),
+            sticky=self.sticky,
+            fail=self.fail or "",
+            scale=self.scale or "",
+            startup_time=self.startup_time,
+            load_bandwidth=self.load_bandwidth,
+        )
         specs = {"model": model, "gpu": gpu, "engine": engine, "fleet": fleet, "cost": cost}
         return Deployment(**_of(Deployment, settings) | specs | {"profile": profile, "classes": classes})
 
@@ -158,12 +192,13 @@ class Scenario(ServerChoices, EngineChoices):
             raise KvsimError(f"replicas must be left out with pool, which says how many, got {self.replicas}")
         wanted = pools_of(text)
         chosen = {kind: getattr(self, kind) for kind in KINDS}
-        alone = replace(self, pool=None, sticky=False, fail=None)
+        alone = replace(self, pool=None, sticky=False, fail=None, scale=None)
         servers = [
             replace(alone, replicas=each.replicas).with_settings(typed(each, type(self), chosen)).deployed()
             for each in wanted
         ]
-        return fleet_of(wanted, servers, self.sticky, self.fail or "")
+        whole = {"sticky": self.sticky, "fail": self.fail or "", "scale": self.scale or ""}
+        return fleet_of(wanted, servers, whole)
 
 
 def _of(record: type, values: dict[str, Any]) -> dict[str, Any]:

@@ -64,9 +64,7 @@ def attained(  # noqa: PLR0917 - the parts of a run
 def judged(slo: Slo, table: Numbers, duration_s: float, gpus: int) -> dict[str, object]:
     """The section `slo` of a summary, over the requests of a table."""
     done = table["status"] != "rejected"
-    good = done.copy()
-    for limit in slo.of_each:
-        good &= _within(limit, table)
+    good = good_requests(slo, table)
     rate = float(good.sum()) / duration_s if duration_s else None
     limits = {limit.name: _limit(limit, table, done) for limit in slo.limits}
     return {
@@ -77,6 +75,14 @@ def judged(slo: Slo, table: Numbers, duration_s: float, gpus: int) -> dict[str, 
         "goodput_requests_per_s_per_gpu": None if rate is None else rate / gpus,
         "by_limit": limits,
     }
+
+
+def good_requests(slo: Slo, table: Numbers) -> npt.NDArray[np.bool_]:
+    """Which requests of a table finished, and are within every limit that is of each request."""
+    good: npt.NDArray[np.bool_] = table["status"] != "rejected"
+    for limit in slo.of_each:
+        good = good & _within(limit, table)
+    return good
 
 
 def _limit(limit: Limit, table: Numbers, done: npt.NDArray[np.bool_]) -> dict[str, object]:

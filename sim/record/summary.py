@@ -298,6 +298,20 @@ class Faults(Part):
     down_s: float
 
 
+class Scaling(Part):
+    """How many replicas there were, and what they cost; `gpu_hours_of_all`: had all been there always."""
+
+    policy: str
+    gpu_hours: float
+    gpu_hours_of_all: float
+    cost: float | None
+    mean_replicas: float | None
+    starts: int
+    drains: int
+    over_time: list[dict[str, Any]]
+    changes: list[dict[str, Any]]
+
+
 class LimitMet(Part):
     """One limit of the SLO: what was measured, and the share of all requests within it, 0 to 1."""
 
@@ -358,7 +372,8 @@ class Summary(Part):
     """The numbers of a run.
 
     Of a fleet also `fleet`, and under `replicas` those of each by itself; of unlike servers also `pools`, a
-    Pool of each, and where replicas die `faults`; `slo`, `per_gpu` and `price` where goals were set.
+    Pool of each, and where replicas die or come and go `faults` or
+    `scaling`; `slo`, `per_gpu` and `price` where goals were set.
     """
 
     label: str
@@ -383,4 +398,5 @@ class Summary(Part):
     fleet: Fleet | None
     pools: list[dict[str, Any]] | None
     faults: Faults | None
+    scaling: Scaling | None
     replicas: list[dict[str, Any]] | None

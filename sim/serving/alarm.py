@@ -26,7 +26,7 @@ class Alarm:
     def end(self) -> None:
         """The process sleeps for ever: let go of it."""
         for event in (self._set, self._bell):
-            if event is not None and event.callbacks is not None:
+            if event is not None and not event.processed:
                 event.callbacks.clear()
         self._bell = self._set = None
 

@@ -20,6 +20,8 @@ from kvsim.sim.serving.dispatcher import Dispatcher, sessions_of
 from kvsim.sim.serving.faults import Fault
 from kvsim.sim.serving.lives import Lives
 from kvsim.sim.serving.replica import Replica
+from kvsim.sim.serving.scaler import Scaler
+from kvsim.sim.serving.scaling import ScalePolicy
 from kvsim.sim.serving.wakes import NEVER_PS
 from kvsim.sim.workload import Workload
 
@@ -56,6 +58,8 @@ class Engine:
         Whether the requests of a session all go to the replica of its first.
     faults : sequence of Fault
         Which replicas die, and when.
+    scaling : (ScalePolicy, list of int), optional
+        How many replicas there are, and in how many ps each starts.
     make : callable, optional
         Makes a new replica for a place, where replicas die.
     """
@@ -71,6 +75,7 @@ class Engine:
         pools: Sequence[tuple[str, str]] = (),
         sticky: bool = False,
         faults: Sequence[Fault] = (),
+        scaling: tuple[ScalePolicy, list[int]] | None = None,
         make: Callable[[int], Replica] | None = None,
     ) -> None:
         self.env = simpy.Environment(initial_time=0)
@@ -90,6 +95,7 @@ class Engine:
         self.arrivals = Arrivals(self.env, log, longest)
         self.lives = Lives(replicas, make)
         self.deaths = Deaths(faults, self.lives) if faults else None
+        self.scaler = Scaler(*scaling, self.lives) if scaling else None
 
     @property
     def replica(self) -> Replica:
@@ -133,6 +139,8 @@ class Engine:
             self.env.process(self._look(dispatcher))
         if dispatcher is not None and deaths is not None:
             deaths.begin(self, dispatcher)
+        if dispatcher is not None and self.scaler is not None:
+            self.scaler.begin(self, dispatcher)
         for replica in self.replicas:
             replica.begin(self.env, self.arrivals, alone=len(self.replicas) == 1)
         with no_cycle_collection():
@@ -146,4 +154,6 @@ class Engine:
         found = together(self.results, [replica.server for replica in self.replicas])
         if deaths is not None:
             deaths.end(found.end_ps)
+        if self.scaler is not None:
+            self.scaler.end(found.end_ps)
         return found

@@ -16,6 +16,7 @@ from kvsim.sim.errors import KvsimError
 from kvsim.sim.routers import ROUTERS
 from kvsim.sim.routers.base import Router
 from kvsim.sim.serving.faults import Fault, faults_of
+from kvsim.sim.serving.scaling import policy_of
 
 MOST_REPLICAS = 1024
 
@@ -36,6 +37,10 @@ class FleetConfig:
         Of routers that draw.
     fail : str
         Which replicas die and when, see faults.py; empty: none.
+    scale : str
+        How many of the replicas there are and when, see scaling.py; empty: all, always.
+    startup_time, load_bandwidth : float
+        A replica starts in these seconds, and in those in which so many GB/s read its weights.
     """
 
     replicas: int = 1
@@ -43,6 +48,9 @@ class FleetConfig:
     sticky: bool = False
     seed: int = 0
     fail: str = ""
+    scale: str = ""
+    startup_time: float = 30.0
+    load_bandwidth: float = 2.0
 
     def __post_init__(self) -> None:
         if not isinstance(self.replicas, int) or not 1 <= self.replicas <= MOST_REPLICAS:
@@ -55,6 +63,10 @@ class FleetConfig:
             if self.replicas == 1:
                 raise KvsimError("fail must be left out with one replica")
             faults_of(self.fail, self.replicas)
+        if self.scale:
+            if self.fail:
+                raise KvsimError("scale must be left out with fail")
+            policy_of(self.scale, self.replicas)
 
     @property
     def faults(self) -> list[Fault]:
@@ -62,9 +74,10 @@ class FleetConfig:
         return faults_of(self.fail, self.replicas)
 
     def as_json(self) -> dict[str, object]:
-        """Its settings; faults are there if there are any."""
-        whole = asdict(self)
-        return whole if self.fail else {name: value for name, value in whole.items() if name != "fail"}
+        """Its settings; those of faults and of scaling are there where there is any."""
+        of_scaling = () if self.scale else ("scale", "startup_time", "load_bandwidth")
+        left_out = (*of_scaling, *(() if self.fail else ("fail",)))
+        return {name: value for name, value in asdict(self).items() if name not in left_out}
 
     def router_of(self, found: type[Router], options: Mapping[str, object]) -> Router:
         """The router of that class, with its own options among these."""

@@ -35,7 +35,7 @@ def test_pool_is_given_once_for_each(written, capsys):
 
 
 def test_a_replica_of_a_written_fleet_has_the_server_of_its_pool(written):
-    gpus = [run.config["scenario"]["gpu"]["name"] for run in read_runs(written)]
+    gpus = [run.config["scenario"]["gpu"]["name"] for run in read_runs(written)[0].replicas]
     assert gpus == ["h100", "l40s", "l40s"]
     assert read_run(written).server_of(1).label == "paged, replica 1, l40s"
 

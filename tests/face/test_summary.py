@@ -37,7 +37,7 @@ SELDOM = (
     "memory.saturated.idle",
     *GOALS,
 )
-"""Of few allocators; with goals, drafts, a tier or clients; and where the clock was validated."""
+"""Of few allocators, with goals, drafts, a tier or clients, and where the clock was validated."""
 
 
 def declared():
@@ -46,7 +46,9 @@ def declared():
 
 def test_every_number_of_the_file_is_declared_and_no_other(run):
     one_server = {
-        name for name in declared() if not name.startswith(("fleet.", "pools", "faults", "replicas"))
+        name
+        for name in declared()
+        if not name.startswith(("fleet.", "pools", "faults", "scaling", "replicas"))
     }
     assert one_server == run.summary.flat().keys() | {"requests.rejected_reasons"}
 
@@ -54,7 +56,7 @@ def test_every_number_of_the_file_is_declared_and_no_other(run):
 def test_so_is_every_number_of_a_fleet():
     fleet = kvsim.simulate(num_prompts=120, request_rate=float("inf"), replicas=2)
     assert {
-        name for name in declared() if not name.startswith(("pools", "faults"))
+        name for name in declared() if not name.startswith(("pools", "faults", "scaling"))
     } == fleet.summary.flat().keys() | {"requests.rejected_reasons"}
     assert fleet.summary.fleet.replicas == len(fleet.summary.replicas) == len(fleet.replicas) == 2
 

@@ -1,0 +1,152 @@
+"""How many replicas a fleet has, as time goes on: by a schedule, or by queue and KV memory.
+
+    schedule:0=2,600=6,1200=3            so many from that second on
+    threshold:queue=4,kv=0.8             as Kubernetes' horizontal autoscaler: every `every` seconds
+        wanted = ceil(open x largest of (mean waiting / queue, mean used share / kv)), unless within 10 %
+        fewer only as many as were wanted at most in the last `cool` seconds; never fewer than `least`
+
+The most is the number of replicas of the fleet. Source of the second: Kubernetes, "Horizontal Pod
+Autoscaling" (ratio, tolerance 0.1, a look every 15 s, downscale stabilization of 300 s).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import ceil, isfinite
+from typing import Protocol
+
+from kvsim.sim.errors import KvsimError
+
+TOLERANCE = 0.1
+
+
+class Load(Protocol):
+    """What a policy sees of a replica."""
+
+    @property
+    def waiting(self) -> int:
+        """Requests in its queue."""
+
+    @property
+    def used_share(self) -> float:
+        """Share of its KV memory that is allocated."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """So many replicas from a second on.
+
+    Attributes
+    ----------
+    steps : tuple of (float, int)
+        Seconds and replicas, in order; the first is at 0.
+    """
+
+    steps: tuple[tuple[float, int], ...]
+
+    @property
+    def first(self) -> int:
+        """Replicas in the beginning."""
+        return self.steps[0][1]
+
+    @property
+    def times_s(self) -> list[float]:
+        """When it decides."""
+        return [at_s for at_s, _ in self.steps[1:]]
+
+    every_s = 0.0
+
+    def target(self, now_s: float, loads: Sequence[Load], alive: int) -> int:
+        """How many there should be from now on."""
+        return [count for at_s, count in self.steps if at_s <= now_s][-1]
+
+
+@dataclass
+class Threshold:
+    """As many as bring queue and KV memory to their targets.
+
+    Attributes
+    ----------
+    queue, kv : float
+        Waiting requests of a replica, and share of its KV memory, that are aimed at.
+    least, most : int
+        Replicas.
+    every_s, cool_s : float
+        Between two looks; for how long the most that was wanted holds.
+    """
+
+    queue: float
+    kv: float
+    least: int
+    most: int
+    every_s: float
+    cool_s: float
+    _wanted: list[tuple[float, int]] = field(default_factory=list)
+
+    @property
+    def first(self) -> int:
+        """Replicas in the beginning."""
+        return self.least
+
+    @property
+    def times_s(self) -> list[float]:
+        """It decides by its interval."""
+        return []
+
+    def target(self, now_s: float, loads: Sequence[Load], alive: int) -> int:
+        """How many there should be from now on."""
+        count = len(loads)
+        waiting = sum(load.waiting for load in loads) / count / self.queue
+        used = sum(load.used_share for load in loads) / count / self.kv
+        ratio = max(waiting, used)
+        wanted = alive if abs(ratio - 1) <= TOLERANCE else ceil(count * ratio)
+        wanted = min(max(wanted, self.least), self.most)
+        self._wanted = [each for each in self._wanted if each[0] > now_s - self.cool_s]
+        self._wanted.append((now_s, wanted))
+        return wanted if wanted >= alive else min(alive, max(each for _, each in self._wanted))
+
+
+ScalePolicy = Schedule | Threshold
+
+MUST = "scale must be schedule:SECOND=REPLICAS,... or threshold:queue=N,kv=X,least=N,every=S,cool=S"
+
+
+def policy_of(text: str, most: int) -> ScalePolicy:
+    """The policy of a text, for a fleet of at most so many; KvsimError for what is none."""
+    kind, _, rest = text.partition(":")
+    pairs = [each.partition("=") for each in rest.split(",") if each]
+    try:
+        given = [(name.strip(), float(value)) for name, _, value in pairs]
+        if not all(isfinite(value) and value >= 0 for _, value in given):
+            raise ValueError(text)
+        if kind == "schedule":
+            steps = _steps(given)
+            found: ScalePolicy = Schedule(steps)
+            counts = [count for _, count in steps]
+        elif kind == "threshold":
+            found = _threshold(dict(given), most)
+            counts = [found.first]
+        else:
+            raise ValueError(text)
+    except ValueError:
+        raise KvsimError(f"{MUST}, got {text!r}") from None
+    if not all(1 <= count <= most for count in counts):
+        raise KvsimError(f"scale must have 1 to {most} replicas, the most of the fleet, got {text!r}")
+    return found
+
+
+def _steps(given: Sequence[tuple[str, float]]) -> tuple[tuple[float, int], ...]:
+    steps = tuple((float(name), int(value)) for name, value in given)
+    whole = all(value == int(value) for _, value in given)
+    if not steps or steps != tuple(sorted(steps)) or steps[0][0] != 0 or not whole:
+        raise ValueError("steps must begin at 0 and go on")
+    return steps
+
+
+def _threshold(given: dict[str, float], most: int) -> Threshold:
+    asked = {"queue": 4.0, "kv": 0.8, "least": 1.0, "every": 15.0, "cool": 300.0}
+    if not given.keys() <= asked.keys():
+        raise ValueError("unknown names")
+    queue, kv, least, every_s, cool_s = (asked | given).values()
+    if not (queue > 0 and 0 < kv <= 1 and every_s > 0 and least == int(least)):
+        raise ValueError("out of range")
+    return Threshold(queue, kv, int(least), most, every_s, cool_s)

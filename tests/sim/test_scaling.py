@@ -1,0 +1,213 @@
+"""Replicas that come and go: when, by which policy, and what they cost."""
+
+from dataclasses import replace
+from random import Random
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from support.cases import draw_case, told
+
+import kvsim
+from kvsim import workloads
+from kvsim.sim.build import build_engine
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.options.scenario import Scenario
+from kvsim.sim.run import deployment_of, prepare
+from kvsim.sim.serving.fleet import FleetConfig
+from kvsim.sim.serving.scaling import Schedule, Threshold, policy_of
+from kvsim.sim.workload import PS_PER_S
+
+ASKED = {
+    "model": "llama-3.1-8b",
+    "gpu": "l40s",
+    "replicas": 4,
+    "router": "least-requests",
+    "num_prompts": 600,
+    "request_rate": 20.0,
+    "startup_time": 2.0,
+    "load_bandwidth": 8.0,
+}
+WEIGHTS_S = 16_060_522_496 / 8e9
+
+
+def load(waiting, used=0.0):
+    return SimpleNamespace(waiting=waiting, used_share=used)
+
+
+def changes(run):
+    return [(each["time_s"], each["replica"], each["state"]) for each in run.summary["scaling"]["changes"]]
+
+
+def test_a_schedule_says_how_many_from_when_on():
+    policy = policy_of("schedule:0=2,60=5,90.5=1", 6)
+    assert policy == Schedule(((0, 2), (60, 5), (90.5, 1)))
+    assert (policy.first, policy.times_s) == (2, [60, 90.5])
+    assert [policy.target(at_s, [], 0) for at_s in (0, 59, 60, 100)] == [2, 2, 5, 1]
+
+
+def test_a_threshold_wants_what_brings_the_mean_to_its_target():
+    """Two replicas with 12 waiting each, 4 aimed at: 3 x 2 = 6, the most is 5."""
+    policy = policy_of("threshold:queue=4,kv=0.8,cool=0", 5)
+    assert policy.target(15, [load(12), load(12)], 2) == 5
+    assert policy.target(30, [load(6), load(4)], 2) == 3
+    assert policy.target(45, [load(0, 0.9), load(0, 0.9)], 2) == 3
+    assert policy.target(60, [load(4), load(4)], 2) == 2
+    assert policy.target(75, [load(4, 0.86)], 3) == 3  # within 10 %: those that start stay
+    assert policy.target(90, [load(0)] * 4, 4) == 1
+
+
+def test_fewer_are_wanted_only_when_no_look_within_the_cool_down_wanted_more():
+    policy = policy_of("threshold:queue=4,kv=0.8,least=2,cool=60", 8)
+    assert policy.target(0, [load(8), load(8)], 2) == 4
+    assert [policy.target(at_s, [load(0)] * 4, 4) for at_s in (15, 30, 45, 59)] == [4] * 4
+    assert policy.target(61, [load(0)] * 4, 4) == 2
+
+
+def test_a_replica_starts_drains_and_costs_while_it_is_there():
+    run = kvsim.simulate(**ASKED, scale="schedule:0=1,5=3,15=1", gpu_price=2.0)
+    scaling, rows = run.summary.scaling, run.columns.requests
+    found = changes(run)
+    ready_s = 5 + 2 + WEIGHTS_S
+    assert found[:4] == [(0, 0, "on"), (0, 1, "off"), (0, 2, "off"), (0, 3, "off")]
+    assert found[4:6] == [(5, 1, "starting"), (5, 2, "starting")]
+    assert [each[1:] for each in found[6:8]] == [(1, "on"), (2, "on")]
+    assert [each[0] for each in found[6:8]] == pytest.approx([ready_s] * 2, rel=1e-3)
+    assert found[8:10] == [(15, 2, "draining"), (15, 1, "draining")]
+    ended = {place: at_s for at_s, place, state in found[10:] if state == "off"}
+    for place in (1, 2):
+        its = rows["replica"] == place
+        assert ready_s * 0.999 < rows["arrival_s"][its].min() and rows["arrival_s"][its].max() <= 15
+        assert ended[place] == rows["finish_s"][its].max()
+    hours = (run.summary.duration_s + (ended[1] - 5) + (ended[2] - 5)) / 3600
+    assert scaling.gpu_hours == pytest.approx(hours)
+    assert scaling.cost == pytest.approx(2 * hours)
+    assert scaling.mean_replicas == pytest.approx(hours * 3600 / run.summary.duration_s)
+    assert (scaling.starts, scaling.drains) == (2, 2)
+    assert run.summary.requests.finished == 600
+    assert set(rows["replica"]) == {0, 1, 2}
+
+
+def test_load_replicas_and_attainment_share_a_time_axis():
+    run = kvsim.simulate(**ASKED, scale="schedule:0=1,5=3,15=1", slo="ttft=500ms")
+    over, rows = run.summary.scaling.over_time, run.columns.requests
+    width_s = run.summary.duration_s / len(over)
+    assert [each["time_s"] for each in over] == pytest.approx([width_s * place for place in range(len(over))])
+    assert sum(each["requests_per_s"] for each in over) * width_s == pytest.approx(600)
+    mean = sum(each["replicas"] for each in over) / len(over)
+    assert mean == pytest.approx(run.summary.scaling.mean_replicas)
+    counts = [round(each["requests_per_s"] * width_s) for each in over]
+    good = sum(each["attained_share"] * count for each, count in zip(over, counts, strict=True) if count)
+    assert good == pytest.approx((rows["ttft_s"] <= 0.5).sum())
+
+
+def test_a_replica_that_drains_is_kept_on_if_it_is_wanted_again():
+    run = kvsim.simulate(**ASKED, scale="schedule:0=2,10=1,11=2")
+    assert changes(run)[4:] == [(10, 1, "draining"), (11, 1, "on")]
+    assert run.summary.scaling.gpu_hours == pytest.approx(2 * run.summary.duration_s / 3600)
+
+
+def test_one_that_is_switched_off_while_it_starts_never_serves():
+    run = kvsim.simulate(**ASKED, scale="schedule:0=1,5=2,6=1,6.5=2")
+    found = changes(run)[4:]
+    assert found[:3] == [(5, 1, "starting"), (6, 1, "off"), (6.5, 1, "starting")]
+    assert found[3][0] == pytest.approx(6.5 + 2 + WEIGHTS_S, rel=1e-3)
+    assert len(found) == 4
+
+
+def test_a_replica_begins_empty_each_time():
+    asked = {**ASKED, "enable_prefix_caching": True, "shared_prefix": "1x1000", "request_rate": 5.0}
+    run = kvsim.simulate(**asked, scale="schedule:0=2,10=1,60=2")
+    timeline = run.columns.timeline
+    its = timeline["replica"] == 1
+    before = timeline["cached"][its & (timeline["time_s"] > 40) & (timeline["time_s"] < 60)]
+    after = timeline["cached"][its & (timeline["time_s"] > 60) & (timeline["time_s"] < 62)]
+    assert before.max(initial=1) > 0
+    assert not after.any()
+
+
+def test_all_replicas_always_is_no_scaling():
+    plain, scaled = kvsim.simulate(**ASKED), kvsim.simulate(**ASKED, scale="schedule:0=4")
+    for name, column in plain.columns.requests.items():
+        assert column.tobytes() == scaled.columns.requests[name].tobytes(), name
+    assert scaled.summary.scaling.gpu_hours == pytest.approx(scaled.summary.scaling.gpu_hours_of_all)
+
+
+def test_a_threshold_follows_the_load():
+    asked = {**ASKED, "num_prompts": 3000, "max_num_seqs": 24, "arrivals": "diurnal:120:2"}
+    run = kvsim.simulate(**asked, scale="threshold:queue=2,kv=0.8,every=5,cool=20")
+    assert run.summary.requests.finished == 3000
+    assert run.summary.scaling.starts > 1
+    assert 1 < run.summary.scaling.mean_replicas < 4
+
+
+@pytest.mark.parametrize("scheduler", ["vllm-v1@0.33.0", "vllm-v0", "orca", "sglang"])
+def test_with_scaling_all_are_served_and_fast_forward_equals_step_mode(scheduler):
+    moved = 0
+    for seed in range(300, 310):
+        rng = Random(seed)
+        case = draw_case(rng, scheduler)
+        end_s = (
+            build_engine(replace(case.scenario, fleet=FleetConfig(replicas=3)), case.work).run().end_ps
+            / PS_PER_S
+        )
+        steps = ",".join(f"{end_s * share / 4:.9f}={rng.randint(1, 3)}" for share in (1, 2, 3))
+        scale = rng.choice(
+            [
+                f"schedule:0={rng.randint(1, 3)},{steps}",
+                f"threshold:queue=1,kv=0.5,every={end_s / 9:.9f},cool=0",
+            ]
+        )
+        fleet = FleetConfig(
+            replicas=3, router="least-kv", scale=scale, startup_time=end_s / 20, load_bandwidth=1e9
+        )
+        found = []
+        for max_span in (1, 1 << 20):
+            deployment = replace(case.scenario, fleet=fleet)
+            engine = build_engine(deployment, case.work, max_span=max_span, check=True)
+            result = engine.run()
+            assert set(np.flatnonzero(~result.finished)) == engine.log.rejected
+            found.append((told(result), engine.scaler.changes))
+        one, other = found
+        assert {name for name in one[0] if one[0][name] != other[0][name]} == set(), seed
+        assert one[1] == other[1], seed
+        moved += len(one[1]) > 3
+    assert moved > 3
+
+
+def test_a_config_repeats_it():
+    scenario = Scenario(
+        model="llama-3.1-8b",
+        pool="both:1:gpu=h100 both:2:gpu=l40s",
+        scale="schedule:0=1,2=3",
+        startup_time=1.0,
+    )
+    work = workloads.build("sharegpt", num_prompts=120, request_rate=20.0, burstiness=1.0, seed=1)
+    outcome = prepare(scenario.deployed(), work, {}).outcome()
+    assert outcome.config["fleet"]["startup_time"] == 1.0
+    again = prepare(deployment_of(outcome.config)[0], work, {}).outcome()
+    assert {**again.summary, "simulation": 0} == {**outcome.summary, "simulation": 0}
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"scale": "often"}, "scale must be schedule:SECOND=REPLICAS"),
+        ({"scale": "schedule:1=2"}, "scale must be schedule:SECOND=REPLICAS"),
+        ({"scale": "schedule:0=2,9=1,5=2"}, "scale must be schedule:SECOND=REPLICAS"),
+        ({"scale": "schedule:0=5"}, "scale must have 1 to 4 replicas"),
+        ({"scale": "schedule:0=0"}, "scale must have 1 to 4 replicas"),
+        ({"scale": "threshold:queue=0"}, "scale must be schedule"),
+        ({"scale": "threshold:least=9"}, "scale must have 1 to 4 replicas"),
+        ({"scale": "threshold:size=9"}, "scale must be schedule"),
+        ({"scale": "schedule:0=2", "fail": "replica=1:at=3"}, "scale must be left out with fail"),
+        ({"scale": "schedule:0=2", "record_map": 9}, "scale must be left out where events"),
+    ],
+)
+def test_mistakes_in_scaling_are_named(settings, said):
+    with pytest.raises(KvsimError, match=said):
+        kvsim.simulate(**{**ASKED, **settings})
+
+
+def test_the_policy_of_a_text():
+    assert policy_of("threshold:", 4) == Threshold(4.0, 0.8, 1, 4, 15.0, 300.0)
