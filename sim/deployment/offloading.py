@@ -13,6 +13,7 @@ from kvsim.allocators.base import Allocator
 from kvsim.allocators.block_tables import BlockTables
 from kvsim.allocators.tiers.vllm import VllmTier
 from kvsim.sim.deployment.deployment import Deployment
+from kvsim.sim.deployment.speculation import CONFIG, SHORT
 from kvsim.sim.errors import KvsimError, unknown
 from kvsim.sim.models.catalog import GIB
 from kvsim.sim.schedulers.base import Scheduler
@@ -116,7 +117,7 @@ def _check_others(deployment: Deployment, own: VllmV1Options) -> None:
     policy = deployment.engine.policy
     if policy != "fcfs":
         raise KvsimError(f"policy must be fcfs with kv_offloading_size, got {policy!r}")
-    for name in ("speculative_config", "long_prefill_token_threshold"):
+    for name in (CONFIG, *SHORT, "long_prefill_token_threshold"):
         if getattr(own, name):
             raise KvsimError(f"{name} must be left out with kv_offloading_size, got {getattr(own, name)!r}")
 

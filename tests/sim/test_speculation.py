@@ -321,6 +321,15 @@ def test_who_does_not_say_what_is_accepted_is_told_how():
         build_engine(server(eagle(3)), workload([(0, 5, 5)]))
 
 
+def test_a_tier_below_the_gpu_does_not_go_with_it_however_it_is_said():
+    for said in (eagle(3, 2), None):
+        short = {"speculative_method": "eagle3", "num_speculative_tokens": 3, "acceptance_length": 2.0}
+        short = {} if said else short
+        where = server(said, kv_offloading_size="1GiB", enable_prefix_caching=True, **short)
+        with pytest.raises(KvsimError, match="must be left out with kv_offloading_size"):
+            build_engine(where, workload([(0, 5, 5)]))
+
+
 def test_other_schedulers_and_older_releases_refuse_it():
     with pytest.raises(KvsimError, match="speculative_config"):
         build_engine(server(eagle(3, 2), scheduler="orca"), workload([(0, 5, 5)]))
