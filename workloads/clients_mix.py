@@ -4,7 +4,8 @@
     A:0.5,B:0.5:burst=20               B's come twenty in a row
 
 Each client may say `ttft`, `tpot` and `deadline` in seconds, `priority`, and `burst`: so many requests in a
-row are its own. Shares are of requests, and need not add up to 1. They replace what the trace says.
+row are its own. Shares are of requests, and need not add up to 1. They replace what the trace says. In sweeps,
+where a comma parts values, `+` stands between clients.
 """
 
 from dataclasses import replace
@@ -46,7 +47,7 @@ def with_clients(lengths: Lengths, text: str, rng: np.random.Generator) -> Lengt
     KvsimError
         A text of another form, or a number out of its range.
     """
-    clients = [_client(part, text) for part in text.split(",")]
+    clients = [_client(part, text) for part in text.replace("+", ",").split(",")]
     if len({client.name for client in clients}) < len(clients):
         raise KvsimError(f"clients_mix must name each client once, got {text!r}")
     owners = _owners(clients, len(lengths), rng)

@@ -31,6 +31,7 @@ class ByDeadline(Policy):
 
     def __init__(self, config: EngineConfig, max_model_len: int) -> None:
         super().__init__(config, max_model_len)
+        self.late: dict[Request, int] = {}  # of those who wait: from when on it cannot be met any more
         self._usual_ps = round(self.own(DeadlineOptions).usual_slo * PS_PER_S)
 
     def due_ps(self, request: Request) -> int:
@@ -47,6 +48,11 @@ class ByDeadline(Policy):
             found += steps * self.decode_ps(request.known_tokens)
         return found
 
-    def late_ps(self, request: Request) -> int:
-        """From when on it cannot be met any more."""
-        return max(self.due_ps(request) - self.work_ps(request) + 1, 0)
+    def waits(self, request: Request) -> None:
+        self.late[request] = max(self.due_ps(request) - self.work_ps(request) + 1, 0)
+
+    def turns_ps(self, request: Request) -> int:
+        return self.late[request]
+
+    def entered(self, request: Request) -> None:
+        del self.late[request]

@@ -21,7 +21,4 @@ class Edf(ByDeadline):
     source = "Liu and Layland 1973"
 
     def key(self, request: Request, now_ps: int) -> tuple[bool, int]:
-        return now_ps >= self.late_ps(request), self.due_ps(request)
-
-    def turns_ps(self, request: Request) -> int:
-        return self.late_ps(request)
+        return now_ps >= self.late[request], self.due_ps(request)

@@ -21,8 +21,5 @@ class LeastSlack(ByDeadline):
     source = "Mok 1983; vllm pull 53571"
 
     def key(self, request: Request, now_ps: int) -> tuple[bool, int]:
-        late_ps = self.late_ps(request)
+        late_ps = self.late[request]
         return now_ps >= late_ps, late_ps
-
-    def turns_ps(self, request: Request) -> int:
-        return self.late_ps(request)

@@ -99,6 +99,7 @@ class Turning(Sorted):
     def __init__(self, policy: Keys) -> None:
         super().__init__(policy)
         self._turns: list[tuple[int, int, Request]] = []
+        self._step: Decision | None = None  # for which the head of the heap is the head
         self._numbers: dict[Request, int] = {}  # of the entry that counts
 
     def _place(self, request: Request) -> None:
@@ -116,6 +117,11 @@ class Turning(Sorted):
         return turns[0][0] if turns else FAR_PS
 
     def _turn(self) -> None:
+        """Once a decision: move whose time has come, and drop what no longer counts from the top."""
+        step = self.policy.server.step
+        if self._step is step and not self._fresh:
+            return
+        self._step = step
         self.place()
         now_ps = self.policy.server.now_ps
         while self.next_turn_ps() <= now_ps:
@@ -129,12 +135,14 @@ class Turning(Sorted):
         self._turn()
         request = super().popleft()
         del self._numbers[request]
+        self._step = None
         return request
 
     def remove(self, request: Request) -> None:
         """Take a request out, wherever it stands."""
         super().remove(request)
         del self._numbers[request]
+        self._step = None
 
     def __getitem__(self, index: int) -> Request:
         self._turn()
