@@ -37,7 +37,7 @@ SELDOM = (
     "memory.saturated.idle",
     *GOALS,
 )
-"""Of few allocators, where goals were set, with drafts, a tier or clients, and where the clock was validated."""
+"""Of few allocators, where goals were set, with drafts, a tier or clients, and where a clock is known."""
 
 
 def declared():
