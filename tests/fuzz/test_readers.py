@@ -18,12 +18,14 @@ CALLS = {
 NO_FILES = {
     *("allocators/lightllm.py", "allocators/sglang/cached.py", "allocators/sglang/windowed.py"),
     *("allocators/tgi.py", "sim/schedulers/sglang_order.py", "kernels/calibration/profile.py"),
+    *("sim/serving/deaths.py", "sim/serving/scaler.py"),
 }
-"""They make a text, or ask contents for one, by a function that has the name of a reader."""
+"""They make a text, ask contents for one, or open a replica, by a function that has the name of a reader."""
 SHIPPED = {
     *("kernels/calibration/plan.py", "reports/html/page.py", "reports/papers/declared.py"),
     *("sim/cost/published.py", "sim/models/catalog.py", "sim/sources.py", "workloads/histogram.py"),
     *("workloads/sharegpt.py", "reports/eviction.py", "reports/options.py", "reports/zoo.py"),
+    "sim/deployment/speculation.py",
 }
 """They read what is part of the package or of the documents."""
 MADE = {

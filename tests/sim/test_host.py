@@ -87,14 +87,16 @@ class Waits(Own):
 
 
 OWN = {"own": f"{__name__}:Own", "waits": f"{__name__}:Waits"}
-WAIT = ("vllm-v1@0.11.0", "vllm-v0", "nano-vllm", "waits")
-HIDE = ("vllm-v1@0.33.0", *sorted({*SCHEDULERS} - {"vllm-v1", "vllm-v0", "nano-vllm"}), "own")
+WAIT = ("vllm-v1@0.11.0", "vllm-v0", "nano-vllm", "vtc-artifact", "waits")
+HIDE = ("vllm-v1@0.33.0", *sorted({*SCHEDULERS} - {"vllm-v1", "vllm-v0", "nano-vllm", "vtc-artifact"}), "own")
 
 
 def served_alone(scheduler, **facts):
     """One request, 600 + 50 tokens, of a server that is left as it starts."""
     allocator = {"sglang": "sglang"}.get(scheduler, "paged")
     where = {"model": "llama-3.1-8b", "gpu": "h100", "scheduler": OWN.get(scheduler, scheduler)}
+    if scheduler == "sarathi":
+        where["max_num_batched_tokens"] = 8192  # else it computes the prompt in two pieces
     scenario = server_with(allocator=allocator, **where | facts).deployed()
     work = Workload("one", *(np.array([number]) for number in (0, 600, 50)))
     return prepare(scenario, work, {}).outcome()
