@@ -23,7 +23,13 @@ NO_FILES = {
 """They make a text, ask contents for one, or open a replica, by a function that has the name of a reader."""
 SHIPPED = {
     *("kernels/calibration/plan.py", "reports/html/page.py", "reports/papers/declared.py"),
-    *("sim/cost/published.py", "sim/models/catalog.py", "sim/sources.py", "workloads/histogram.py"),
+    *(
+        "sim/cost/published.py",
+        "sim/models/catalog.py",
+        "sim/deployment/speculation.py",
+        "sim/sources.py",
+        "workloads/histogram.py",
+    ),
     *("workloads/sharegpt.py", "reports/eviction.py", "reports/options.py", "reports/zoo.py"),
     "sim/deployment/speculation.py",
 }
@@ -36,6 +42,8 @@ MADE = {
     "reports/rundir/claims.py": "a lock, of which nothing is read",
     "reports/worker.py": "no input",
     "sim/complaints.py": "the null device",
+    "sim/serving/deaths.py": "a replica's place, which is no file",
+    "sim/serving/scaler.py": "a replica's place, which is no file",
     "sim/files/stopping.py": "a pipe to its own process",
     "sim/files/whole_file.py": "an empty file to fill",
     "workloads/listing.py": "its cache, where damage means: compute it again",

@@ -26,6 +26,7 @@ LETTERS = {
 PROFILE = Path(__file__).parents[1] / "data" / "calibrated-example.json"
 WITH = {
     ("cost", "calibrated"): ["--gpu", str(PROFILE)],
+    ("router", "consistent-hash"): ["--trace", "agents"],
     ("cost", "constant"): ["--cost", "constant:0.03"],
     ("cost", "logged"): ["--cost", "logged:12.4+720+124"],
     ("cost", "a100-40gb-sosp23"): ["--gpu", "a100-40gb", "--model", "opt-13b"],
@@ -76,9 +77,26 @@ BESIDE = {
     "burstiness": "--burstiness 0.5 --request-rate 4",
     "spread": "--spread 1 --trace agents --num-prompts 3",
     "think_time": "--think-time 1 --clients 3",
+    "pool": "--pool both:1:gpu=h100 --pool both:1:gpu=l40s --model llama-3.1-8b",
+    "fail": "--fail replica=0:at=1:for=2 --replicas 2",
+    "scale": "--scale schedule:0=1,2=2 --replicas 2",
+    "clients_mix": "--clients-mix A:0.8:ttft=1,B:0.2:deadline=30",
     "closed_sessions": "--closed-sessions --trace agents --num-prompts 3",
 }
 """Option of all parts -> words with it that are accepted, where its declaration does not say enough."""
+OWN = {
+    "speculative_config": "--speculative-config "
+    '{"method":"ngram","num_speculative_tokens":3,"synthetic_acceptance_length":2}',
+    "speculative_method": "--speculative-method ngram --num-speculative-tokens 3 --acceptance-length 2",
+    "acceptance_length": "--acceptance-length 2 --speculative-method ngram --num-speculative-tokens 3",
+    "kv_offloading_size": "--kv-offloading-size 4",
+    "chunk_sizes": "--chunk-sizes 128,256",
+    "vtc_weights": "--vtc-weights A=2,B=1",
+    "client_weights": "--client-weights A=2,B=1",
+    "predictor": "--predictor oracle",
+    "srpt_limit": "--srpt-limit 0.5",
+}
+"""The same for options of parts."""
 IN_OTHER_TESTS = {*KINDS, "tokenizer", "columns"}
 
 
@@ -95,15 +113,16 @@ def common_options() -> dict[str, Named]:
 
 def plain_words(kind: str, name: str) -> list[str]:
     """A part by itself, with what it needs."""
-    beside = ["--replicas", "2"] if kind == "router" else WITH.get((kind, name), [])
-    return [f"--{kind}", name, *beside]
+    beside = ["--replicas", "2"] if kind == "router" else []
+    return [f"--{kind}", name, *beside, *WITH.get((kind, name), [])]
 
 
 def option_words(rng: Random, named: Named) -> list[str]:
     """An option with one of the values that its declaration allows."""
     about = named.about
-    if CHOICES.get(named.flag):
-        return [named.flag, rng.choice(CHOICES[named.flag])]
+    if named.name in OWN or CHOICES.get(named.flag):
+        value = rng.choice(CHOICES.get(named.flag) or [""])
+        return OWN.get(named.name, f"{named.flag} {value}").split()
     if named.type is bool:
         return [rng.choice([named.flag, named.flag.replace("--", "--no-", 1)])]
     if about.allowed:
@@ -153,4 +172,5 @@ def run_of(parts: list[str], rng: Random, most: int) -> list[str]:
         words += ["--kv-tokens", "4000"]  # larger memories take some allocators long
     for name in names:
         words += [name, *rng.sample(CHOICES[name], min(1, len(CHOICES[name])))]
-    return [*words, "--record-map", rng.choice(["3", "10"])]
+    recorded = ["--record-map", rng.choice(["3", "10"])]
+    return words if {"--fail", "--scale"}.intersection(parts) else [*words, *recorded]  # no map of these
