@@ -53,6 +53,9 @@ def speculation(config):
         said["num_nextn_predict_layers"] = 3
     if config["enable_prefix_caching"] and config["use_eagle_block_drop"]:
         said["disable_lookahead_block_hashes"] = True
+    drafting = config["method"] in ("eagle", "mtp", "mtp_multi") and config["enable_prefix_caching"]
+    if drafting and not (config["num_hash_lookahead_tokens"] or config["use_eagle_block_drop"]):
+        said["disable_eagle_block_drop"] = True
     if config["dynamic_sd_lookup"]:
         ranges = enumerate(config["dynamic_sd_lookup"][1:], 1)
         said["num_speculative_tokens_per_batch_size"] = [[size, size, drafts] for size, drafts in ranges]
