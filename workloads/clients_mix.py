@@ -4,8 +4,8 @@
     A:0.5,B:0.5:burst=20               B's come twenty in a row
 
 Each client may say `ttft`, `tpot` and `deadline` in seconds, `priority`, and `burst`: so many requests in a
-row are its own. Shares are of requests, and need not add up to 1. They replace what the trace says. In sweeps,
-where a comma parts values, `+` stands between clients.
+row are its own. Shares are of requests, and need not add up to 1. They replace what the trace says. In
+sweeps, where a comma parts values, `+` stands between clients.
 """
 
 from dataclasses import replace
