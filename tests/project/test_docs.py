@@ -3,8 +3,8 @@
 Examples are the fenced `sh` blocks, in the how-tos also the `python` blocks with what they print, in the
 `text` block below; in the lessons the `console` block below a command is what it prints. Each line that
 starts with `sim ` is carried out, in the order of its file and in one directory per file, in which
-`careful.py`, `mine.py`, `pages.py`, `chat.jsonl`, `steps.jsonl`, `my-gpu.toml`, `requests.csv`, `log.csv`,
-`result.json`, `server.log` and `path/to/config.json` exist. `run` and `compare` get `--no-plots` appended
+`careful.py`, `prompts.py`, `mine.py`, `pages.py`, `chat.jsonl`, `steps.jsonl`, `my-gpu.toml`, `requests.csv`,
+`log.csv`, `result.json`, `server.log` and `path/to/config.json` exist. `run` and `compare` get `--no-plots` appended
 and, except beside `--config`, `steps.jsonl`, CSV and `--closed-sessions`, also `--num-prompts 20`, which
 replaces their own. `sweep` and `capacity` get fewer too, and one process; a search for a rate also few
 seats, so that few requests are a steady state.
@@ -126,6 +126,8 @@ def workplace(tmp_path, monkeypatch):
     Path("pages.py").write_text(blocks(named("allocators"), "python")[0], encoding="utf-8")
     for name, block in zip(("careful", "shortest"), blocks(named("own-scheduler"), "python"), strict=True):
         Path(f"{name}.py").write_text(block, encoding="utf-8")
+    for name, block in zip(("longer", "prompts"), blocks(named("policies"), "python"), strict=True):
+        Path(f"{name}.py").write_text(block, encoding="utf-8")
     Path("chat.jsonl").write_text(blocks(named("traces"), "json")[0], encoding="utf-8")
     Path("steps.jsonl").write_text(blocks(named("schedulers"), "json")[0], encoding="utf-8")
     Path("my-gpu.toml").write_text(blocks(named("cost"), "toml")[0], encoding="utf-8")
@@ -137,7 +139,7 @@ def workplace(tmp_path, monkeypatch):
     Path("path/to").mkdir(parents=True)
     Path("path/to/config.json").write_text(json.dumps(HF_CONFIG), encoding="utf-8")
     yield tmp_path
-    for name in ("careful", "shortest", "mine", "pages"):
+    for name in ("careful", "shortest", "longer", "prompts", "mine", "pages"):
         sys.modules.pop(name, None)
 
 
