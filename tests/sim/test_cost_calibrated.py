@@ -268,6 +268,16 @@ def test_attention_over_latents_is_what_the_calibration_measured(name, tp, heads
     assert found / 1e12 == pytest.approx(61 * form_latent_s(before, heads), rel=1e-9)
 
 
+def test_a_latent_is_written_and_copied_once_for_all_heads():
+    """As many numbers as one key and one value of 288: 576, not those of 128 heads."""
+    copied = StepShape(decode_seqs=1, context_tokens=100, copied_tokens=1_000_000)
+    plain = StepShape(decode_seqs=1, context_tokens=100)
+    found, one_head = cost("deepseek-v3", 8), cost("llama-3.1-8b")
+    numbers, layers = 2 * 8 * 128, 32  # of Llama, which keeps a key and a value of each of 8 heads
+    each = (one_head.step_ps(copied) - one_head.step_ps(plain)) / (numbers * layers)
+    assert (found.step_ps(copied) - found.step_ps(plain)) / (576 * 61) == pytest.approx(each, rel=0.01)
+
+
 def test_between_multiples_of_64_tokens_the_straight_line_is_close_for_latents_too():
     """Of two tiles of 32: a step that just fills its tiles counts with the ones that it begins."""
     found, errors = cost("deepseek-v3", 8), []

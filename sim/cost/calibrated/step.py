@@ -93,6 +93,7 @@ class StepParts:
         self._slower = slowness(chosen.float32_matmul_precision, self._gpu)
         self._ranks = deployment.data_parallel_size
         self._heads, self._kv_heads = model.heads // tp, -(-model.kv_heads // tp)
+        self._kept = model.kv_latent_dim or 2 * self._kv_heads * model.head_dim  # numbers of a token in a layer
         self._element = model.kv_dtype_bytes or model.dtype_bytes
         elsewhere = deployment.cost == "measured-elsewhere"
         self._most_bytes_per_s = self._gpu.bandwidth_bytes_per_s if elsewhere else inf
@@ -195,7 +196,7 @@ class StepParts:
             *(product.priced(n) for product in self._products or ()),
             self._by_bytes("elementwise", 4 * n * (self._heads + self._kv_heads) * head_dim),
             self._by_bytes("elementwise", 6 * n * (model.intermediate_size // self._tp)),
-            self._by_bytes("kv_write", 2 * n * self._kv_heads * head_dim * (2 + self._element)),
+            self._by_bytes("kv_write", n * self._kept * (2 + self._element)),
         ]
         if model.norms_over_heads:  # their squares, the sum of these over the GPUs, and the norm
             layer += [self._by_bytes("elementwise", 4 * n * (self._heads + self._kv_heads) * head_dim)] * 2
@@ -362,7 +363,7 @@ class StepParts:
         """Copies within the GPU, and of blocks from and to the host."""
         found = []
         if shape.copied_tokens:
-            moved = 4 * shape.copied_tokens * self._kv_heads * self._model.head_dim * self._element
+            moved = 2 * shape.copied_tokens * self._kept * self._element
             found.append(self._by_bytes("block_copy", moved).times(self._model.layers))
         for way, blocks in (("to_gpu", shape.swapped_in_blocks), ("to_host", shape.swapped_out_blocks)):
             if blocks:
@@ -371,8 +372,7 @@ class StepParts:
 
     def _block(self, way: str) -> Priced:
         """Moving one block in all layers."""
-        numbers = (self._model.kv_latent_dim or 0) / 2 or self._kv_heads * self._model.head_dim
-        moved = self._block_size * numbers * self._element
+        moved = self._block_size * self._kept * self._element / 2
         if way in self._by_size:
             each = self._by_bytes(way, moved)
         else:
