@@ -31,7 +31,6 @@ SHIPPED = {
         "workloads/histogram.py",
     ),
     *("workloads/sharegpt.py", "reports/eviction.py", "reports/options.py", "reports/zoo.py"),
-    "sim/deployment/speculation.py",
 }
 """They read what is part of the package or of the documents."""
 MADE = {
@@ -42,8 +41,6 @@ MADE = {
     "reports/rundir/claims.py": "a lock, of which nothing is read",
     "reports/worker.py": "no input",
     "sim/complaints.py": "the null device",
-    "sim/serving/deaths.py": "a replica's place, which is no file",
-    "sim/serving/scaler.py": "a replica's place, which is no file",
     "sim/files/stopping.py": "a pipe to its own process",
     "sim/files/whole_file.py": "an empty file to fill",
     "workloads/listing.py": "its cache, where damage means: compute it again",
