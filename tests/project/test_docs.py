@@ -3,11 +3,11 @@
 Examples are the fenced `sh` blocks, in the how-tos also the `python` blocks with what they print, in the
 `text` block below; in the lessons the `console` block below a command is what it prints. Each line that
 starts with `sim ` is carried out, in the order of its file and in one directory per file, in which
-`careful.py`, `prompts.py`, `mine.py`, `pages.py`, `chat.jsonl`, `steps.jsonl`, `my-gpu.toml`, `requests.csv`,
-`log.csv`, `result.json`, `server.log` and `path/to/config.json` exist. `run` and `compare` get `--no-plots` appended
-and, except beside `--config`, `steps.jsonl`, CSV and `--closed-sessions`, also `--num-prompts 20`, which
-replaces their own. `sweep` and `capacity` get fewer too, and one process; a search for a rate also few
-seats, so that few requests are a steady state.
+`careful.py`, `prompts.py`, `mine.py`, `pages.py`, `chat.jsonl`, `steps.jsonl`, `my-gpu.toml`,
+`requests.csv`, `log.csv`, `result.json`, `server.log` and `path/to/config.json` exist. `run` and `compare`
+get `--no-plots` appended and, except beside `--config`, `steps.jsonl`, CSV and `--closed-sessions`, also
+`--num-prompts 20`, which replaces their own. `sweep` and `capacity` get fewer too, and one process; a
+search for a rate also few seats, so that few requests are a steady state.
 """
 
 import importlib
