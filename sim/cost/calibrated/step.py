@@ -93,7 +93,7 @@ class StepParts:
         self._slower = slowness(chosen.float32_matmul_precision, self._gpu)
         self._ranks = deployment.data_parallel_size
         self._heads, self._kv_heads = model.heads // tp, -(-model.kv_heads // tp)
-        self._kept = model.kv_latent_dim or 2 * self._kv_heads * model.head_dim  # numbers of a token in a layer
+        self._kept = model.kv_latent_dim or 2 * self._kv_heads * model.head_dim  # numbers, in a layer
         self._element = model.kv_dtype_bytes or model.dtype_bytes
         elsewhere = deployment.cost == "measured-elsewhere"
         self._most_bytes_per_s = self._gpu.bandwidth_bytes_per_s if elsewhere else inf
