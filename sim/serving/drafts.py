@@ -177,6 +177,7 @@ class Drafts:
         self.proposed = rules.most
         self.passed_over: dict[int, Request] = {}
         self._late = server.rules.known_late
+        self.progress.most_added = rules.most + 1
         self.totals = server.totals.drafts = DraftTotals()
         self._budget = self._input = 0
         self._runs: list[Run] = []

@@ -131,7 +131,7 @@ class MapDrawer(Observer):
         server = self._server
         if self._map.due:
             self._map.draw(server.now_ps, server.allocator, server.running, server.lengths())
-        self.most_steps = self._map.steps(server.progress.size)
+        self.most_steps = self._map.steps(server.progress.size * server.progress.most_added)
 
     def passed(self, step: Decision, plan: Span) -> None:
         decoded = 0 if step.paused else self._server.progress.added(len(plan.ends))

@@ -44,6 +44,8 @@ class Progress:
         Sequences that decode.
     next_finish : int
         The clock at which the next of them has its last token.
+    most_added : int
+        Most tokens that a step adds to a sequence.
     late : bool
         Whether any of them may not have got a token in the step before.
     spread : Contexts or None
@@ -55,6 +57,7 @@ class Progress:
 
     def __init__(self) -> None:
         self.clock = self.size = self._base_sum = 0
+        self.most_added = 1
         self.next_finish = NEVER
         self.late = False
         self.spread: Contexts | None = None
