@@ -444,7 +444,7 @@ MISTAKES = {
     "run --record-map 0": "record_map must be at least 1 instant, got 0",
     "run --watermark 1": "watermark must be at least 0 and below 1, got 1.0",
     "run --watermark 0.1 --scheduler orca": "watermark must be left out for scheduler "
-    "orca: it belongs to scheduler vllm-v1, vllm-v0, got 0.1",
+    "orca: it belongs to scheduler vllm-v1, vllm-v0, sarathi, got 0.1",
     "run --scheduler vllm-v0@0.1": "scheduler version '0.1' is unknown; did you mean '0.1.0'? "
     "(known: 0.1.0, 0.1.7, 0.4.2)",
     "run --scheduler vllm-v0 --allocator contiguous": "allocator must be paged for scheduler vllm-v0, "
@@ -465,8 +465,9 @@ MISTAKES = {
     "scheduler vllm-v1@0.11.0, got True",
     "run --no-reserve-full-prompt --scheduler vllm-v1@0.11.0": "reserve_full_prompt must be left out for "
     "scheduler vllm-v1@0.11.0, got False",
-    "run --policy lifo": "policy must be one of fcfs, priority, sjf, lof, lpm, dfs-weight, hrrn, "
-    "shortest-prefill-first, random, got 'lifo'",
+    "run --policy lifo": "policy 'lifo' is unknown; did you mean 'lof'? (known: fcfs, priority, sjf, lof, "
+    "lpm, dfs-weight, hrrn, shortest-prefill-first, random, routing-key, ssjf, srpt, pars, ltr, mlfq, "
+    "vtc and 5 more)",
     "run --preemption drop --scheduler vllm-v0": "preemption must be one of recompute, swap, got 'drop'",
     "run --preemption swap": "preemption must be left out for scheduler vllm-v1: "
     "it belongs to scheduler vllm-v0, got 'swap'",
@@ -527,7 +528,8 @@ MISTAKES = {
     "plot none --latency ttft:p42": "latency must be NAME:STATISTIC with one of mean, p50, p90, p95, p99, "
     "max, got 'ttft:p42'",
     "plot none --figure wast": "figure 'wast' is unknown; did you mean 'waste'? (known: memory, utilisation, "
-    "fragmentation, waste, ranking, batched, requests, latency, throughput, block-size, lengths, seeds, map)",
+    "fragmentation, waste, ranking, replicas, batched, requests, latency, throughput, block-size, lengths, "
+    "seeds, map)",
     "plot none --format gif": "figure format must be one of png, svg, pdf, got 'gif'",
     "calibrate show none": f"profile 'none' is unknown (known: a100-40gb-sosp23, {GPUS[:-2]} and 5 more)",
     "calibrate show none.json": "profile none.json cannot be read: No such file or directory",

@@ -245,7 +245,7 @@ def test_no_option_is_described_that_is_not_there():
     there |= {"--defrag-thold", "--strict"}  # of llama.cpp; of zensical
     for page in PAGES:
         text = re.sub(r"`?pip install[^\n]*|`python benchmarks[^`]*`", "", page.read_text(encoding="utf-8"))
-        assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) <= there, page.name
+        assert set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", text)) <= there, page.name
 
 
 def test_the_default_of_compare_is_described():
@@ -418,8 +418,8 @@ def test_what_policies_hit_is_what_the_program_prints(workplace, capsys):
 
 
 def examples(page):
-    """The `sim` lines of a page."""
-    lines = "".join(blocks(page.read_text(encoding="utf-8"), "sh")).splitlines()
+    """The `sim` lines of a page, those that go on behind a backslash whole."""
+    lines = "".join(blocks(page.read_text(encoding="utf-8"), "sh")).replace("\\\n", " ").splitlines()
     return [line for line in lines if line.startswith("sim ")]
 
 
