@@ -13,7 +13,8 @@ saturation), `reference` (the naive simulator of the tests over some of the same
 and the memory map of `--record-map`), `fleet` (16 replicas behind `least-requests`), `others` (allocators x
 schedulers), `zoo` (every allocator of `sim allocators` on the default deployment; a hundredth of the requests
 where runs are known to be slow), `trace` (only with --trace: a file with long shared prompts, such as
-Mooncake's, on Llama-3.1-8B and an H200, prefix cache on), `calibrated` (only with --profile: its step times
+Mooncake's, on Llama-3.1-8B and an H200, prefix cache on), `tier` (the same above host memory),
+`calibrated` (only with --profile: its step times
 and the roofline's by turns, on Llama-3.1-8B and an H200).
 What is timed is building the engine and running it; the workload is drawn before.
 """
@@ -52,7 +53,7 @@ MAP_INSTANTS = 240
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = (
     *("speed", "reference", "linearity", "prefix", "engines", "windows", "map", "fleet", "others", "zoo"),
-    *("trace", "calibrated"),
+    *("trace", "tier", "calibrated"),
 )
 OTHERS = (
     *(("contiguous", "orca", reserve) for reserve in ("max", "pow2", "oracle")),
@@ -174,6 +175,27 @@ def long_prompts(trace: Path, repeat: int) -> dict[str, object]:
         "blocks_per_cpu_s": tokens / where.engine.block_size / found["cpu_s"],
         "hit_share": hits / int(work.prompt_tokens.sum()),
     }
+
+
+def above_a_tier(trace: Path, repeat: int) -> list[dict[str, object]]:
+    """The same with 1 TiB of host memory below the GPU's, in chunks of 1 and 16 blocks, by turns without."""
+    work = workloads.build(str(trace), num_prompts=None, request_rate=None, burstiness=None, seed=0)
+    settings = [{}, *({"kv_offloading_size": "1TiB", "blocks_per_chunk": blocks} for blocks in (1, 16))]
+    model, gpu = model_named("llama-3.1-8b"), gpu_named("h200")
+    where = [
+        Deployment(
+            model=model,
+            gpu=gpu,
+            engine=EngineConfig(enable_prefix_caching=True, scheduler="vllm-v1", options=options),
+        )
+        for options in settings
+    ]
+    runs = [[timed(each, work)[0] for each in where] for _ in range(repeat)]
+    alone_s, *tiers_s = (median(column) for column in zip(*runs, strict=True))
+    return [
+        {**options, "cpu_s": tier_s, "times_without": tier_s / alone_s}
+        for options, tier_s in zip(settings[1:], tiers_s, strict=True)
+    ]
 
 
 def by_profile(path: Path, requests: int, repeat: int) -> list[dict[str, object]]:
@@ -337,6 +359,9 @@ def main() -> None:  # noqa: PLR0912, PLR0915 - a list
     if "trace" in parts and given.trace:
         found["trace"] = long_prompts(given.trace, repeat)
         show(f"{given.trace.name}: Llama-3.1-8B on an H200, prefix cache on", [found["trace"]])
+    if "tier" in parts and given.trace:
+        found["tier"] = above_a_tier(given.trace, repeat)
+        show(f"{given.trace.name}: the same above 1 TiB of host memory", found["tier"])
     if "calibrated" in parts and given.profile:
         found["calibrated"] = by_profile(given.profile, given.other_requests, max(repeat, 5))
         show(f"step times of {given.profile.name} against the roofline", found["calibrated"])

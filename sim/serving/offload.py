@@ -13,7 +13,7 @@ Who loads, and when, is for sim/serving/loading.py. Follows vLLM 0.33.0.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from kvsim.allocators.base import Content
@@ -168,7 +168,8 @@ class Offload(Connector):
         self.settle(self.server.wakes.before_ps if self.rules.late else now_ps)
         finished_stores = any(job.owner.finished for job in self.transfers.stores())
         self._lengths = None
-        if finished_stores or self._left:
+        offers = any(self._within(user, tokens) > user.offered for _, user, _, tokens in self._left)
+        if finished_stores or offers:
             living = (*self.server.running, *self.server.batch.loading)
             self._lengths = {seq: self._blocks(seq) for seq in living}
 
@@ -210,16 +211,20 @@ class Offload(Connector):
         tokens = self.server.progress.tokens(request)
         return tokens - 1 if self.rules.late and request.seq not in self.rested else tokens
 
-    def _offer(self, user: User, tokens: int, table: list[int] | None) -> bool:
+    def _within(self, user: User, tokens: int) -> int:
+        """Chunks within so many tokens that may be stored."""
+        if self.rules.prompt_only:
+            tokens = min(tokens, user.request.prompt_tokens)
+        return min(tokens // self.rules.chunk_tokens, len(user.keys))
+
+    def _offer(self, user: User, tokens: int, table: Sequence[int] | None) -> bool:
         """Offer the chunks within so many tokens; False: refused."""
         request, tier, count = user.request, self.tier, self.blocks_per_chunk
-        if self.rules.prompt_only:
-            tokens = min(tokens, request.prompt_tokens)
-        chunks = min(tokens // self.rules.chunk_tokens, len(user.keys))
+        chunks = self._within(user, tokens)
         if chunks <= user.offered:
             return True
         if table is None:
-            table = list(self.allocator.block_table(request.seq))
+            table = self.allocator.block_table(request.seq)
         chunks = min(chunks, len(table) // count)
         offered = user.keys[user.offered : chunks]
         if not offered:
@@ -230,7 +235,7 @@ class Offload(Connector):
         self.totals.evicted_bytes += len(stored.evicted) * self.rules.chunk_bytes
         first, user.offered = user.offered, chunks
         if stored.keys:
-            blocks = table[first * count : chunks * count]
+            blocks = list(table[first * count : chunks * count])
             if len(stored.keys) < len(offered):
                 place = {key: at * count for at, key in enumerate(offered)}
                 blocks = [each for key in stored.keys for each in blocks[place[key] : place[key] + count]]
