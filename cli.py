@@ -191,7 +191,10 @@ def table(
 @app.command(short_help="Draw figures of earlier runs, side by side.")
 def plot(
     *,
-    directories: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Runs or comparisons.")],
+    directories: Annotated[
+        list[Path],
+        typer.Argument(metavar="DIR...", help="Runs or comparisons, or one sweep or capacity search."),
+    ],
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where to.", show_default="the first DIR")
     ] = None,
@@ -219,13 +222,24 @@ def plot(
 ) -> None:
     """Draw figures of earlier runs, side by side: for a screen, a paper or slides."""
     from kvsim.reports.figures import Choices, Latency, check, draw, style_named
+    from kvsim.reports.figures.swept.stored import draw_stored
     from kvsim.reports.labels import told_apart
     from kvsim.reports.rundir.run import read_runs
     from kvsim.reports.rundir.writing import write_figures
+    from kvsim.reports.sweeps.stored import is_sweep, read_sweep
 
     choices = Choices(style_named(style), at, Latency.parse(latency) if latency is not None else None)
     names = figure.split(",") if figure is not None else None
     check(fmt, names)
+    if is_sweep(directories[0]):
+        if len(directories) > 1 or figure or at is not None or latency:
+            raise KvsimError("a sweep is drawn alone, with --style, --format and --out")
+        found = read_sweep(directories[0])
+        for path in write_figures(
+            out or directories[0], lambda part: draw_stored(found, part, choices.style, fmt), force
+        ):
+            print(path)
+        return
     runs = told_apart([run for directory in directories for run in read_runs(directory)])
     for path in write_figures(
         out or directories[0], lambda part: draw(runs, part, fmt, names=names, choices=choices), force
@@ -236,11 +250,12 @@ def plot(
 @app.command(short_help="Make one HTML page of runs, with the memory map.")
 def report(
     directories: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="Runs or comparisons, best with --record-map.")
+        list[Path],
+        typer.Argument(metavar="DIR...", help="Runs or comparisons, best with --record-map; or one sweep."),
     ],
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Where to.", show_default="report.html in the first RUN"),
+        typer.Option(metavar="FILE", help="Where to.", show_default="report.html in the first DIR"),
     ] = None,
     force: Force = False,
 ) -> None:

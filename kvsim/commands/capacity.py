@@ -31,8 +31,9 @@ from kvsim.commands.sweep import (
     write_tables,
 )
 from kvsim.commands.sweep_runs import defaults, first_seed, seeds_differ
+from kvsim.reports.rundir.formats import write_json
 from kvsim.reports.sweeps.capacity import MET, capacities
-from kvsim.reports.sweeps.capacity_table import UNITS, table_rows
+from kvsim.reports.sweeps.capacity_table import table_rows
 from kvsim.reports.sweeps.journal import Journal
 from kvsim.reports.sweeps.place import sweep_directory
 from kvsim.reports.sweeps.plan import setting, shown
@@ -206,24 +207,26 @@ def sized(file: Path | None, settings: Mapping[str, Any], goals: Goals, options:
 def _write(
     search: Search, rows: Sequence[Mapping[str, Any]], labels: Sequence[str], path: Path, *, draw: bool
 ) -> None:
+    from kvsim.reports.sweeps.capacity_words import answer, beside
+    from kvsim.reports.sweeps.stored import ANSWER, StoredSweep
+
     write_tables(search.sweep, rows, path)
+    goals = search.sweep.goals
+    assert goals.limits is not None
+    said = {
+        "find": search.asked.find,
+        "answer": answer(rows, labels, search.asked, goals.limits),
+        "assumed": beside(rows, search.defaults, goals.prices_from),
+        "labels": list(labels),
+    }
+    write_json(said, path / ANSWER)
     if draw:
-        from kvsim.reports.figures.swept.capacity import draw_capacity
-        from kvsim.reports.figures.swept.fleet import draw_fleet
+        from kvsim.reports.figures.style import SCREEN
+        from kvsim.reports.figures.swept.stored import draw_stored
         from kvsim.reports.rundir.writing import write_figures
-        from kvsim.reports.sweeps.capacity_words import WORDS, answer, beside
 
-        find, goals = search.asked.find, search.sweep.goals
-        assert goals.limits is not None
-        headline = answer(rows, labels, search.asked, goals.limits)
-        below = beside(rows, search.defaults, goals.prices_from)
-
-        def drawn(part: Path) -> Path:
-            if any(row.get("fleet_price_per_hour") is not None for row in rows):
-                return draw_fleet(rows, labels, headline, below, part)
-            return draw_capacity(rows, labels, (UNITS[find], WORDS[find]), headline, below, part)
-
-        write_figures(path, drawn)
+        found = StoredSweep(path, rows, search.sweep.names, goals.limits, said)
+        write_figures(path, lambda part: draw_stored(found, part, SCREEN))
 
 
 # -- Python -------------------------------------------------------------------------------------

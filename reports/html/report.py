@@ -1,6 +1,6 @@
 """Run directories in, one HTML file out; never larger than `LARGEST_BYTES` for want of thinning its maps."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,12 @@ from kvsim.reports.html.lives import SAID, STATUS, packed_events, packed_request
 from kvsim.reports.html.numbers import numbers
 from kvsim.reports.html.packing import Pack
 from kvsim.reports.html.page import GENERATOR, page
+from kvsim.reports.html.sweep_page import sweep_page
 from kvsim.reports.lives import words as life_words
 from kvsim.reports.lives.event_log import EVENTS, read_events
 from kvsim.reports.lives.spans import STATES, lives
 from kvsim.reports.rundir.run import Run, read_runs
+from kvsim.reports.sweeps.stored import is_sweep, read_sweep
 from kvsim.sim import __version__
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.files.whole_file import check_file, whole_file
@@ -29,19 +31,28 @@ _SETTINGS = ("allocator", "scheduler", "policy", "max_num_seqs", "max_num_batche
 
 
 def write_report(directories: Sequence[Path], out: Path, force: bool = False) -> Path:
-    """Write the page about these runs and comparisons, whole or not at all; returns its path.
+    """Write the page about these runs and comparisons, or one sweep, whole or not at all; returns its path.
 
     It takes the place of an earlier page, of any other file only with `force`.
     """
+    swept = [each for each in directories if is_sweep(each)]
+    if swept:
+        if len(directories) > 1:
+            raise KvsimError(f"a sweep has a page of its own: give {swept[0]} alone")
+        return _write(lambda: sweep_page(read_sweep(swept[0])), out, force)
     return write_page(words.distinct([run for each in directories for run in read_runs(each)]), out, force)
 
 
 def write_page(runs: Sequence[Run], out: Path, force: bool = False) -> Path:
     """Write the page about runs whose labels differ, as `write_report` does."""
+    return _write(lambda: report(runs), out, force)
+
+
+def _write(page: Callable[[], str], out: Path, force: bool) -> Path:
     if out.is_dir():
         raise KvsimError(f"out must be a file, got the directory {out}")
     check_file(out, force=force, ours=_is_page)
-    text = report(runs)
+    text = page()
     with whole_file(out, force=force, ours=_is_page) as part:
         part.write_text(text, encoding="utf-8")
     return out

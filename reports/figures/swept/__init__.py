@@ -22,12 +22,13 @@ FIGURES: dict[str, Callable[..., Figure | None]] = {
 """Name -> a function of systems, load, limits and style; None where these rows lack what it shows."""
 
 
-def draw_sweep(
+def draw_sweep(  # noqa: PLR0917 - how and where
     rows: Sequence[Mapping[str, Any]],
     names: Sequence[str],
     slo: Slo | None,
     part: Path,
     style: Style = SCREEN,
+    fmt: str | None = None,
 ) -> list[Path]:
     """Draw what these rows allow into a directory; returns the files."""
     varying = [name for name in names if name != "seed"]
@@ -36,7 +37,7 @@ def draw_sweep(
     drawn = []
     for name, figure in FIGURES.items():
         if found and figure(found, load, slo, style) is not None:
-            path = part / f"{name}.{style.usual_format}"
+            path = part / f"{name}.{fmt or style.usual_format}"
             save(path, style, partial(_signed, figure, found, load, slo, style))
             drawn.append(path)
     return drawn

@@ -22,11 +22,16 @@ Axis = tuple[str, str]
 
 
 def draw_capacity(  # noqa: PLR0917 - the parts of a picture
-    rows: Sequence[Row], labels: Sequence[str], axis: Axis, headline: str, beside: Sequence[str], part: Path
+    rows: Sequence[Row],
+    labels: Sequence[str],
+    axis: Axis,
+    headline: str,
+    beside: Sequence[str],
+    path: Path,
+    style: Style = SCREEN,
 ) -> Path:
-    """Draw into a directory; returns the file."""
-    path = part / "capacity.png"
-    save(path, SCREEN, lambda: capacity(rows, labels, axis, headline, beside, SCREEN))
+    """Draw into a file; returns it."""
+    save(path, style, lambda: capacity(rows, labels, axis, headline, beside, style))
     return path
 
 

@@ -19,12 +19,16 @@ Row = Mapping[str, Any]
 MOST_BARS = 20
 
 
-def draw_fleet(
-    rows: Sequence[Row], labels: Sequence[str], headline: str, beside: Sequence[str], part: Path
+def draw_fleet(  # noqa: PLR0917 - the parts of a picture
+    rows: Sequence[Row],
+    labels: Sequence[str],
+    headline: str,
+    beside: Sequence[str],
+    path: Path,
+    style: Style = SCREEN,
 ) -> Path:
-    """Draw into a directory; returns the file."""
-    path = part / "capacity.png"
-    save(path, SCREEN, lambda: fleet(rows, labels, headline, beside, SCREEN))
+    """Draw into a file; returns it."""
+    save(path, style, lambda: fleet(rows, labels, headline, beside, style))
     return path
 
 

@@ -54,11 +54,18 @@ def pareto(systems: Sequence[System], load: str | None, slo: Slo | None, style: 
         axes.plot([dot.user for dot in front], [dot.gpu for dot in front], **line)
     hollow = "" if all(dot.within for dot in dots) else "\nhollow: outside the SLO"
     axes.set(xlabel=f"output tokens/s of a user (1 / median TPOT){hollow}", ylabel="output tokens/s per GPU")
-    axes.set_xlim(0, 1.05 * max(dot.user for dot in dots))
-    axes.set_ylim(0, 1.08 * max(dot.gpu for dot in dots))
+    axes.set_xlim(*_fitted([dot.user for dot in dots]))
+    axes.set_ylim(*_fitted([dot.gpu for dot in dots]))
     axes.grid(axis="both")
     legend(figure, style, [system.name for system in systems], found)
     return figure
+
+
+def _fitted(values: Sequence[float]) -> tuple[float, float]:
+    """The range of an axis: around the points, from 0 where they reach down to a third of the most."""
+    low, high = min(values), max(values)
+    room = 0.08 * (high - low if low > high / 3 and high > low else high)
+    return (max(low - room, 0.0) if low > high / 3 else 0.0), high + (room or 1.0)
 
 
 def front_of(dots: Sequence[Dot]) -> list[Dot]:

@@ -1,0 +1,55 @@
+"""`sim plot` and `sim report` read the directories of sweeps and of searches for capacity."""
+
+import json
+import re
+
+import pytest
+
+from kvsim import cli
+
+pytestmark = pytest.mark.slow
+
+FEW = ["--num-prompts", "40", "--jobs", "1", "--no-plots", "--quiet"]
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    out = tmp_path_factory.mktemp("swept") / "sweep"
+    lists = ["--allocator", "paged,contiguous", "--request-rate", "1,4"]
+    assert cli.main(["sweep", *lists, *FEW, "--out", str(out)]) == 0
+    return out
+
+
+@pytest.fixture(scope="module")
+def sought(tmp_path_factory):
+    out = tmp_path_factory.mktemp("sought") / "<search>"
+    goal = ["--slo", "e2e:p99=40s", "--seeds", "2", "--tolerance", "0.2"]
+    assert cli.main(["capacity", "--allocator", "paged,contiguous", *goal, *FEW, "--out", str(out)]) == 0
+    return out
+
+
+def test_a_sweep_is_drawn_again_in_another_style_and_format(swept, tmp_path, capsys):
+    assert cli.main(["plot", str(swept), "--style", "dark", "--format", "svg", "--out", str(tmp_path)]) == 0
+    drawn = capsys.readouterr().out.split()
+    assert {path.rpartition("/")[2] for path in drawn} == {"curves.svg", "heatmap.svg", "pareto.svg"}
+
+
+def test_so_is_a_search_for_capacity_with_the_answer_that_it_gave(sought, tmp_path):
+    assert cli.main(["plot", str(sought), "--format", "svg", "--out", str(tmp_path)]) == 0
+    answer = json.loads((sought / "capacity.json").read_text())["answer"]
+    assert answer[:30] in (tmp_path / "capacity.svg").read_text()
+
+
+def test_their_pages_hold_the_answer_the_figures_and_a_row_for_each(swept, sought):
+    for directory, figures, rows in ((swept, 3, 4), (sought, 1, 2)):
+        assert cli.main(["report", str(directory)]) == 0
+        page = (directory / "report.html").read_text()
+        assert page.count("<img ") == figures and page.count("<tr>") == rows + 1
+        assert not re.search(r"(src|href)=.?https?:", page) and "<search>" not in page
+    assert cli.main(["report", str(swept), str(sought)]) == 2
+
+
+def test_a_sweep_that_is_not_done_is_said_to_be_so(tmp_path, capsys):
+    (tmp_path / "sweep.json").write_text("{}")
+    assert cli.main(["plot", str(tmp_path)]) == 2
+    assert "is a sweep that is not done: table.parquet is missing" in capsys.readouterr().err
