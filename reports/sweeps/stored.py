@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from kvsim.reports.rundir.formats import read_json
+from kvsim.reports.sweeps.capacity_table import UNITS
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.files.tables import read_table
 from kvsim.sim.record.slo import Slo
 
 ASKED, TABLE, ANSWER = "sweep.json", "table.parquet", "capacity.json"
+LONGEST = 3_000
+"""Characters of all texts that are drawn."""
 
 
 @dataclass(frozen=True)
@@ -38,18 +41,35 @@ def read_sweep(directory: Path) -> StoredSweep:
         raise KvsimError(
             f"{directory} is a sweep that is not done: {TABLE} is missing; run its command again"
         )
-    table = read_table(directory / TABLE, str(directory / TABLE), ("status",))
+    answer = _answer(directory / ANSWER) if (directory / ANSWER).is_file() else None
+    table = read_table(directory / TABLE, str(directory / TABLE), ("status", *_columns(answer)))
     names = [name for name in table.column_names[: table.column_names.index("status")] if name != "seed"]
     limits = read_json(directory / ASKED).get("slo")
-    answer = read_json(directory / ANSWER) if (directory / ANSWER).is_file() else None
-    lacking = (
-        [] if answer is None else [k for k in ("find", "answer", "assumed", "labels") if k not in answer]
-    )
-    if lacking:
-        raise KvsimError(f"{directory / ANSWER} is damaged: it lacks {', '.join(lacking)}")
+    rows = table.num_rows
+    if not rows or (answer is not None and len(answer["labels"]) != rows):
+        raise KvsimError(f"{directory / TABLE} is damaged: it has {rows} rows")
     if answer is None and "limited_by" in table.column_names:
         raise KvsimError(
             f"{directory} lacks {ANSWER}: run its command again, which only writes what is missing"
         )
     slo = Slo.parse(limits) if isinstance(limits, str) else None
     return StoredSweep(directory, table.to_pylist(), names, slo, answer)
+
+
+def _columns(answer: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """What the picture of an answer shows of each system."""
+    if answer is None:
+        return ()
+    unit = UNITS[answer["find"]]
+    return ("gpus", "limited_by", "at_least", *(f"{unit}_{each}" for each in ("per_gpu", "low", "high")))
+
+
+def _answer(path: Path) -> dict[str, Any]:
+    """What a search said; KvsimError where it is damaged."""
+    found = read_json(path)
+    lists = [found.get(name) for name in ("assumed", "labels")]
+    texts = [found.get("answer"), *(each for value in lists if isinstance(value, list) for each in value)]
+    whole = str(found.get("find")) in UNITS and all(isinstance(value, list) for value in lists)
+    if not (whole and all(isinstance(text, str) for text in texts) and sum(map(len, texts)) <= LONGEST):
+        raise KvsimError(f"{path} is damaged: it must hold find, answer, assumed and labels")
+    return found

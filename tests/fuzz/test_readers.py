@@ -52,6 +52,7 @@ MADE = {
 DAMAGED = {
     "test_files.py": """
         reports/sweeps/journal.py reports/sweeps/plan.py reports/sweeps/table.py kvsim/commands/table.py
+        reports/sweeps/stored.py
         sim/bench/read.py sim/bench/whole.py sim/cost/logged.py sim/cost/trust.py sim/fit/log.py
         sim/fit/running.py sim/options/goals.py sim/validate.py workloads/tokenized.py
     """,

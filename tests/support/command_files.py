@@ -48,7 +48,8 @@ TEXTS = [
 def write_command_files() -> None:
     """Write them into the current directory.
 
-    `swept` and `seeds` are directories of runs, `stopped` is one of a sweep that goes on.
+    `swept` and `seeds` are directories of runs, `sought` is one of a search for capacity, `stopped` one of a
+    sweep that goes on.
     """
     Path("sweep.toml").write_text(SWEEP)
     Path("capacity.toml").write_text(SOUGHT)
@@ -64,6 +65,7 @@ def write_command_files() -> None:
     bench_serve(Path("mine.json"), [(k / 4, 100 + k, 5, 0.05, [0.02] * 4) for k in range(6)])
     for words in (
         "sweep sweep.toml --jobs 1 --no-plots --quiet --out swept",
+        "capacity capacity.toml --jobs 1 --seeds 1 --no-plots --quiet --out sought",
         f"run --seeds 2 --jobs 1 {SMALL} --no-plots --quiet --out seeds",
         "validate points.csv --cost roofline --table errors.csv",
         "calibrate log steps.log --out steps.toml",
