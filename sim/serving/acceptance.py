@@ -68,10 +68,10 @@ class Drawn:
 
 
 def bounds(rates: Sequence[float]) -> list[float]:
-    """For each place, the last first: a number from 0 to 1 accepts the draft there if it is below that.
+    """For each place, the last one first: the draft there is accepted by numbers below the bound.
 
-    It is divided by the rates up to there, one after the other, and must stay below 1. As that rounds, the
-    bound is not quite their product: of the numbers near by it is the least that does not stay below.
+    A number is divided by the rates up to the place, one after the other, and must stay below 1. That rounds,
+    so the bound is near their product: the least number that does not stay below.
     """
     found: list[float] = []
     for places in range(1, len(rates) + 1):
@@ -85,6 +85,7 @@ def bounds(rates: Sequence[float]) -> list[float]:
 
 
 def _accepts(rates: Sequence[float], at: float) -> bool:
+    """Whether a number that is drawn stays below 1 when it is divided by all rates."""
     for rate in rates:
         at = at / rate if rate else 2.0
         if at >= 1:

@@ -224,7 +224,7 @@ class Drafts:
     @property
     def skips_drafts(self) -> bool:
         """Whether nobody in the step gets a token that is not his last: then nothing is proposed."""
-        return bool(self.taken) and all([taken.in_prompt or taken.ends for taken in self.taken])
+        return bool(self.taken) and all(taken.in_prompt or taken.ends for taken in self.taken)
 
     def finish(self, request: Request) -> None:
         """A request has its last token, as its engine does not know yet."""
@@ -459,12 +459,12 @@ class Drafts:
 
     def _pass_over(self) -> None:
         """Who decodes, but was not reached, gets no token in this step."""
-        decoding = [each for each in self.taken if each.request.state is State.DECODE]
-        if len(decoding) == self.progress.size:
+        decode = State.DECODE
+        reached = {each.seq for each in self.taken if each.request.state is decode}
+        if len(reached) == self.progress.size:
             return
-        reached = {each.seq for each in decoding}
         for request in list(self.server.running.values()):
-            if request.state is State.DECODE and request.seq not in reached:
+            if request.state is decode and request.seq not in reached:
                 self.batch.leave(request)
                 request.move(State.PREFILL)
                 self.server.memory.prefill_held += request.computed
