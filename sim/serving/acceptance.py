@@ -7,11 +7,16 @@ draft itself: lengths of acceptance are published numbers (sim/deployment/specul
     recorded     (proposed, accepted) of each event
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
+from math import nextafter, prod
 from random import Random
-from typing import Protocol
+from typing import Final, Protocol
 
 from kvsim.sim.serving.request import Request
+
+AT_A_TIME: Final = 32
+"""Events of a request that are drawn at a time, at least."""
 
 
 class Acceptance(Protocol):
@@ -37,29 +42,55 @@ class Drawn:
 
     def __init__(self, rates: Sequence[float], seed: int) -> None:
         self.steady = True
-        self._rates, self._seed = tuple(rates), seed
+        self._all, self._seed = len(rates), seed
+        self._bounds = bounds(rates)
         self._streams: dict[tuple[int, int], tuple[Random, list[int]]] = {}
 
     def event(self, request: Request, event: int) -> tuple[int, int]:
         """As in `Acceptance`."""
-        return len(self._rates), self.ahead(request, event, 1)[0]
+        found = self._streams.get((request.index, request.sample))
+        if found is None or event >= len(found[1]):
+            return self._all, self.ahead(request, event, 1)[0]
+        return self._all, found[1][event]
 
     def ahead(self, request: Request, event: int, count: int) -> list[int]:
         """Drafts accepted in so many events from this one on."""
-        name = request.index, request.sample
-        stream, drawn = self._streams.get(name, (None, []))
-        if stream is None:
-            stream = Random(f"{self._seed}/{request.index}/{request.sample}")
-            self._streams[name] = stream, drawn
-        while len(drawn) < event + count:
-            accepted, at = 0, stream.random()
-            for rate in self._rates:  # one number decides: it is below the product of the rates so far
-                at = at / rate if rate else 2.0
-                if at >= 1:
-                    break
-                accepted += 1
-            drawn.append(accepted)
-        return drawn[event : event + count]
+        name, end = (request.index, request.sample), event + count
+        found = self._streams.get(name)
+        if found is None:
+            found = self._streams[name] = Random(f"{self._seed}/{request.index}/{request.sample}"), []
+        stream, drawn = found
+        if end > len(drawn):
+            most, places, draw = self._all, self._bounds, stream.random
+            more = max(end - len(drawn), AT_A_TIME)
+            drawn += [most - bisect_right(places, draw()) for _ in range(more)]
+        return drawn[event:end]
+
+
+def bounds(rates: Sequence[float]) -> list[float]:
+    """For each place, the last one first: the draft there is accepted by numbers below the bound.
+
+    A number is divided by the rates up to the place, one after the other, and must stay below 1. That rounds,
+    so the bound is near their product: the least number that does not stay below.
+    """
+    found: list[float] = []
+    for places in range(1, len(rates) + 1):
+        bound = prod(rates[:places])
+        while bound > 0 and not _accepts(rates[:places], nextafter(bound, 0)):
+            bound = nextafter(bound, 0)
+        while _accepts(rates[:places], bound):
+            bound = nextafter(bound, 2)
+        found.append(bound)
+    return found[::-1]
+
+
+def _accepts(rates: Sequence[float], at: float) -> bool:
+    """Whether a number that is drawn stays below 1 when it is divided by all rates."""
+    for rate in rates:
+        at = at / rate if rate else 2.0
+        if at >= 1:
+            return False
+    return True
 
 
 class Recorded:

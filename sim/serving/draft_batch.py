@@ -41,11 +41,10 @@ class Drafted(Progress):
         if self.next_finish < NEVER:
             self.next_finish = self.clock + steps
 
-    def will_add(self, adds: dict[int, int]) -> None:
-        """The step that is being decided adds so many tokens to each sequence."""
+    def will_add(self, adds: dict[int, int], ends: bool) -> None:
+        """The step that is being decided adds so many tokens to each; `ends`: somebody has the last."""
         self._adds, self._added = adds, sum(adds.values())
-        members = self._members
-        if any(members[seq].base + tokens >= members[seq].final_tokens for seq, tokens in adds.items()):
+        if ends:
             self.next_finish = self.clock + 1
 
     def stored(self, request: Request) -> int:

@@ -23,6 +23,7 @@ from kvsim.sim.serving.batch import Within
 from kvsim.sim.serving.draft_batch import DraftBatch
 from kvsim.sim.serving.draft_spans import (
     HORIZON,
+    Need,
     Run,
     foreseen,
     grow,
@@ -149,7 +150,9 @@ class Taken:
         self.request, self.seen, self.seq = request, seen, request.seq
         self.start, self.tokens, self.drafts, self.padded = seen.computed, tokens, drafts, padded
         self.accepted = self.returned = self.kept = 0
-        certain = seen.computed + tokens - drafts + 1 - max(seen.placeholders - 1, 0)
+        certain, placeholders = seen.computed + tokens - drafts + 1, seen.placeholders
+        if placeholders > 1:
+            certain -= placeholders - 1
         self.ends, self.in_prompt = certain > request.final_tokens, False
 
 
@@ -181,7 +184,7 @@ class Drafts:
         self.totals = server.totals.drafts = DraftTotals()
         self._budget = self._input = 0
         self._runs: list[Run] = []
-        self._rooms: list[list[int]] = []
+        self._need = Need(0, 0)
         self._horizon = HORIZON
         allocator = server.allocator
         self._caches, self._counts = allocator.caches, may_span(allocator)
@@ -221,7 +224,7 @@ class Drafts:
     @property
     def skips_drafts(self) -> bool:
         """Whether nobody in the step gets a token that is not his last: then nothing is proposed."""
-        return bool(self.taken) and all([taken.in_prompt or taken.ends for taken in self.taken])
+        return bool(self.taken) and all(taken.in_prompt or taken.ends for taken in self.taken)
 
     def finish(self, request: Request) -> None:
         """A request has its last token, as its engine does not know yet."""
@@ -252,30 +255,39 @@ class Drafts:
         return max(left - kept_back, 0) if 0 < left - tokens < kept_back else tokens
 
     def _run_on(self) -> None:
-        server, longest, lookahead = self.server, self.limits.longest, self.rules.lookahead
-        running, share = list(server.running.values()), self._share()
+        longest, slots, lookahead = self.limits.longest, self.rules.slots, self.rules.lookahead
+        alive, told, counts, share = self.server.running, self.seen, self._counts, self._share()
+        running = list(alive.values())
         for request in running:
-            if self._budget <= 0 or self._input <= self.rules.slots:
+            most = min(self._budget, self._input - slots, share)
+            if most <= 0:
                 return
-            if request.seq not in server.running:
+            if request.seq not in alive:
                 continue
-            seen = self.seen[request]
-            unknown = seen.placeholders
-            if unknown and seen.computed + 2 - unknown > request.final_tokens:
+            seen = told[request]
+            unknown, computed = seen.placeholders, seen.computed
+            if unknown and computed + 2 - unknown > request.final_tokens:
                 continue  # its last token is under way even if all drafts are rejected
-            tokens = seen.tokens + seen.drafts + unknown - seen.computed
-            tokens = min(tokens, share, self._most(), longest - seen.computed - 1)
-            tokens = self._keep_back(seen.tokens - seen.computed, tokens)
+            left = seen.tokens - computed
+            tokens = left + seen.drafts + unknown
+            if tokens > most:
+                tokens = most
+            if tokens >= longest - computed:
+                tokens = longest - computed - 1
+            if left > tokens:
+                tokens = self._keep_back(left, tokens)
             if tokens < 1:
                 continue
-            room = min(seen.computed + tokens + lookahead, longest)
-            if (room > seen.capacity or not self._counts) and not self._make_room(
-                request, seen, room, running
-            ):
+            room = computed + tokens + lookahead
+            if room > longest:
+                room = longest
+            if (room > seen.capacity or not counts) and not self._make_room(request, seen, room, running):
                 return
-            drafts = max(0, min(seen.drafts, tokens + seen.computed - seen.tokens - unknown))
+            drafts = tokens - left - unknown
+            if drafts > seen.drafts:
+                drafts = seen.drafts
             seen.drafts = 0
-            self._take(Taken(request, seen, tokens, drafts))
+            self._take(Taken(request, seen, tokens, drafts if drafts > 0 else 0))
 
     def _make_room(self, request: Request, seen: Seen, room: int, running: list[Request]) -> bool:
         """Grow a table, at the cost of others; False: its own."""
@@ -295,12 +307,11 @@ class Drafts:
         self.taken.append(taken)
         self._budget -= taken.tokens
         self._input -= taken.tokens + self.rules.slots
-        self._publish(taken, taken.seen.computed + taken.tokens)
+        if self._caches:
+            self._publish(taken, taken.start + taken.tokens)
 
     def _publish(self, taken: Taken, computed: int) -> None:
         """Let those blocks be found whose tokens are verified, as are those behind that their hash covers."""
-        if not self._caches:
-            return
         seen = taken.seen
         tokens = seen.tokens
         full = (tokens if computed > tokens else computed) - self._late_hashes
@@ -386,64 +397,74 @@ class Drafts:
                 server.compute(request, each.tokens)
         self._pass_over()
         adds: dict[int, int] = {}
+        decode, finished, late, proposed = State.DECODE, State.FINISHED, self._late, self.proposed
+        drafts = vain = 0
+        ends = False
         for each in taken:
-            seen, request = each.seen, each.request
-            seen.computed += each.tokens
-            seen.in_flight += each.tokens
+            seen, request, tokens = each.seen, each.request, each.tokens
+            seen.computed += tokens
+            seen.in_flight += tokens
+            if request.state is finished:
+                drafts += tokens
+                vain += tokens
+            else:
+                drafts += each.drafts
+                if each.padded:
+                    vain += each.drafts
             each.in_prompt = seen.in_prompt = seen.computed < seen.tokens + seen.placeholders
             if seen.in_prompt:
                 continue
-            if self._late:
+            if late:
                 seen.placeholders += 1 + each.drafts
-                seen.drafts = self.proposed
-            if request.state is State.FINISHED:
+                seen.drafts = proposed
+            if request.state is finished:
                 continue
-            self._verify(each)
-            if request.state is State.DECODE:
+            last = self._verify(each)
+            if request.state is decode:
                 adds[each.seq] = each.kept
-        self.progress.will_add(adds)
+                ends = ends or last
+        self.progress.will_add(adds, ends)
         step = server.step
-        beside = [self._beside(each) for each in taken]
-        step.draft_tokens = sum(beside)
-        self.totals.vain += sum(
-            [
-                count
-                for each, count in zip(taken, beside, strict=True)
-                if each.padded or each.request.state is State.FINISHED
-            ]
-        )
-        step.draft_passes = int(bool(step.chunks)) if self.skips_drafts else self.proposed
+        step.draft_tokens = drafts
+        self.totals.vain += vain
+        step.draft_passes = int(bool(step.chunks)) if self.skips_drafts else proposed
 
-    def _verify(self, taken: Taken) -> None:
-        """What comes of a sequence's drafts."""
-        seen, request = taken.seen, taken.request
-        decodes = request.state is State.DECODE
-        generated = self.progress.generated(request) if decodes else request.generated
+    def _verify(self, taken: Taken) -> bool:
+        """What comes of a sequence's drafts: whether its last token is there."""
+        seen, request, drafts = taken.seen, taken.request, taken.drafts
+        if request.state is State.DECODE:
+            missing = request.final_tokens - self.progress.stored(request)
+        else:
+            missing = request.output_tokens - request.generated
         proposed, accepted = self.acceptance.event(request, seen.events)
-        taken.accepted = 0 if taken.padded else min(accepted, taken.drafts, seen.valid)
-        taken.returned = taken.accepted + 1
-        taken.kept = min(taken.returned, request.output_tokens - generated)
-        if taken.drafts and not taken.padded:
-            self.totals.count(request.index, taken.drafts, taken.accepted)
+        if accepted > drafts:
+            accepted = drafts
+        if accepted > seen.valid:
+            accepted = seen.valid
+        if taken.padded:
+            accepted = 0
+        elif drafts:
+            self.totals.count(request.index, drafts, accepted)
+        kept = accepted + 1
+        taken.accepted, taken.returned = accepted, kept
+        if kept > missing:
+            kept = missing
+        taken.kept = kept
         seen.events += 1
-        seen.valid = min(proposed, self.proposed)
+        seen.valid = proposed if proposed < self.proposed else self.proposed
         if self.rules.to_the_end:
-            after = request.prompt_tokens + generated + taken.kept
+            after = request.final_tokens + 1 - missing + kept
             seen.valid = max(min(seen.valid, self.limits.longest - after), 0)
-
-    @staticmethod
-    def _beside(taken: Taken) -> int:
-        """Tokens of a sequence that are drafts, or computed in vain."""
-        return taken.tokens if taken.request.state is State.FINISHED else taken.drafts
+        return kept == missing
 
     def _pass_over(self) -> None:
         """Who decodes, but was not reached, gets no token in this step."""
-        decoding = [each for each in self.taken if each.request.state is State.DECODE]
-        if len(decoding) == self.progress.size:
+        decode = State.DECODE
+        reached = {each.seq for each in self.taken if each.request.state is decode}
+        if len(reached) == self.progress.size:
             return
-        reached = {each.seq for each in decoding}
         for request in list(self.server.running.values()):
-            if request.state is State.DECODE and request.seq not in reached:
+            if request.state is decode and request.seq not in reached:
                 self.batch.leave(request)
                 request.move(State.PREFILL)
                 self.server.memory.prefill_held += request.computed
@@ -473,27 +494,24 @@ class Drafts:
         first = max([each.seen.tokens for each in self.taken])
         steps = min(at_most, self._horizon, max((longest - beyond - first) // (drafts + 1), 1))
         steps = min(steps, *[each.request.final_tokens + 1 - each.seen.tokens for each in self.taken])
+        self._horizon = 4
+        if steps <= 1:
+            return 1
+        ahead, whole = self.acceptance.ahead, drafts == self.rules.most
         runs: list[Run] = []
         for each in self.taken:
             seen, request = each.seen, each.request
-            accepted = [each.accepted]
-            if steps > 1:
-                rest = self.acceptance.ahead(request, seen.events, steps - 1)
-                accepted += rest if drafts == self.rules.most else [min(right, drafts) for right in rest]
-            runs.append(Run(request, known_after(seen.tokens, accepted, request.final_tokens), accepted))
+            rest = ahead(request, seen.events, steps - 1)
+            accepted = [each.accepted, *(rest if whole else [min(right, drafts) for right in rest])]
+            known = known_after(seen.tokens, accepted, request.final_tokens)
+            runs.append(Run(request, known, accepted, seen.capacity))
         steps = foreseen(runs, steps)
-        if steps > 1 and all([self._ends(run, steps - 1) for run in runs]):
+        if steps > 1 and all(self._ends(run, steps - 1) for run in runs):
             steps -= 1  # nothing is proposed behind the last step of all
-        if self._late:
-            ahead = 2 * drafts + 1 + lookahead
-            rooms = [[0, *[known + ahead for known in run.known]] for run in runs]
-        else:
-            rooms = [[known + drafts + lookahead for known in run.known] for run in runs]
+        self._need = Need(1, 2 * drafts + 1 + lookahead) if self._late else Need(0, drafts + lookahead)
         if steps > 1:
-            capacity = self.server.allocator.capacity
-            capacities = [capacity(run.request.seq) for run in runs]
-            steps = steps_with_room(self.server.allocator, capacities, rooms, steps)
-        self._runs, self._rooms, self._horizon = runs, rooms, 4
+            steps = steps_with_room(self.server.allocator, runs, self._need, steps)
+        self._runs = runs
         self.progress.look_ahead(tokens_in(runs, steps))
         return steps
 
@@ -507,10 +525,11 @@ class Drafts:
         server, drafts, last = self.server, self.proposed, steps - 1
         self._horizon = min(2 * steps + 2, HORIZON)
         watched = server.memory.abilities.rests
-        within = grow(server, self._runs, steps, self._rooms, watched)
+        within = grow(server, self._runs, self._need, steps, watched)
         adds: dict[int, int] = {}
-        for each, (request, known, accepted) in zip(self.taken, self._runs, strict=True):
-            seen = each.seen
+        ends = False
+        for each, run in zip(self.taken, self._runs, strict=True):
+            seen, request, known, accepted = each.seen, each.request, run.known, run.accepted
             if drafts:
                 self.totals.count(request.index, drafts * last, sum(accepted[1:steps]), last)
             seen.events += last
@@ -518,10 +537,12 @@ class Drafts:
             each.start = known[last - 1] + drafts if self._late else known[last] - 1
             each.accepted, each.returned = accepted[last], accepted[last] + 1
             each.kept = known[steps] - known[last]
-            self._publish(each, known[last] - 1 if self._late else known[last])
-            seen.capacity = server.allocator.capacity(request.seq)
+            if self._caches:
+                self._publish(each, known[last] - 1 if self._late else known[last])
+            seen.capacity = run.capacity
             adds[each.seq] = known[steps] - known[0]
-        self.progress.will_add(adds)
+            ends = ends or known[steps] > request.final_tokens
+        self.progress.will_add(adds, ends)
         self.progress.will_end(steps)
         return within
 
@@ -543,6 +564,7 @@ class Drafts:
                 seen.computed -= rejected + each.returned - each.kept
                 if self._late:
                     seen.placeholders -= rejected + each.returned
-                self._publish(each, seen.computed - seen.in_flight)
+                if self._caches:
+                    self._publish(each, seen.computed - seen.in_flight)
             if seen.tokens > request.final_tokens:
                 del self.seen[request]

@@ -1,7 +1,9 @@
 """Laws of speculative decoding, whatever an engine decides: tokens, steps, memory and time add up."""
 
 import json
+from bisect import bisect_right
 from dataclasses import replace
+from math import nextafter
 
 import numpy as np
 import pytest
@@ -21,7 +23,7 @@ from kvsim.sim.models.catalog import model_named
 from kvsim.sim.models.draft import eagle_of, mtp_of
 from kvsim.sim.option import listed
 from kvsim.sim.record.metrics import request_table, summary
-from kvsim.sim.serving.acceptance import Drawn
+from kvsim.sim.serving.acceptance import Drawn, bounds
 from kvsim.sim.serving.request import Request
 
 MODEL = model_named("llama-3.1-8b")
@@ -52,6 +54,20 @@ def served(where, work, **options):
 
 
 # -- acceptance ---------------------------------------------------------------------------------
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=6), st.lists(st.floats(0, 1, exclude_max=True)))
+def test_a_number_accepts_as_many_drafts_as_stay_below_one_when_it_is_divided_by_their_rates(rates, numbers):
+    found = bounds(rates)
+    near = [nextafter(bound, other) for bound in found for other in (0, bound, 2)]
+    for number in [*numbers, *[each for each in near if each < 1]]:
+        accepted, left = 0, number
+        for rate in rates:
+            left = left / rate if rate else 2.0
+            if left >= 1:
+                break
+            accepted += 1
+        assert len(rates) - bisect_right(found, number) == accepted
 
 
 @given(st.integers(1, 8), st.floats(0, 1))
