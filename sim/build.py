@@ -45,6 +45,7 @@ from kvsim.sim.workload import PS_PER_S, Workload
 
 if TYPE_CHECKING:
     from kvsim.sim.deployment.hybrid import HybridMemory
+    from kvsim.sim.serving.hand_over import HandOver
 
 Settings = Mapping[str, object]
 
@@ -194,6 +195,10 @@ def _resolve_pools(deployment: Deployment) -> Resolved:
         replace(pool, server=each.deployment) for pool, each in zip(deployment.pools, found, strict=True)
     )
     whole = replace(found[0].deployment, fleet=deployment.fleet, pools=pools)
+    if whole.apart:
+        from kvsim.sim.deployment.hand_over import check_apart  # late: most fleets do without
+
+        check_apart(whole, [each.scheduler for each in found])
     return replace(found[0], deployment=whole, pools=found)
 
 
@@ -343,17 +348,22 @@ def build_engine(
     log = RequestLog(workload, fleet.replicas)
     map_tokens = -(-workload.tokens // fleet.replicas) if map_instants else 0
     makers: list[_Maker] = []
-    for pool in found.every_pool:
+    hand_over = _hand_over(workload) if deployment.apart else None
+    roles = [pool.role for pool in deployment.every_pool]
+    for pool, role in zip(found.every_pool, roles, strict=True):
         hidden = replace(pool.deployment.engine, async_scheduling=pool.scheduler.hides_host)
         cost = cost_of(pool.cost, replace(pool.deployment, engine=hidden))
-        maker = _Maker(pool, cost, log, max_span, step_log, check, events, map_instants, map_tokens)
+        side = None if hand_over is None else (hand_over, role)
+        maker = _Maker(pool, cost, log, max_span, step_log, check, events, map_instants, map_tokens, side)
         makers += [maker] * pool.deployment.fleet.replicas
 
     def make(place: int) -> Replica:
-        return makers[place].replica(build_scheduler(makers[place].found.deployment))
+        return makers[place].another()
 
     replicas = [
-        maker.replica(maker.found.scheduler) if maker not in makers[:place] else make(place)
+        maker.replica(maker.found.scheduler)
+        if maker.is_plain and maker not in makers[:place]
+        else make(place)
         for place, maker in enumerate(makers)
     ]
     return Engine(
@@ -367,7 +377,19 @@ def build_engine(
         faults=fleet.faults,
         scaling=_scaling(fleet, [maker.found.deployment for maker in makers]) if fleet.scale else None,
         make=make,
+        hand_over=None
+        if hand_over is None
+        else (hand_over, fleet.router_of(found.router, deployment.options)),
     )
+
+
+def _hand_over(workload: Workload) -> "HandOver":
+    """What takes prompts from prefill to decode servers."""
+    from kvsim.sim.deployment.hand_over import check_work  # late: most fleets do without
+    from kvsim.sim.serving.hand_over import HandOver
+
+    check_work(workload)
+    return HandOver()
 
 
 def _scaling(fleet: FleetConfig, servers: Sequence[Deployment]) -> tuple[ScalePolicy, list[int]]:
@@ -392,6 +414,22 @@ class _Maker:
     events: bool
     map_instants: int
     map_tokens: int
+    side: "tuple[HandOver, str] | None" = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the scheduler is as it was resolved."""
+        return self.side is None or self.side[1] != "prefill"
+
+    def another(self) -> Replica:
+        """One of them."""
+        deployment = self.found.deployment
+        if self.side is None or self.is_plain:
+            return self.replica(build_scheduler(deployment))
+        from kvsim.sim.schedulers.prompts_only import PromptsOnly  # late: most fleets do without
+
+        config = replace(deployment.served_engine, scheduler=deployment.scheduler_name)
+        return self.replica(PromptsOnly(config, deployment.max_model_len, self.side[0]))
 
     def replica(self, scheduler: Scheduler) -> Replica:
         """One of them, with a scheduler of its own."""
@@ -407,6 +445,10 @@ class _Maker:
             from kvsim.sim.deployment.offloading import put_below  # late: most runs do without
 
             put_below(deployment, scheduler, server)
+        if self.side is not None and self.side[1] == "decode":
+            from kvsim.sim.deployment.hand_over import read_from  # late: likewise
+
+            read_from(deployment, scheduler, server, self.side[0])
         return Replica(
             server,
             scheduler,

@@ -55,6 +55,7 @@ from kvsim.sim.record.recorder import Result
 from kvsim.sim.record.scaled import over_time
 from kvsim.sim.serving.engine import Engine
 from kvsim.sim.serving.fleet import FleetConfig
+from kvsim.sim.serving.hand_over import Totals as HandedOver
 from kvsim.sim.serving.scaler import Scaler
 from kvsim.sim.workload import PS_PER_S, Workload
 
@@ -204,7 +205,21 @@ class Simulation:
             several["faults"] = self._faults(requests)
         if self.engine.scaler is not None:
             several["scaling"] = self._scaling(self.engine.scaler, requests)
+        if self.engine.hand_over is not None:
+            several["hand_over"] = self._hand_over(self.engine.hand_over.totals())
         return {"fleet": replace(fleet, fail="", scale="").as_json(), **several, "replicas": found}
+
+    @staticmethod
+    def _hand_over(totals: HandedOver) -> Json:
+        """What went from prefill to decode servers."""
+        mean_of = PS_PER_S * totals.requests
+        return {
+            "requests": totals.requests,
+            "read_bytes": totals.read_bytes,
+            "mean_transfer_s": totals.transfer_ps / mean_of if mean_of else None,
+            "mean_held_s": totals.held_ps / mean_of if mean_of else None,
+            "peak_held_share": totals.peak_held_share,
+        }
 
     def _scaling(self, scaler: Scaler, requests: Mapping[str, metrics.Column]) -> Json:
         """How many replicas there were, and what they cost."""
@@ -418,6 +433,8 @@ def prepare(
         goals.price_of(pool.server.gpu.name)
     if deployment.fleet.fail and (events or map_instants):
         raise KvsimError("fail must be left out where events or the memory map are recorded")
+    if deployment.apart and (events or map_instants):
+        raise KvsimError("record_map and events must be left out with prefill and decode pools")
     if deployment.fleet.scale and (events or map_instants):
         raise KvsimError("scale must be left out where events or the memory map are recorded")
     found = resolve(deployment)

@@ -7,7 +7,7 @@ The record is checked when it is built, so whoever holds one need not check agai
 is not checked here: its registry does that.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Self
 
@@ -227,6 +227,7 @@ class Deployment(ServerChoices):
         replicas = sum(pool.replicas for pool in self.pools)
         if replicas != self.fleet.replicas:
             raise KvsimError(f"replicas of the pools must sum to {self.fleet.replicas}, got {replicas}")
+        check_roles([pool.role for pool in self.pools])
         for pool in self.pools:
             if pool.server.model != self.model:
                 raise KvsimError(
@@ -271,6 +272,11 @@ class Deployment(ServerChoices):
     def every_pool(self) -> "tuple[Pool, ...]":
         """Its pools: one where all servers are equal."""
         return self.pools or (Pool("", "both", self.fleet.replicas, self),)
+
+    @property
+    def apart(self) -> bool:
+        """Whether prompts and answers are computed on different servers."""
+        return any(pool.role == "prefill" for pool in self.pools)
 
     @property
     def all_gpus(self) -> int:
@@ -319,8 +325,15 @@ class Deployment(ServerChoices):
 
 
 ROLES = ("both", "prefill", "decode")
-SERVED = ("both",)
-"""Roles that can be simulated."""
+
+
+def check_roles(roles: Sequence[str]) -> None:
+    """Raise KvsimError for pools whose roles do not make a fleet."""
+    found = set(roles)
+    if found not in ({"both"}, {"prefill", "decode"}):
+        raise KvsimError(
+            f"roles of pools must be both everywhere, or prefill and decode, got {', '.join(roles)}"
+        )
 
 
 @dataclass(frozen=True)
@@ -348,11 +361,6 @@ class Pool:
         check_int("replicas", self.replicas)
         if self.role not in ROLES:
             raise KvsimError(f"role of a pool must be one of {', '.join(ROLES)}, got {self.role!r}")
-        if self.role not in SERVED:
-            raise KvsimError(
-                f"role of a pool must be both, got {self.role}: "
-                "KV that moves from a prefill to a decode server is not modelled yet"
-            )
 
     @property
     def gpus(self) -> int:

@@ -64,7 +64,7 @@ def size_bytes(text: str) -> int:
     return int(float(found[1]) * UNITS[found[2]])
 
 
-def link_figures(text: str, deployment: Deployment) -> Figures:
+def link_figures(text: str, deployment: Deployment, option: str = "kv_offloading_link") -> Figures:
     """A link by its name, or by its rates in GB/s: `50`, or `6.5:4` where loads and stores differ."""
     if text == "pcie":
         rate = PCIE_SHARE * deployment.gpu.pcie_bytes_per_s / 1e9
@@ -73,10 +73,10 @@ def link_figures(text: str, deployment: Deployment) -> Figures:
         return LINKS[text]
     found = RATE.fullmatch(text.lower())
     if found is None:
-        raise unknown("kv_offloading_link", text, ["pcie", *LINKS])
+        raise unknown(option, text, ["pcie", *LINKS])
     load, store = float(found[1]), float(found[2] or found[1])
     if not (load and store):
-        raise KvsimError(f"kv_offloading_link must be above 0 GB/s each way, got {text!r}")
+        raise KvsimError(f"{option} must be above 0 GB/s each way, got {text!r}")
     return Figures(load, store, LATENCY_PS / 1e6, "given")
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from kvsim.sim.deployment.deployment import ROLES, Deployment, Pool
+from kvsim.sim.deployment.deployment import ROLES, Deployment, Pool, check_roles
 from kvsim.sim.errors import KvsimError, unknown
 from kvsim.sim.option import Named, options_of
 from kvsim.sim.parts import KINDS, known_options
@@ -95,6 +95,7 @@ def typed(wanted: Wanted, described: type, chosen: Mapping[str, object]) -> dict
 
 def fleet_of(wanted: Sequence[Wanted], servers: Sequence[Deployment], whole: Mapping[str, Any]) -> Deployment:
     """The fleet of these pools, each of which is of such servers; `whole`: what all of it has."""
+    check_roles([each.role for each in wanted])
     fleet = replace(servers[0].fleet, replicas=sum(each.replicas for each in wanted), **whole)
     pools = tuple(
         Pool(name, each.role, each.replicas, server)

@@ -312,6 +312,16 @@ class Scaling(Part):
     changes: list[dict[str, Any]]
 
 
+class HandOver(Part):
+    """What went from prefill to decode servers; bytes of all GPUs, the share of one server's KV memory."""
+
+    requests: int
+    read_bytes: int
+    mean_transfer_s: float | None
+    mean_held_s: float | None
+    peak_held_share: float
+
+
 class LimitMet(Part):
     """One limit of the SLO: what was measured, and the share of all requests within it, 0 to 1."""
 
@@ -399,4 +409,5 @@ class Summary(Part):
     pools: list[dict[str, Any]] | None
     faults: Faults | None
     scaling: Scaling | None
+    hand_over: HandOver | None
     replicas: list[dict[str, Any]] | None

@@ -34,7 +34,7 @@ class Seen(Protocol):
 
     @property
     def role(self) -> str:
-        """What it does for a request: `both`."""
+        """What it does for a request: `both`, `prefill` or `decode`."""
 
     @property
     def waiting(self) -> int:

@@ -121,6 +121,13 @@ class VllmV1Options:
         doc="the [link](tiers.md#links) of each GPU to it: `pcie` (the GPU's own), `pcie4`, `pcie5`, "
         "`nvlink-c2c`, `nvme`, `nvme5`, `100gb`, `200gb`, `400gb`, or GB/s: `50`, `6.5:4` (load, store)",
     )
+    kv_transfer_link: str = option(
+        "Link of a decode pool to the prefill servers: a name, or GB/s.",
+        default="400gb",
+        value="NAME|GB/S",
+        doc="the link over which each GPU of a [decode pool](fleet.md#prefill-and-decode-apart) reads "
+        "prompts: as `--kv-offloading-link`",
+    )
     offload_prompt_only: bool = option(
         "Store prompts there, not answers; --no-...: both.",
         default=True,

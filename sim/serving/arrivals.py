@@ -108,8 +108,8 @@ class Arrivals(Promise):
             plain = workload.samples is None and workload.priority is None and not door.scheduler.forks
             plain = plain and door.scheduler.longest_answer(door.server, 1, longest) == longest - 1
             plain = plain and type(door.scheduler).refusal is Scheduler.refusal
-            self._plain = len(doors) == 1 and plain and door.server.allocator.fits(longest, longest)
-            if len(doors) > 1:
+            self._plain = choose is None and plain and door.server.allocator.fits(longest, longest)
+            if choose is not None:
                 self.env.process(self._announce())
         elif isinstance(waits, Clients):
             for _ in range(min(waits.clients, len(workload))):

@@ -100,22 +100,26 @@ class Dispatcher:
         The name and the role of each replica's pool.
     sessions : array of shape (n,), or None
         The session of each request; requests of one session stick together. None: nobody sticks.
+    role : str, optional
+        Only replicas of this role are chosen.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - what it must know
         self,
         router: Router,
         replicas: Sequence[Replica],
         pools: Sequence[tuple[str, str]],
         log: RequestLog,
         sessions: npt.NDArray[np.generic] | None,
+        role: str | None = None,
     ) -> None:
         self._router = router
         self._views = [
             View(replica, place, *pool)
             for place, (replica, pool) in enumerate(zip(replicas, pools, strict=True))
         ]
-        self._open: list[View] = self._views[:]  # those that a request can be sent to
+        # those that a request can be sent to
+        self._open = [view for view in self._views if role is None or view.role == role]
         self._comes_back = True
         self._sent: list[dict[int, None]] | None = None  # by replica, the rows that were sent there
         self._log = log

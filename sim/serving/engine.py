@@ -18,6 +18,7 @@ from kvsim.sim.serving.arrivals import Arrivals, Process
 from kvsim.sim.serving.deaths import Deaths
 from kvsim.sim.serving.dispatcher import Dispatcher, sessions_of
 from kvsim.sim.serving.faults import Fault
+from kvsim.sim.serving.hand_over import HandOver
 from kvsim.sim.serving.lives import Lives
 from kvsim.sim.serving.replica import Replica
 from kvsim.sim.serving.scaler import Scaler
@@ -62,6 +63,8 @@ class Engine:
         How many replicas there are, and in how many ps each starts.
     make : callable, optional
         Makes a new replica for a place, where replicas die.
+    hand_over : (HandOver, Router), optional
+        Where prompts are computed apart: what takes them on, and who spreads them over decode replicas.
     """
 
     def __init__(
@@ -77,6 +80,7 @@ class Engine:
         faults: Sequence[Fault] = (),
         scaling: tuple[ScalePolicy, list[int]] | None = None,
         make: Callable[[int], Replica] | None = None,
+        hand_over: tuple[HandOver, Router] | None = None,
     ) -> None:
         self.env = simpy.Environment(initial_time=0)
         self.workload = workload
@@ -86,7 +90,13 @@ class Engine:
         if router is not None:
             sessions = sessions_of(log) if sticky else None
             pools = pools or [("", "both")] * len(replicas)
-            self._dispatcher = Dispatcher(router, replicas, pools, log, sessions)
+            first = None if hand_over is None else "prefill"
+            self._dispatcher = Dispatcher(router, replicas, pools, log, sessions, first)
+        self.hand_over: HandOver | None = None
+        self._second: Dispatcher | None = None
+        if hand_over is not None:
+            self.hand_over, second = hand_over
+            self._second = Dispatcher(second, replicas, pools, log, sessions, "decode")
         lengths = [max_model_len] * len(replicas) if isinstance(max_model_len, int) else max_model_len
         longest = [
             most if replica.scheduler.limits_length else UNLIMITED
@@ -128,6 +138,8 @@ class Engine:
         """Whether anybody is served, waits, or is still to come."""
         if self.arrivals.next_ps < NEVER_PS or self.arrivals.held:
             return True
+        if self.hand_over is not None and any(each.server.batch.loading for each in self.replicas):
+            return True
         servers = [replica.server for replica in self.replicas]
         return any(server.running or server.waiting or server.swapped for server in servers)
 
@@ -135,8 +147,11 @@ class Engine:
         """Serve every request and return what was written down: of a fleet, all replicas together."""
         dispatcher, deaths = self._dispatcher, self.deaths
         self.arrivals.begin(self.replicas, dispatcher.place if dispatcher else None)
-        if dispatcher is not None and dispatcher.interval_ps:
-            self.env.process(self._look(dispatcher))
+        for each in (dispatcher, self._second):
+            if each is not None and each.interval_ps:
+                self.env.process(self._look(each))
+        if self.hand_over is not None and self._second is not None:
+            self.hand_over.begin(self, self.replicas, self._second)
         if dispatcher is not None and deaths is not None:
             deaths.begin(self, dispatcher)
         if dispatcher is not None and self.scaler is not None:

@@ -16,6 +16,7 @@ from kvsim.allocators.block_tables import BlockTables
 from kvsim.sim.serving.batch import Batch
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.server import Rules, Server
+from kvsim.sim.serving.wakes import NEVER_PS
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,8 @@ class HoldingServer(Server):
         By name (`own`), in the order in which they finished.
     deadlines_ps : dict of int
         Until when each is held.
+    held_ps, peak_held : int
+        How long all whose blocks are free again were held; the most tokens that were held at once.
     """
 
     def __init__(
@@ -60,6 +63,8 @@ class HoldingServer(Server):
         self.deadlines_ps: dict[int, int] = {}
         self._told: list[tuple[int, bool, int]] = []  # (when the message is there, was it read?, name)
         self._heartbeats: list[tuple[int, tuple[int, ...]]] = []
+        self.held_ps = self.peak_held = self._held_tokens = 0
+        self._since_ps: dict[int, int] = {}
         self._leaving: list[Request] = []  # seen to be read or expired in the step under way
 
     # -- what the decode side says --------------------------------------------------------------
@@ -81,6 +86,9 @@ class HoldingServer(Server):
         self.memory.prefill_held += request.computed
         self.held[request.own] = request
         self.deadlines_ps[request.own] = self.now_ps + self.lease.first_ps
+        self._since_ps[request.own] = self.now_ps
+        self._held_tokens += request.computed
+        self.peak_held = max(self.peak_held, self._held_tokens)
         blocks = -(-request.computed // self.allocator.block_slots)
         self.hand_over(request, tuple(self._tables.block_table(request.seq)[:blocks]))
 
@@ -107,10 +115,17 @@ class HoldingServer(Server):
     def free_settled(self) -> None:
         """What was seen in a step that is over is free now."""
         for request in self._leaving:
+            self.held_ps += self.now_ps - self._since_ps.pop(request.own)
+            self._held_tokens -= request.computed
             del self.batch.loading[request.seq]
             self.memory.prefill_held -= request.computed
             self.memory.free(request)
         self._leaving.clear()
+
+    def next_word_ps(self) -> int:
+        """When the next message is there, or the next lease ends that nobody has spoken for."""
+        told = [at_ps for at_ps, _, _ in self._told]
+        return min(told + list(self.deadlines_ps.values()), default=NEVER_PS)
 
     def _preempt_departed(self, request: Request) -> None:
         """Its token under way is dropped: the prompt is computed again."""

@@ -489,7 +489,8 @@ class Server:
                 request.outgrown += 1
             self.preempt(victim, by=request)
             if victim is request:
-                if not self.running and self.waiting and self.waiting[0] is request:
+                alone = not self.running and not self.batch.loading
+                if alone and self.waiting and self.waiting[0] is request:
                     self._drop_stuck(request, tokens)
                 return False
         if self.events:

@@ -150,7 +150,6 @@ def test_each_pool_has_a_longest_sequence_of_its_own():
         ("both", "pool must be ROLE:REPLICAS:SETTING=VALUE"),
         ("both:0", "pool must be ROLE:REPLICAS"),
         ("cook:2", "with a role of both, prefill, decode, got 'cook:2'"),
-        ("prefill:1 decode:2", "role of a pool must be both, got prefill: KV that moves"),
         ("both:2:gpu", "must have settings as SETTING=VALUE, got 'gpu'"),
         ("both:2:gpu=h100,gpu=l40s", "must have gpu once"),
         ("both:2:router=random both:1", "router must be left out of pool both:2:router=random"),

@@ -1,0 +1,67 @@
+"""Pools of prefill and of decode servers: what goes with them, and how a decode server reads."""
+
+from collections.abc import Sequence
+
+from kvsim.sim.deployment.deployment import Deployment
+from kvsim.sim.deployment.offloading import link_figures
+from kvsim.sim.deployment.speculation import CONFIG, SHORT
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.schedulers.base import Scheduler
+from kvsim.sim.schedulers.vllm_options import VllmV1Options
+from kvsim.sim.schedulers.vllm_v1 import VllmV1
+from kvsim.sim.serving.hand_over import HandOver, Pull
+from kvsim.sim.serving.link import Way
+from kvsim.sim.serving.lower_tier import LowerTier
+from kvsim.sim.serving.reading import Reads
+from kvsim.sim.serving.server import Server
+from kvsim.sim.serving.wakes import NEVER_PS
+from kvsim.sim.workload import Workload
+
+WITH = "with prefill and decode pools"
+
+
+def check_apart(whole: Deployment, schedulers: Sequence[Scheduler]) -> None:
+    """Raise KvsimError for what does not go with prefill and decode pools."""
+    for name in ("fail", "scale"):
+        if getattr(whole.fleet, name):
+            raise KvsimError(f"{name} must be left out {WITH}, got {getattr(whole.fleet, name)!r}")
+    first = whole.pools[0].server
+    for pool, scheduler in zip(whole.pools, schedulers, strict=True):
+        server, options = pool.server, pool.server.engine.options
+        if not (type(scheduler) is VllmV1 and scheduler.version == "0.33.0"):
+            raise KvsimError(f"scheduler must be vllm-v1@0.33.0 {WITH}, got {server.scheduler_name}")
+        if server.engine.allocator != "paged":
+            raise KvsimError(f"allocator must be paged {WITH}, got {server.engine.allocator}")
+        if server.engine.policy != "fcfs":
+            raise KvsimError(f"policy must be fcfs {WITH}, got {server.engine.policy!r}")
+        for name in (CONFIG, *SHORT, "kv_offloading_size"):
+            if options.get(name) not in (None, "0", 0):
+                raise KvsimError(f"{name} must be left out {WITH}, got {options[name]!r}")
+        for name, mine, its in (
+            ("block_size", server.engine.block_size, first.engine.block_size),
+            ("max_model_len", server.max_model_len, first.max_model_len),
+            ("kv_cache_dtype", server.kv_cache_dtype, first.kv_cache_dtype),
+        ):
+            if mine != its:
+                raise KvsimError(f"{name} must be the same in all pools {WITH}, got {its} and {mine}")
+
+
+def check_work(work: Workload) -> None:
+    """Raise KvsimError for requests that cannot be handed over."""
+    if work.samples is not None or work.beam is not None:
+        raise KvsimError(f"requests must have one answer each {WITH}, got samples or beams")
+
+
+def read_from(deployment: Deployment, scheduler: Scheduler, server: Server, hand_over: HandOver) -> None:
+    """Let a decode server read the prompts that others have computed."""
+    assert isinstance(scheduler, VllmV1)
+    own = scheduler.own(VllmV1Options)
+    figures = link_figures(own.kv_transfer_link, deployment, "kv_transfer_link")
+    way = Way(int(figures.load_gb_per_s * 1e9), int(figures.latency_us * 1e6))
+    tp = deployment.tensor_parallel_size
+    pull = Pull(
+        way, way, deployment.engine.block_size * deployment.served_model.kv_bytes_per_token_per_gpu(tp)
+    )
+    reads = Reads(server, pull, hand_over.told, lambda *_: None, NEVER_PS, scheduler.asynchronous)
+    hand_over.decodes(reads, pull, deployment.gpus)
+    scheduler.use(LowerTier(reads, scheduler.admission(0, 1), own.long_prefill_token_threshold))

@@ -1,0 +1,84 @@
+"""vLLM V1 on a prefill server: prompts are computed, and kept until another server has read them.
+
+Follows vLLM 0.33.0 with the NIXL connector. What was read in a step is free behind it; with asynchronous
+scheduling one decision later. Leases do not end: the decode side asks for every prompt until it has it.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from kvsim.allocators.base import Allocator
+from kvsim.sim.deployment.engine import EngineConfig
+from kvsim.sim.schedulers.vllm_options import VllmV1Options
+from kvsim.sim.schedulers.vllm_v1 import VllmV1
+from kvsim.sim.serving.batch import Batch
+from kvsim.sim.serving.hand_over import HandOver, Prompts
+from kvsim.sim.serving.held import HoldingServer, Lease
+from kvsim.sim.serving.memory import KvMemory
+from kvsim.sim.serving.pieces import Pieces
+from kvsim.sim.serving.request import Request, State
+from kvsim.sim.serving.server import Rules, Server
+from kvsim.sim.workload import PS_PER_S
+
+LEASE: Final = Lease(30 * PS_PER_S, 30 * PS_PER_S)
+
+
+class PromptsOnly(VllmV1):
+    """Serves prompts, and hands them over."""
+
+    def __init__(self, config: EngineConfig, max_model_len: int, hand_over: HandOver) -> None:
+        super().__init__(config, max_model_len)
+        self._hand_over = hand_over
+        self._began_ps = self._decided_ps = -1  # the last two times at which it decided
+
+    def new_server(self, allocator: Allocator, bound: Callable[[Request], int]) -> Server:
+        """A server that keeps the prompts that it has computed."""
+        rules = Rules(bound, known_late=self.asynchronous)
+        self._server = server = HoldingServer(Batch(KvMemory(allocator)), rules, LEASE, _nobody)
+        server.hand_over = partial(self._hand_over.computed, server)
+        server.waiting = Prompts(self._hand_over.whole)
+        threshold = self.own(VllmV1Options).long_prefill_token_threshold
+        if threshold:
+            self._pieces = Pieces(server, threshold)
+        self._hand_over.prefills(server)
+        return server
+
+    def refusal(self, server: Server, request: Request, sequences: int) -> str:
+        """Its prompt must fit here, all of it on every decode server."""
+        allocator, prompt = server.allocator, request.prompt_tokens
+        if not allocator.fits(prompt, prompt):
+            return f"does not fit an empty arena of {allocator.capacity_slots:,} slots"
+        return self._hand_over.refusal(request)
+
+    def schedule(self, server: Server) -> None:
+        """Decide as vLLM does, and see what was read."""
+        if server.now_ps > self._decided_ps:
+            self._began_ps, self._decided_ps = self._decided_ps, server.now_ps
+        again = not self.asynchronous and self._settle()
+        again = bool(server.batch.departed) or again
+        super().schedule(server)
+        if self.asynchronous:
+            again = self._settle() or again
+        server.wakes.next_ps = server.now_ps if again else max(server.now_ps, self._server.next_word_ps())
+
+    def _settle(self) -> bool:
+        """Free what was seen in the step before; whether there was anything."""
+        server = self._server
+        began_ps = max(self._began_ps, server.wakes.before_ps)
+        if any(deadline <= began_ps for deadline in server.deadlines_ps.values()):
+            server.heartbeat(server.held, began_ps)
+        read, _ = server.settle(began_ps)
+        server.free_settled()
+        return bool(read)
+
+    def start_decode(self, server: Server, request: Request) -> Sequence[Request]:
+        """The prompt is computed: nobody hears of an answer from here."""
+        server.end_prefill(request)
+        request.move(State.FINISHED)
+        self.finish(server, request)
+        return ()
+
+
+def _nobody(_: Request, __: tuple[int, ...]) -> None:
+    raise AssertionError

@@ -1,0 +1,146 @@
+"""Prefill and decode apart: a prompt is computed on one replica, and its answer on another that reads its KV.
+
+    arrival -> router -> prefill replica, its prompt alone -> LATENCY_PS -> router -> decode replica
+               blocks are held there ............................................ read, and free
+
+The second router is one of its own over the decode replicas, asked when the proxy has the prefill's answer.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from typing import Final, NamedTuple
+
+from kvsim.sim.serving.dispatcher import Dispatcher
+from kvsim.sim.serving.held import HoldingServer
+from kvsim.sim.serving.link import Link
+from kvsim.sim.serving.lives import Run
+from kvsim.sim.serving.reading import Reads
+from kvsim.sim.serving.replica import Replica
+from kvsim.sim.serving.request import Request, prefix_of
+from kvsim.sim.serving.tier_jobs import Job
+
+LATENCY_PS: Final = 1_000_000_000
+"""From a prefill's answer to the decode replica, through the proxy: 1 ms, an assumption."""
+
+
+class Pull(Link):
+    """The link of a decode replica, and what went over it."""
+
+    reads = blocks = waited_ps = 0
+
+    def begin(self, job: Job, now_ps: int) -> None:
+        """A read takes its place."""
+        super().begin(job, now_ps)
+        self.reads += 1
+        self.blocks += len(job.blocks)
+        self.waited_ps += job.ends_ps - now_ps
+
+
+class Prompts(deque[Request]):
+    """A queue in which who comes is a request for its prompt alone; `whole` keeps what it was, by name."""
+
+    def __init__(self, whole: dict[int, Request]) -> None:
+        super().__init__()
+        self._whole = whole
+
+    def append(self, request: Request, /) -> None:
+        """A request comes."""
+        self._whole[request.own] = request
+        prompt = Request(request.index, request.prompt_tokens, 1)
+        prompt.own, prompt.arrival_ps, prompt.priority = request.own, request.arrival_ps, request.priority
+        prompt.facts, prompt.content = request.facts, prefix_of(request.content, request.prompt_tokens)
+        super().append(prompt)
+
+
+class Totals(NamedTuple):
+    """What was handed over in a run; bytes are those of all GPUs of a replica."""
+
+    requests: int
+    read_bytes: int
+    transfer_ps: int
+    held_ps: int
+    peak_held_share: float
+
+
+class HandOver:
+    """Takes computed prompts from prefill replicas to decode replicas, and says when their blocks were read.
+
+    Attributes
+    ----------
+    whole : dict of Request
+        By name, the requests whose prompts are waiting, computed or on their way.
+    """
+
+    def __init__(self) -> None:
+        self.whole: dict[int, Request] = {}
+        self._held_by: dict[int, HoldingServer] = {}
+        self._due: list[tuple[int, int, tuple[int, ...]]] = []
+        self._prefill: list[HoldingServer] = []
+        self._decode: list[tuple[Reads, Pull, int]] = []
+
+    # -- putting it together ------------------------------------------------------------------
+
+    def prefills(self, server: HoldingServer) -> None:
+        """This is a server of prompts."""
+        self._prefill.append(server)
+
+    def decodes(self, reads: Reads, pull: Pull, gpus: int) -> None:
+        """This is what a decode server of so many GPUs reads with."""
+        self._decode.append((reads, pull, gpus))
+
+    def begin(self, run: Run, replicas: Sequence[Replica], dispatcher: Dispatcher) -> None:
+        """The run begins; the dispatcher knows the decode replicas."""
+        self._run, self._replicas, self._dispatcher = run, replicas, dispatcher
+        self._of = {id(replica.server): replica for replica in replicas}
+        self._reads = {id(reads.server): reads for reads, _, _ in self._decode}
+
+    # -- a request on its way -----------------------------------------------------------------
+
+    def refusal(self, request: Request) -> str:
+        """Why the smallest decode memory can never hold a request, or ""."""
+        smallest = min((reads.allocator for reads, _, _ in self._decode), key=lambda a: a.capacity_slots)
+        if smallest.fits(request.final_tokens, request.final_tokens):
+            return ""
+        return f"does not fit an empty arena of {smallest.capacity_slots:,} slots"
+
+    def computed(self, server: HoldingServer, prompt: Request, blocks: tuple[int, ...]) -> None:
+        """A prompt is computed, in these blocks: its request comes to a decode replica a little later."""
+        whole = self.whole[prompt.own]
+        whole.first_scheduled_ps = prompt.first_scheduled_ps
+        whole.first_scheduled_step = prompt.first_scheduled_step
+        whole.preemptions = prompt.preemptions
+        self._held_by[prompt.own] = server
+        at_ps = server.now_ps + LATENCY_PS
+        heappush(self._due, (at_ps, prompt.own, blocks))
+        self._run.later(at_ps, lambda: self._deliver(at_ps))
+
+    def _deliver(self, now_ps: int) -> None:
+        """All that are due come, in an order of their own: servers may have finished at one time."""
+        while self._due and self._due[0][0] <= now_ps:
+            _, name, blocks = heappop(self._due)
+            whole = self.whole[name]
+            replica = self._replicas[self._dispatcher.place(whole)]
+            self._reads[id(replica.server)].hand_over(whole, blocks)
+            replica.server.waiting.append(whole)
+            replica.arrived()
+
+    def told(self, name: int, at_ps: int, read: bool) -> None:
+        """A decode server has read what was held for a request at that time, or will not."""
+        del self.whole[name]
+        server = self._held_by.pop(name)
+        server.let_go(name, at_ps, read)
+        self._of[id(server)].arrived()
+
+    # -- the end ------------------------------------------------------------------------------
+
+    def totals(self) -> Totals:
+        """What was handed over."""
+        pulls = [(pull, pull.block_bytes * gpus) for _, pull, gpus in self._decode]
+        return Totals(
+            requests=sum(pull.reads for pull, _ in pulls),
+            read_bytes=sum(pull.blocks * block_bytes for pull, block_bytes in pulls),
+            transfer_ps=sum(pull.waited_ps for pull, _ in pulls),
+            held_ps=sum(server.held_ps for server in self._prefill),
+            peak_held_share=max(each.peak_held / each.allocator.capacity_slots for each in self._prefill),
+        )

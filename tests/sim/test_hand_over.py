@@ -1,0 +1,175 @@
+"""Prefill and decode on separate servers, on the clock: modes agree, nothing is lost, links take time."""
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+from support.cases import COSTS, draw_case, told
+from support.settings import with_settings
+
+import kvsim
+from kvsim import workloads
+from kvsim.sim.build import build_engine, resolve
+from kvsim.sim.deployment.deployment import Pool
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.options.scenario import Scenario
+from kvsim.sim.run import deployment_of, prepare
+from kvsim.sim.serving.fleet import FleetConfig
+
+
+def apart(rng, case, prefill, decode):
+    """The same case with its servers apart, each side with a memory of its own."""
+    settings = {
+        "allocator": "paged",
+        "policy": "fcfs",
+        "reserve": None,
+        "kv_transfer_link": rng.choice(["0.02", "0.3", "2", "400gb"]),
+    }
+    case = replace(case, engine=with_settings(case.engine, **settings), samples=False)
+    case = replace(case, rows=[replace(row, answers=row.answers[:1]) for row in case.rows])
+    router = rng.choice(["round-robin", "least-requests", "least-kv", "prefix"])
+    fleet = FleetConfig(replicas=prefill + decode, router=router)
+    pools = tuple(
+        Pool(
+            role,
+            role,
+            n,
+            replace(
+                case.scenario,
+                fleet=FleetConfig(replicas=n, router=router),
+                kv_tokens=rng.choice([case.kv_tokens, 128, 400]),
+            ),
+        )
+        for role, n in (("prefill", prefill), ("decode", decode))
+    )
+    return replace(pools[0].server, fleet=fleet, pools=pools), case
+
+
+def run(deployment, case, max_span):
+    engine = build_engine(deployment, case.work, max_span=max_span, check=True)
+    for replica in engine.replicas:
+        replica.pricing.cost = COSTS[case.cost]()
+        replica.recorder.timeline_rows = case.timeline_rows
+    result = engine.run()
+    for replica in engine.replicas:
+        server = replica.server
+        assert not (server.waiting or server.running or server.batch.loading)
+        assert (server.allocator.used_slots, server.prefill_held, server.memory.internal) == (0, 0, 0)
+    assert not engine.hand_over.whole
+    return engine, result
+
+
+def check_seed(seed):
+    rng = Random(seed)
+    case = draw_case(Random(seed), "vllm-v1@0.33.0")
+    deployment, case = apart(rng, case, rng.randint(1, 2), rng.randint(1, 3))
+    engine, slow = run(deployment, case, 1)
+    fast_engine, fast = run(deployment, case, 1 << 20)
+    one, other = told(slow), told(fast)
+    assert {name for name in one if one[name] != other[name]} == set()
+    assert engine.hand_over.totals() == fast_engine.hand_over.totals()
+    rejected = sum(slow.rejected.values())
+    assert slow.finished.sum() + rejected == len(case.work)
+    assert engine.hand_over.totals().requests == slow.finished.sum()
+    prefills = deployment.pools[0].replicas
+    assert (slow.replica[slow.finished] >= prefills).all()
+    return engine, slow
+
+
+def test_every_request_is_served_once_and_fast_forward_equals_step_mode():
+    preempted = held = 0
+    for seed in range(40):
+        try:
+            engine, result = check_seed(seed)
+        except Exception as error:
+            error.add_note(f"check_seed({seed})")
+            raise
+        preempted += result.preemptions > 0
+        held += engine.hand_over.totals().peak_held_share > 0.5
+    assert (preempted > 5, held > 5) == (True, True)
+
+
+def test_with_a_free_link_a_first_token_takes_a_prefill_the_proxy_and_few_decode_steps():
+    traffic = {"model": "llama-3.1-8b", "gpu": "h100", "cost": "constant:0.01", "num_prompts": 60}
+    traffic |= {"request_rate": 20.0, "frontend_latency": 0.0, "max_num_batched_tokens": 100_000}
+    for asynchronous in (False, True):
+        run = kvsim.simulate(
+            pool="prefill:2 decode:2",
+            kv_transfer_link="1000000",
+            async_scheduling=asynchronous,
+            **traffic,
+        )
+        requests = run.columns.requests
+        extra = requests["first_token_s"] - requests["first_scheduled_s"] - 0.01 - 0.001
+        least = 0.02 + 0.01 * asynchronous  # its read begins in a step, is seen one or two later, and it runs
+        assert (extra > least - 1e-9).all()
+        assert (extra < least + 0.01).all()  # it came while a step was under way
+
+
+def test_bytes_read_and_times_are_those_of_the_link():
+    run = kvsim.simulate(
+        pool="prefill:1 decode:1",
+        kv_transfer_link="1",
+        model="llama-3.1-8b",
+        gpu="h100",
+        trace="synthetic",
+        input_len="160",
+        output_len="5",
+        num_prompts=8,
+        request_rate=0.5,
+    )
+    told = run.summary["hand_over"]
+    assert (told["requests"], told["read_bytes"]) == (8, 8 * 160 * 131_072)
+    assert told["mean_transfer_s"] == pytest.approx(160 * 131_072 / 1e9 + 1e-5)
+    assert told["mean_held_s"] > told["mean_transfer_s"] + 0.001
+
+
+def test_a_config_makes_the_same_fleet():
+    deployment = resolve(Scenario(model="llama-3.1-8b", pool="prefill:1 decode:2").deployed()).deployment
+    work = workloads.build("sharegpt", num_prompts=20, request_rate=30.0, burstiness=1.0, seed=3)
+    config = prepare(deployment, work, {}).outcome().config
+    assert deployment_of(config)[0] == deployment
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"pool": "prefill:2"}, "roles of pools must be both everywhere, or prefill and decode, got prefill"),
+        ({"pool": "decode:1 decode:2"}, "roles of pools must be both everywhere"),
+        ({"pool": "prefill:1 decode:1 both:1"}, "roles of pools must be both everywhere"),
+        (
+            {"scheduler": "vllm-v1@0.11.0"},
+            "scheduler must be vllm-v1@0.33.0 with prefill and decode pools, got",
+        ),
+        ({"scheduler": "orca"}, "scheduler must be vllm-v1@0.33.0 with prefill and decode pools, got orca"),
+        ({"allocator": "radix"}, "allocator must be paged with prefill and decode pools, got radix"),
+        ({"policy": "sjf"}, "policy must be fcfs with prefill and decode pools, got 'sjf'"),
+        (
+            {"kv_offloading_size": "10GiB"},
+            "kv_offloading_size must be left out with prefill and decode pools",
+        ),
+        ({"num_speculative_tokens": 2, "speculative_method": "ngram"}, "must be left out with prefill"),
+        ({"fail": "replica=1:at=3"}, "fail must be left out with prefill and decode pools"),
+        ({"scale": "schedule:0=2"}, "scale must be left out with prefill and decode pools"),
+        ({"pool": "prefill:1:block_size=32 decode:1"}, "block_size must be the same in all pools"),
+        ({"kv_transfer_link": "pigeon"}, "kv_transfer_link 'pigeon' is unknown"),
+    ],
+)
+def test_what_does_not_go_with_it_is_refused_in_one_line(settings, said):
+    with pytest.raises(KvsimError, match=said) as error:
+        kvsim.simulate(
+            model="llama-3.1-8b",
+            gpu="h100",
+            num_prompts=5,
+            request_rate=2.0,
+            **{"pool": "prefill:1 decode:2", **settings},
+        )
+    assert "\n" not in str(error.value)
+
+
+def test_events_and_the_map_are_refused():
+    deployment = Scenario(model="llama-3.1-8b", pool="prefill:1 decode:1").deployed()
+    work = workloads.build("sharegpt", num_prompts=2, request_rate=30.0, burstiness=1.0, seed=3)
+    for asked in ({"events": True}, {"map_instants": 8}):
+        with pytest.raises(KvsimError, match="record_map and events must be left out with prefill"):
+            prepare(deployment, work, {}, **asked)
