@@ -130,7 +130,8 @@ class MapDrawer(Observer):
     def decided(self, step: Decision) -> None:
         server = self._server
         if self._map.due:
-            self._map.draw(server.now_ps, server.allocator, server.running, server.lengths())
+            living = server.running | server.batch.loading if server.batch.loading else server.running
+            self._map.draw(server.now_ps, server.allocator, living, server.lengths())
         self.most_steps = self._map.steps(server.progress.size * server.progress.most_added)
 
     def passed(self, step: Decision, plan: Span) -> None:

@@ -1,5 +1,6 @@
 """Laws of a tier below the GPU's memory, on the clock: modes agree; hits are those of one larger cache."""
 
+import json
 from dataclasses import replace
 from random import Random
 
@@ -8,6 +9,7 @@ import pytest
 from support.cases import COSTS, GPU, MODEL, Row, draw_case, events_of, told, workload
 from support.settings import deployed, engine_config, with_settings
 
+from kvsim import cli
 from kvsim.sim.build import build_engine
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.serving.link import Link, Way
@@ -221,3 +223,12 @@ def test_what_cannot_be_is_refused_in_one_line(settings, said):
         build_engine(where, one_by_one(Random(0), 2))
     assert said in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_the_map_is_drawn_while_requests_load(tmp_path):
+    words = "run --model llama-3.1-8b --gpu h100 --trace agents --num-prompts 120 --rate-scale 6"
+    tier = "--kv-tokens 60000 --kv-offloading-size 100GiB --kv-offloading-link 0.5 --record-map 100 --no-plots --quiet --out"
+    out = tmp_path / "run"
+    assert cli.main([*words.split(), *tier.split(), str(out)]) == 0
+    assert json.loads((out / "summary.json").read_text())["tier"]["requests_waited"] > 0
+    assert (out / "map.parquet").is_file()
