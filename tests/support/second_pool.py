@@ -15,9 +15,9 @@ from support.scheduled import FIRST_BLOCK
 FACTS = (
     *("match", "sched", "adm", "pre", "run", "hold", "wait", "remote", "blocks", "new_blocks", "free"),
     *("load", "store", "flush", "finish_stores", "finish_stores_abort", "pins", "pinned", "cursor"),
-    *("loads_done", "stores_done", "free_end", "free_queue", "free_queue_end"),
+    *("loads_done", "stores_done", "recv", "free_end", "free_queue", "free_queue_end"),
 )
-UNORDERED = ("adm", "blocks", "new_blocks", "pins", "pinned")
+UNORDERED = ("recv", "adm", "blocks", "new_blocks", "pins", "pinned")
 ENDS = ("free_end", "free_queue_end")  # of the last step nobody looks
 SMALL = ("free_queue", "free_queue_end")
 
@@ -135,6 +135,7 @@ class NotedSecond(Noted):
         step = self.step if self.lower.late else self.before
         for job in sorted(ended, key=lambda job: job.event):
             step.setdefault("loads_done" if job.loads else "stores_done", []).append(job.event)
+            step.setdefault("recv", []).extend(self.ids[user.request.index] for user in job.users)
         return ended
 
     def _look(self):
