@@ -127,12 +127,13 @@ class SimpleOffload(Connector):
         """Tokens behind the first `here` that are there, and held for it from now on."""
         user.loaded = user.promoted = False
         self._started[user.number] = here
-        self._unpin(user)
         start, stop = here // self.size, (user.request.known_tokens - 1) // self.size
         found = self.second.find(user.keys[start:stop])
-        if found:
+        if found != self.pins.get(user.number, []):  # to let go of the same and hold it again changes nothing
+            self._unpin(user)
             self.second.hold(found)
-            self.pins[user.number] = found
+            if found:
+                self.pins[user.number] = found
         return len(found) * self.size
 
     def _unpin(self, user: User) -> None:
@@ -254,7 +255,8 @@ class SimpleOffload(Connector):
             else:
                 tokens = self._before[seq] if seq < self._known else self._started[request.own]
                 holds_for = 1
-            if not self._select(user, tokens // self.size, self.allocator.block_table(seq), stores):
+            stop = tokens // self.size
+            if stop > user.offered and not self._select(user, stop, self.allocator.block_table(seq), stores):
                 holds_for = 1
         return holds_for
 
