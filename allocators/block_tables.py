@@ -104,6 +104,34 @@ class BlockTables(Blocks):
         if self.prefixes is not None:
             self.prefixes.rename(seq, name)
 
+    # -- blocks that a copy uses ------------------------------------------------------------------
+
+    def pin(self, blocks: Sequence[int], keys: Sequence[int]) -> None:
+        """A copy uses full blocks with these keys: they stay when their sequences leave, or leave the queue.
+
+        A block that is pinned alone counts as one that holds its tokens.
+        """
+        assert self.prefixes is not None
+        pool, claims = self.prefixes.pool, self._claims
+        pool.unlike = False  # not only the first blocks of a table may have other holders
+        for block, key in zip(blocks, keys, strict=True):
+            if pool.is_free(block, key):
+                pool.take(key, block)
+                claims.tokens -= self.block_size
+            else:
+                claims.add([block])
+                claims.tokens -= self.block_size
+        self._count()
+
+    def unpin(self, blocks: Sequence[int], keys: Sequence[int]) -> None:
+        """A copy uses these blocks no more; those that nobody else holds are free, the first one first."""
+        assert self.prefixes is not None
+        for block, key in zip(blocks, keys, strict=True):
+            if not self._claims.drop(block):
+                self.prefixes.pool.give_back([block], key)
+            self._claims.tokens += self.block_size
+        self._count()
+
     # -- room ---------------------------------------------------------------------------------
 
     def can_admit(self, tokens: int, bound: int) -> bool:

@@ -53,6 +53,12 @@ class KeyedBlocks(Pool):
         """Whether the block is known by this key."""
         return bool(self._state[key] and self._found[key] == block) or self._equals.key.get(block) == key
 
+    def is_free(self, block: int, key: int) -> bool:
+        """Whether a block is free that is known by this key."""
+        if self._state[key] and self._found[key] == block:
+            return self._state[key] == IDLE
+        return block in self._equals.span
+
     def _kind(self, key: int, block: int) -> int:
         """1: look-ups find the block by this key; 0: it is not known; else it waits behind another one."""
         if self._state[key] and self._found[key] == block:
@@ -70,6 +76,14 @@ class KeyedBlocks(Pool):
         """The free blocks in the order in which they will be allocated."""
         for span in self._ends.others():
             yield from reversed(span.blocks)
+
+    def keyed_queue(self) -> Iterator[tuple[int, int]]:
+        """The same with their keys; -1: none."""
+        equals = self._equals.key
+        for span in self._ends.others():
+            blocks, key = span.blocks, span.key
+            for at in range(len(blocks) - 1, -1, -1):
+                yield blocks[at], key + at if key is not None else equals.get(blocks[at], -1)
 
     def cached_blocks(self) -> Iterator[int]:
         """The free blocks that have a text."""

@@ -62,6 +62,16 @@ class PrefixPool(KeyedBlocks):
                 key += taken
         return others
 
+    def take(self, key: int, block: int) -> None:
+        """Take a free block with this key out of the queue, be it found or waiting behind another one."""
+        span = self._equals.span.pop(block, None)
+        if span is None:
+            self.wake(key, 1)
+            return
+        span.take_first(1)
+        self.free -= 1
+        self.cached -= 1
+
     # -- entering and forgetting --------------------------------------------------------------
 
     def enter(self, key: int, blocks: Sequence[int]) -> None:

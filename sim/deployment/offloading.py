@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from kvsim.allocators.base import Allocator
 from kvsim.allocators.block_tables import BlockTables
+from kvsim.allocators.tiers.second_pool import SecondPool
 from kvsim.allocators.tiers.vllm import VllmTier
 from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.deployment.speculation import CONFIG, SHORT
@@ -19,10 +20,12 @@ from kvsim.sim.models.catalog import GIB
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.schedulers.vllm_options import VllmV1Options
 from kvsim.sim.schedulers.vllm_v1 import VllmV1
+from kvsim.sim.serving.connector import Connector
 from kvsim.sim.serving.link import Link, Way
 from kvsim.sim.serving.lower_tier import LowerTier
 from kvsim.sim.serving.offload import Offload, OffloadRules
 from kvsim.sim.serving.server import Server
+from kvsim.sim.serving.simple_offload import SimpleOffload
 
 PCIE_SHARE: Final = 0.78
 """Of a PCIe link's rate that copies reach: 50 of 64 GB/s on H100 (vLLM blog, January 2026)."""
@@ -50,6 +53,12 @@ LINKS: Mapping[str, Figures] = {
     "400gb": Figures(50.0, 50.0, 20, "line rate of 400 Gb/s"),
 }
 """Beside these, `pcie`: the GPU's own, at `PCIE_SHARE` of its datasheet."""
+
+OFFLOADING_ONLY: Final = (
+    *("kv_offloading_policy", "offload_prompt_only", "blocks_per_chunk", "store_threshold"),
+    "sync_load_budget_bytes",
+)
+"""Options that vLLM's second pool does not have."""
 
 UNITS: Final = {"": GIB, "gib": GIB, "tib": 1024 * GIB, "mib": 2**20, "gb": 10**9, "tb": 10**12, "mb": 10**6}
 SIZE: Final = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([a-z]*)\s*")
@@ -92,24 +101,35 @@ def put_below(deployment: Deployment, scheduler: Scheduler, server: Server) -> N
     allocator = _allocator(deployment, server.allocator)
     tp = deployment.tensor_parallel_size
     gpu_bytes = deployment.served_model.kv_bytes_per_token_per_gpu(tp)
+    simple = own.kv_offloading_backend == "simple"
+    if simple:
+        _check_simple(allocator, own)
     chunk_tokens = block * own.blocks_per_chunk
-    chunks = total // (chunk_tokens * gpu_bytes * tp)
+    chunks = total // (chunk_tokens * gpu_bytes * tp) - simple  # a second pool has a null block, too
     if chunks < 1:
+        least = f"two blocks of {block:,}" if simple else f"a chunk of {chunk_tokens:,}"
         raise KvsimError(
-            f"kv_offloading_size must hold a chunk of {chunk_tokens:,} tokens, "
-            f"{chunk_tokens * gpu_bytes * tp / 2**20:,.1f} MiB, got {asked!r}"
+            f"kv_offloading_size must hold {least} tokens, "
+            f"{(1 + simple) * chunk_tokens * gpu_bytes * tp / 2**20:,.1f} MiB, got {asked!r}"
         )
     figures = link_figures(own.kv_offloading_link, deployment)
     latency_ps = int(figures.latency_us * 1e6)
     load, store = (
         Way(int(rate * 1e9), latency_ps) for rate in (figures.load_gb_per_s, figures.store_gb_per_s)
     )
-    tier = VllmTier(chunks, own.kv_offloading_policy, own.store_threshold)
     chunk_bytes = chunk_tokens * gpu_bytes * tp
-    rules = OffloadRules(chunk_tokens, own.offload_prompt_only, scheduler.asynchronous, chunk_bytes)
     link = Link(load, store, allocator.block_size * gpu_bytes)
     admission = scheduler.admission(own.sync_load_budget_bytes, gpu_bytes * tp)
-    scheduler.use(LowerTier(Offload(server, tier, link, rules), admission))
+    connector: Connector
+    if simple:
+        lazy_blocks = 2 * -(-scheduler.config.max_num_batched_tokens // block) if own.lazy_offload else 0
+        second = SecondPool(chunks)
+        connector = SimpleOffload(server, second, link, lazy_blocks, scheduler.asynchronous, chunk_bytes)
+    else:
+        tier = VllmTier(chunks, own.kv_offloading_policy, own.store_threshold)
+        rules = OffloadRules(chunk_tokens, own.offload_prompt_only, scheduler.asynchronous, chunk_bytes)
+        connector = Offload(server, tier, link, rules)
+    scheduler.use(LowerTier(connector, admission))
 
 
 def _check_others(deployment: Deployment, own: VllmV1Options) -> None:
@@ -120,6 +140,16 @@ def _check_others(deployment: Deployment, own: VllmV1Options) -> None:
     for name in (CONFIG, *SHORT, "long_prefill_token_threshold"):
         if getattr(own, name):
             raise KvsimError(f"{name} must be left out with kv_offloading_size, got {getattr(own, name)!r}")
+
+
+def _check_simple(allocator: BlockTables, own: VllmV1Options) -> None:
+    """Raise KvsimError for what a second pool does not know."""
+    if not allocator.caches:
+        raise KvsimError("enable_prefix_caching must be on with kv_offloading_backend simple, got False")
+    for name in OFFLOADING_ONLY:
+        value = getattr(own, name)
+        if value != getattr(VllmV1Options(), name):
+            raise KvsimError(f"{name} must be left out with kv_offloading_backend simple, got {value!r}")
 
 
 def _allocator(deployment: Deployment, allocator: Allocator) -> BlockTables:

@@ -107,6 +107,19 @@ class VllmV1Options:
         doc="host memory for [prefixes below the GPU's](tiers.md), all GPUs of a replica together: `100GiB`, "
         "`2TiB`; a number alone is GiB; 0: none",
     )
+    kv_offloading_backend: str = option(
+        "How that memory is used: offloading, simple.",
+        default="offloading",
+        value="NAME",
+        allowed=("offloading", "simple"),
+        doc="who uses it: vLLM's OffloadingConnector, or its SimpleCPUOffloadConnector, "
+        "[a second pool of blocks](tiers.md#a-second-pool-of-blocks)",
+    )
+    lazy_offload: bool = option(
+        "simple: store free blocks that will be taken soon, not what is computed.",
+        default=False,
+        doc="with `simple`: whether free blocks are stored that will be taken soon, or all that is computed",
+    )
     kv_offloading_policy: str = option(
         "Who leaves that memory: lru, arc.",
         default="lru",

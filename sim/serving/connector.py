@@ -74,6 +74,11 @@ class Connector:
     def wake(self, again: bool) -> None:
         """Say when the next decision may differ; `again`: it may at once."""
 
+    def rest(self) -> None:
+        """Nobody is left."""
+        self.begin_step()
+        self.end_step()
+
     # -- leaving ------------------------------------------------------------------------------
 
     @abstractmethod

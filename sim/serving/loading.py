@@ -93,10 +93,9 @@ class Loading:
 
     def _head(self, request: Request, budget: int) -> int | None:
         """Tokens of the head that are computed now; 0: it loads, or asks again later; None: no room."""
-        server = self.server
+        server, user = self.server, self.connector.user(request)
         match = server.match_head() if server.allocator.caches else None
         here = match.tokens if match else 0
-        user = self.connector.user(request)
         below = self.connector.look_up(user, here)
         if below is None:
             return 0

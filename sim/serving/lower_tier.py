@@ -88,8 +88,7 @@ class LowerTier:
 
     def rest(self) -> None:
         """Nobody is left: those who finished last offer what they have."""
-        self.offload.begin_step()
-        self.offload.end_step()
+        self.offload.rest()
 
     def _free_loaded(self) -> bool:
         """Free the memory of aborted requests whose loads have ended; whether there were any."""
@@ -108,6 +107,10 @@ class LowerTier:
         Its memory is free at once, or when its load or the step under way has ended.
         """
         server, offload = self.server, self.offload
+        if not self.late:  # what ended with the last step is known before
+            offload.settle(server.now_ps)
+            if self._cut:
+                self._free_loaded()
         if request.state == State.WAITING:
             server.waiting.remove(request)
             offload.aborts(request, 0, [])

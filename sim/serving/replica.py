@@ -149,7 +149,8 @@ class Replica:
                     arrivals.bring(server.now_ps)
                 else:  # asked for by an answer just given
                     yield self._alarm.at(server.now_ps)
-            if not (server.running or server.waiting or server.swapped or server.batch.loading):
+            somebody = server.running or server.waiting or server.swapped or server.batch.loading
+            if not (somebody or server.wakes.works):
                 yield from self._idle(takes)
                 continue
             if self.observers:

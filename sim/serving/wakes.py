@@ -14,6 +14,8 @@ class Wakes:
         When something ends beside the steps that the next decision may depend on; `NEVER_PS`: nothing does.
     before_ps : int
         A time before which it has looked what had ended, in the last span or while it was idle.
+    works : bool
+        Whether it decides though nobody is there, as transfers are under way that its decisions follow.
     waits : int
         How often time passed without a step.
     """
@@ -21,4 +23,5 @@ class Wakes:
     def __init__(self) -> None:
         self.next_ps = NEVER_PS
         self.before_ps = 0
+        self.works = False
         self.waits = 0

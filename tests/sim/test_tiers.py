@@ -41,6 +41,24 @@ def tiered(rng, case):
     return replace(case, engine=with_settings(case.engine, **settings), samples=False)
 
 
+def below_by_second_pool(rng, case):
+    """The same case with a second pool of blocks, eager or lazy."""
+    size = case.engine.block_size
+    blocks = 1 + rng.choice([1, 4, 30, 200, 200, 200])
+    settings = {
+        "allocator": "paged",
+        "policy": "fcfs",
+        "long_prefill_token_threshold": 0,
+        "reserve": None,
+        "enable_prefix_caching": True,
+        "kv_offloading_size": f"{(blocks * size * TOKEN_BYTES + 1) / 2**20}MiB",
+        "kv_offloading_link": rng.choice(["0.02", "0.3:0.1", "2", "pcie"]),
+        "kv_offloading_backend": "simple",
+        "lazy_offload": rng.random() < 0.5,
+    }
+    return replace(case, engine=with_settings(case.engine, **settings), samples=False)
+
+
 def run(case, max_span):
     engine = build_engine(case.scenario, case.work, max_span=max_span, check=True, events=True)
     engine.replica.pricing.cost = COSTS[case.cost]()
@@ -52,8 +70,8 @@ def run(case, max_span):
     return result, told(result) | events_of(engine)
 
 
-def check_seed(seed):
-    case = tiered(Random(seed), draw_case(Random(seed), "vllm-v1@0.33.0"))
+def check_seed(seed, below=tiered):
+    case = below(Random(seed), draw_case(Random(seed), "vllm-v1@0.33.0"))
     case = replace(case, rows=[replace(row, answers=row.answers[:1]) for row in case.rows])
     slow, told_slow = run(case, 1)
     fast, told_fast = run(case, 1 << 20)
@@ -62,13 +80,14 @@ def check_seed(seed):
     return slow
 
 
-def test_fast_forward_equals_step_mode():
+@pytest.mark.parametrize("below", [tiered, below_by_second_pool])
+def test_fast_forward_equals_step_mode(below):
     hits = waited = 0
     for seed in range(40):
         try:
-            result = check_seed(seed)
+            result = check_seed(seed, below)
         except Exception as error:
-            error.add_note(f"check_seed({seed})")
+            error.add_note(f"check_seed({seed}, {below.__name__})")
             raise
         hits += result.tier.hit_tokens > 0
         waited += result.tier.waited_requests > 0
@@ -76,12 +95,13 @@ def test_fast_forward_equals_step_mode():
 
 
 @pytest.mark.slow
-def test_fast_forward_equals_step_mode_in_more_cases():
+@pytest.mark.parametrize("below", [tiered, below_by_second_pool])
+def test_fast_forward_equals_step_mode_in_more_cases(below):
     for seed in range(40, 300):
         try:
-            check_seed(seed)
+            check_seed(seed, below)
         except Exception as error:
-            error.add_note(f"check_seed({seed})")
+            error.add_note(f"check_seed({seed}, {below.__name__})")
             raise
 
 
@@ -213,6 +233,18 @@ def test_a_prompt_that_is_all_below_waits_for_its_load_and_computes_a_token():
         ({"kv_offloading_link": "pcie6"}, "kv_offloading_link"),
         ({"allocator": "radix"}, "kv_offloading_size must be left out for allocator radix"),
         ({"scheduler": "vllm-v1@0.11.0"}, "kv_offloading_size must be left out for scheduler vllm-v1@0.11.0"),
+        (
+            {"kv_offloading_backend": "simple", "kv_offloading_size": "20MiB"},
+            "kv_offloading_size must hold two blocks of 16 tokens, 25.0 MiB, got '20MiB'",
+        ),
+        (
+            {"kv_offloading_backend": "simple", "enable_prefix_caching": False},
+            "enable_prefix_caching must be on with kv_offloading_backend simple, got False",
+        ),
+        (
+            {"kv_offloading_backend": "simple", "kv_offloading_policy": "arc"},
+            "kv_offloading_policy must be left out with kv_offloading_backend simple, got 'arc'",
+        ),
         ({"policy": "priority"}, "policy must be fcfs with kv_offloading_size, got 'priority'"),
     ],
 )

@@ -90,6 +90,9 @@ OWN = {
     "speculative_method": "--speculative-method ngram --num-speculative-tokens 3 --acceptance-length 2",
     "acceptance_length": "--acceptance-length 2 --speculative-method ngram --num-speculative-tokens 3",
     "kv_offloading_size": "--kv-offloading-size 4",
+    "kv_offloading_backend": "--kv-offloading-backend simple --kv-offloading-size 4 --enable-prefix-caching",
+    "lazy_offload": "--lazy-offload --kv-offloading-backend simple --kv-offloading-size 4 "
+    "--enable-prefix-caching",
     "chunk_sizes": "--chunk-sizes 128,256",
     "vtc_weights": "--vtc-weights A=2,B=1",
     "client_weights": "--client-weights A=2,B=1",

@@ -75,8 +75,8 @@ def trace_lines(case):
         yield json.dumps(row) + "\n"
 
 
-def engine_of(case):
-    """kvsim's engine for a recording, and its lower tier."""
+def bare_engine(case):
+    """kvsim's engine for a recording, without a lower tier."""
     config = {"policy": "fcfs", "long_prefill_token_threshold": 0, **case["config"]}
     config["policy"] = "fcfs"
     with TemporaryDirectory() as folder:
@@ -84,8 +84,12 @@ def engine_of(case):
         trace.write_text("".join(trace_lines(case)))
         assert cli.main(["run", "--trace", str(trace), *flags(config), *QUIET, "--out", str(out)]) == 0
         scenario, traffic = deployment_of(json.loads((out / "config.json").read_text()))
-        engine = build_engine(scenario, opened(Traffic.from_json(traffic)).workload(), max_span=1, check=True)
-    config = case["config"]
+        return build_engine(scenario, opened(Traffic.from_json(traffic)).workload(), max_span=1, check=True)
+
+
+def engine_of(case):
+    """kvsim's engine for a recording, and its lower tier."""
+    engine, config = bare_engine(case), case["config"]
     server, scheduler = engine.replica.server, engine.replica.scheduler
     tier = VllmTier(config["cpu_chunks"], config["policy"], config["store_threshold"])
     rules = OffloadRules(

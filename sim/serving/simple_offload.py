@@ -1,0 +1,385 @@
+"""A second pool of blocks in host memory, as vLLM's SimpleCPUOffloadConnector keeps it: eager or lazy.
+
+    eager    blocks are stored one step after they were computed, answers too, and what is left at the finish
+    lazy     a cursor walks over the GPU's free blocks, and stores what will be taken soon
+
+All loads that a step begins are one job, and so are all stores. The blocks that a job copies, here and
+there, are held until it ends; a stored block that was free is then the last of the GPU's queue. What a
+look-up finds is held until its request is admitted, or asks again. Whoever is preempted makes the step wait
+for all jobs before.
+
+Follows vLLM 0.33.0.
+"""
+
+from itertools import islice
+
+from kvsim.allocators.tiers.second_pool import SecondPool
+from kvsim.sim.serving.connector import Connector
+from kvsim.sim.serving.offload import whole_text
+from kvsim.sim.serving.request import Request, State
+from kvsim.sim.serving.server import Server
+from kvsim.sim.serving.tier_jobs import Job, User
+from kvsim.sim.serving.totals import TierTotals
+from kvsim.sim.serving.transfers import Transfers
+from kvsim.sim.serving.wakes import NEVER_PS
+
+FOREVER = 1 << 40
+
+
+class Parts(Job):
+    """A job for several requests.
+
+    Attributes
+    ----------
+    users : list of User
+        For whom it loads.
+    """
+
+    __slots__ = ("event", "users")
+
+    def __init__(self, number: int, event: int, loads: bool, users: list[User]) -> None:
+        super().__init__(number, loads, users[0] if users else NOBODY, [], [], [])
+        self.event, self.users = event, users
+        self.keys: list[int] = []
+        self.chunks: list[int] = []
+        self.blocks: list[int] = []
+
+
+NOBODY = User(Request(-1, 1, 1), -1, [])
+
+
+class SimpleOffload(Connector):
+    """Stores what a server computes in a second pool.
+
+    Parameters
+    ----------
+    second : SecondPool
+        The blocks there.
+    lazy_blocks : int
+        Free blocks of the GPU that a step looks at; 0: eager.
+    block_bytes : int
+        Of a block, on all GPUs together.
+
+    Attributes
+    ----------
+    pins : dict of list of int
+        By user's number: blocks there that its look-up found, and that it has not begun to load.
+    cursor : int
+        The last free block that was looked at; -1: none.
+    storing : set of int
+        Blocks of the GPU from which is stored.
+    left : list
+        What those who finished still store: (block, key, block there).
+    """
+
+    def __init__(  # noqa: PLR0917 - what is copied, where to, and when
+        self,
+        server: Server,
+        second: SecondPool,
+        transfers: Transfers,
+        lazy_blocks: int,
+        late: bool,
+        block_bytes: int = 0,
+    ) -> None:
+        super().__init__(server, transfers, late)
+        assert self.allocator.prefixes is not None
+        self.second, self.lazy_blocks, self.block_bytes = second, lazy_blocks, block_bytes
+        self.prefixes = self.allocator.prefixes
+        self.users: dict[int, User] = {}
+        self.pins: dict[int, list[int]] = {}
+        self.cursor = -1
+        self.storing: set[int] = set()
+        self.left: list[tuple[int, int, int]] = []
+        self._loads: list[tuple[User, list[int], list[int], list[int]]] = []  # of this decision
+        self._before: dict[int, int] = {}  # by sequence that ran before this decision: its computed tokens
+        self._started: dict[int, int] = {}  # by number of those who asked: what they begin with
+        self._known = 0  # sequences before this decision
+        self._alone = 0  # blocks that were stored while nobody was there
+        self._jobs = 0
+        self._events = {True: 0, False: 0}
+        self.totals = TierTotals(second.blocks * block_bytes)
+        self._counted_ps = 0
+        server.totals.tier, server.memory.below = self.totals, self.below
+
+    def user(self, request: Request) -> User:
+        """What is known of a request; all of its text can be found from now on."""
+        found = self.users.get(request.own)
+        if found is None:
+            request.content = whole_text(request, request.prompt_tokens + request.output_tokens)
+            found = self.users[request.own] = User(request, request.own, self._keys(request))
+        return found
+
+    def _keys(self, request: Request) -> list[int]:
+        text = whole_text(request, request.prompt_tokens + request.output_tokens)
+        ranges, _ = self.prefixes.keys_of(text, request.own)
+        keys = [key for first, count in ranges for key in range(first, first + count)]
+        self.second.know(max(keys, default=-1) + 1)
+        return keys
+
+    def below(self, request: Request, here: int) -> int:
+        """Tokens of a prompt that are there behind the first `here`; for requests elsewhere, too."""
+        start, size = here // self.size, self.size
+        return len(self.second.find(self._keys(request)[start : (request.prompt_tokens - 1) // size])) * size
+
+    # -- loads ----------------------------------------------------------------------------------
+
+    def look_up(self, user: User, here: int) -> int | None:
+        """Tokens behind the first `here` that are there, and held for it from now on."""
+        user.loaded = user.promoted = False
+        self._started[user.number] = here
+        start, stop = here // self.size, (user.request.known_tokens - 1) // self.size
+        found = self.second.find(user.keys[start:stop])
+        if found != self.pins.get(user.number, []):  # to let go of the same and hold it again changes nothing
+            self._unpin(user)
+            self.second.hold(found)
+            if found:
+                self.pins[user.number] = found
+        return len(found) * self.size
+
+    def _unpin(self, user: User) -> None:
+        self.second.leave(self.pins.pop(user.number, ()))
+
+    def begin(self, user: User, request: Request, here: int, below: int, at_once: bool = False) -> None:
+        """Load what is held for it with the other loads of this step."""
+        start, stop = here // self.size, (here + below) // self.size
+        blocks = list(self.allocator.block_table(request.seq)[start:stop])
+        keys = user.keys[start:stop]
+        self.allocator.pin(blocks, keys)
+        self._loads.append((user, self.pins.pop(user.number), blocks, keys))
+        user.offered, user.began_ps = start, self.server.now_ps
+        self.totals.hit_tokens += below
+
+    def loads_for(self, request: Request) -> bool:
+        """Whether a load for a request is under way."""
+        return any(
+            user.request is request
+            for _, _, job in self.transfers.under_way
+            if isinstance(job, Parts)
+            for user in job.users
+        )
+
+    def runs(self, user: User) -> None:
+        """Count how long it waited."""
+        self._started[user.number] = user.request.computed
+        self.totals.waited_requests += 1
+        self.totals.waited_ps += self.server.now_ps - user.began_ps
+
+    # -- a decision ---------------------------------------------------------------------------
+
+    def begin_step(self) -> None:
+        """A step is to be decided: what has ended is known."""
+        server, now_ps = self.server, self.server.now_ps
+        self._count()
+        self.settle(server.wakes.before_ps if self.late else now_ps)
+        self._before = {
+            seq: request.computed for seq, request in server.running.items() if request.state != State.DECODE
+        }
+        self._known = server.memory.admissions
+
+    def _count(self) -> None:
+        """What was held until now."""
+        now_ps = self.server.now_ps
+        self.totals.held_bytes_ps += self.second.held * self.block_bytes * (now_ps - self._counted_ps)
+        self._counted_ps = now_ps
+
+    def end_step(self) -> None:
+        """A step is decided: its loads and stores begin; whoever was preempted waits for those before."""
+        server, step = self.server, self.server.step
+        if step.preemptions:
+            self._flush()
+        stores: list[tuple[int, int, int]] = []
+        holds_for = self._lazy(stores) if self.lazy_blocks else self._eager(stores)
+        if self._loads:
+            job = self._job(True, [user for user, _, _, _ in self._loads])
+            for _, chunks, blocks, keys in self._loads:
+                job.chunks += chunks
+                job.blocks += blocks
+                job.keys += keys
+            self._loads.clear()
+            self._begin(job)
+        stores += self.left
+        self.left.clear()
+        if stores:
+            job = self._job(False, [])
+            for block, key, there in stores:
+                job.blocks.append(block)
+                job.keys.append(key)
+                job.chunks.append(there)
+            self._begin(job)
+        if holds_for < FOREVER:
+            server.hold_for(holds_for)
+
+    def rest(self) -> None:
+        """Nobody is left, and nothing is under way."""
+
+    def _job(self, loads: bool, users: list[User]) -> Parts:
+        self._jobs += 1
+        self._events[loads] += 1
+        return Parts(self._jobs - 1, self._events[loads] - 1, loads, users)
+
+    def _begin(self, job: Parts) -> None:
+        moved = len(job.blocks) * self.block_bytes
+        if job.loads:
+            self.totals.loaded_bytes += moved
+        else:
+            self.totals.stored_bytes += moved
+        self.transfers.begin(job, self.server.now_ps)
+
+    def _flush(self) -> None:
+        step = self.server.step
+        jobs = [job for _, _, job in self.transfers.under_way]
+        delay_ps = max(step.delay_ps, self.transfers.wait_for(jobs, self.server.now_ps))
+        self.totals.steps_waited_ps += delay_ps - step.delay_ps
+        step.delay_ps = delay_ps
+
+    # -- what is stored -------------------------------------------------------------------------
+
+    def _eager(self, stores: list[tuple[int, int, int]]) -> int:
+        """Store what was computed before this step; returns for how many steps nothing follows."""
+        server, holds_for = self.server, FOREVER
+        chunks = {request.seq for request in server.step.chunks}
+        first: list[Request] = []
+        resumed: list[Request] = []
+        running: list[Request] = []
+        for seq, request in server.running.items():
+            if seq in chunks or request.state == State.DECODE:
+                new = seq >= self._known
+                (running if not new else resumed if request.preemptions else first).append(request)
+        for request in first + resumed + running:
+            user, seq = self.user(request), request.seq
+            if seq >= self._known:
+                user.offered = 0
+            if request.state == State.DECODE:
+                tokens = self._decoded(request)
+                holds_for = min(holds_for, self.size - tokens % self.size)
+            else:
+                tokens = self._before[seq] if seq < self._known else self._started[request.own]
+                holds_for = 1
+            stop = tokens // self.size
+            if stop > user.offered and not self._select(user, stop, self.allocator.block_table(seq), stores):
+                holds_for = 1
+        return holds_for
+
+    def _decoded(self, request: Request) -> int:
+        """Computed tokens of one that decodes, before this step, as far as they are known."""
+        tokens = self.server.progress.stored(request)
+        return tokens - 1 if self.late and request.seq not in self.rested else tokens
+
+    def _select(
+        self, user: User, stop: int, table: tuple[int, ...] | list[int], stores: list[tuple[int, int, int]]
+    ) -> bool:
+        """Store the next blocks of a request before `stop`; False: there is no room for all of them."""
+        second, room = self.second, self.second.free
+        if not room:
+            return user.offered >= stop
+        chosen: list[tuple[int, int]] = []
+        at = user.offered
+        while at < stop:
+            block, key = table[at], user.keys[at]
+            if block not in self.storing and not second.knows(key):
+                if len(chosen) == room:
+                    break
+                chosen.append((block, key))
+            at += 1
+        user.offered = max(user.offered, at)
+        self._take(chosen, stores)
+        return at >= stop
+
+    def _take(self, chosen: list[tuple[int, int]], stores: list[tuple[int, int, int]]) -> None:
+        """Take blocks there for these, which stay where they are until they are copied."""
+        if not chosen:
+            return
+        there, evicted = self.second.take(len(chosen))
+        self.totals.evicted_bytes += evicted * self.block_bytes
+        blocks, keys = [block for block, _ in chosen], [key for _, key in chosen]
+        self.allocator.pin(blocks, keys)
+        self.storing.update(blocks)
+        stores += zip(blocks, keys, there, strict=True)
+
+    def _lazy(self, stores: list[tuple[int, int, int]]) -> int:
+        """Store what the cursor comes to; returns for how many steps nothing follows."""
+        room, queue = self.second.free, list(self.prefixes.pool.keyed_queue())
+        start = next((at + 1 for at, (block, _) in enumerate(queue) if block == self.cursor), 0)
+        if not start:
+            self.cursor = -1
+        if not room:
+            return 1
+        if self._anybody():
+            self._alone = 0
+        elif self._alone > self.second.blocks + len(queue):
+            return FOREVER  # the engine would copy round and round, for nobody
+        chosen: list[tuple[int, int]] = []
+        for block, key in islice(queue, start, start + self.lazy_blocks):
+            self.cursor = block
+            if key >= 0 and not self.second.knows(key):
+                chosen.append((block, key))
+                if len(chosen) == room:
+                    break
+        self._take(chosen, stores)
+        self._alone += len(chosen)
+        at_end = not queue or (self.cursor == queue[-1][0] and not chosen)
+        return FOREVER if at_end else 1
+
+    # -- leaving ------------------------------------------------------------------------------
+
+    def finishes(self, request: Request) -> None:
+        """A request has finished and still has its memory: what it has not stored goes with the next job."""
+        user = self.users.pop(request.own, None)
+        if user is None:
+            return
+        tokens = request.prompt_tokens + request.generated - 1
+        self._leave(user, tokens, list(self.allocator.block_table(request.seq)))
+
+    def aborts(self, request: Request, tokens: int, table: list[int]) -> None:
+        """A request is aborted, and has computed so many tokens."""
+        user = self.user(request)
+        del self.users[request.own]
+        if request.state == State.LOADING and not user.promoted:
+            tokens = user.offered * self.size
+            user.offered = 0
+        elif self.late and request.state == State.DECODE:
+            tokens -= 1
+        self._leave(user, tokens, table)
+
+    def _leave(self, user: User, tokens: int, table: list[int]) -> None:
+        self._count()
+        self._unpin(user)
+        self._started.pop(user.number, None)
+        self.server.wakes.works = True
+        user.finished = True
+        if not self.lazy_blocks:
+            self._select(user, min(tokens // self.size, len(table)), table, self.left)
+
+    # -- the end of transfers -----------------------------------------------------------------
+
+    def settle(self, by_ps: int) -> bool:
+        """What has ended by then is known from now on; whether anything had."""
+        ended = self.transfers.ended(by_ps)
+        for job in sorted(ended, key=lambda job: (not job.loads, job.number)):
+            assert isinstance(job, Parts)
+            for user in job.users:
+                user.loaded = True
+            if not job.loads:
+                for block, key in zip(job.chunks, job.keys, strict=True):
+                    self.second.enter(block, key)
+                self.storing.difference_update(job.blocks)
+            self.second.leave(job.chunks)
+            self.allocator.unpin(job.blocks, job.keys)
+        return bool(ended)
+
+    def wake(self, again: bool) -> None:
+        """Say when the next decision may differ; `again`: it may at once."""
+        wakes, totals, transfers = self.server.wakes, self.totals, self.transfers
+        totals.peak_bytes = max(totals.peak_bytes, self.second.held * self.block_bytes)
+        totals.load_busy_ps = transfers.busy_ps(loads=True)
+        totals.store_busy_ps = transfers.busy_ps(loads=False)
+        ends = transfers.next_ps(loads_only=False)
+        if again or (ends is None and not self._anybody()):  # a decision for nobody is spent
+            wakes.next_ps = self.server.now_ps
+        else:
+            wakes.next_ps = NEVER_PS if ends is None else max(ends, self.server.now_ps)
+        wakes.works = again or ends is not None or bool(self.left)
+
+    def _anybody(self) -> bool:
+        server = self.server
+        return bool(server.running or server.batch.loading) or len(server.waiting) > 0
