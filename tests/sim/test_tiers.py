@@ -259,8 +259,8 @@ def test_what_cannot_be_is_refused_in_one_line(settings, said):
 
 def test_the_map_is_drawn_while_requests_load(tmp_path):
     words = "run --model llama-3.1-8b --gpu h100 --trace agents --num-prompts 120 --rate-scale 6"
-    tier = "--kv-tokens 60000 --kv-offloading-size 100GiB --kv-offloading-link 0.5 --record-map 100 --no-plots --quiet --out"
+    tier = "--kv-tokens 60000 --kv-offloading-size 100GiB --kv-offloading-link 0.5 --record-map 100"
     out = tmp_path / "run"
-    assert cli.main([*words.split(), *tier.split(), str(out)]) == 0
+    assert cli.main([*words.split(), *tier.split(), "--no-plots", "--quiet", "--out", str(out)]) == 0
     assert json.loads((out / "summary.json").read_text())["tier"]["requests_waited"] > 0
     assert (out / "map.parquet").is_file()
