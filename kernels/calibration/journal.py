@@ -129,8 +129,8 @@ class Journal:
 def _seconds(values: Sequence[float], least: float = 0.0) -> list[float]:
     """Times as a journal may have them; ValueError or TypeError where one is none."""
     found = [float(each) for each in values]
-    if not all(least <= each <= LONGEST_S for each in found):
-        raise ValueError(f"seconds must be from {least:g} to {LONGEST_S:g}, got {found}")
+    if not all(each == 0 or least <= each <= LONGEST_S for each in found):
+        raise ValueError(f"seconds must be 0, or from {least:g} to {LONGEST_S:g}, got {found}")
     return found
 
 

@@ -135,7 +135,7 @@ class Sarathi(Scheduler):
                 continue
             while allocator.free_slots < unit:
                 victim = left.pop(0) if left else request
-                self._preempt(server, victim)
+                self._preempt(server, victim, request)
                 if victim is request:
                     break
             grows = request.state is State.DECODE and request.seq in must_grow
@@ -146,10 +146,10 @@ class Sarathi(Scheduler):
         batch.grew(grown)
         return prefilling
 
-    def _preempt(self, server: Server, request: Request) -> None:
+    def _preempt(self, server: Server, request: Request, by: Request) -> None:
         decoded = request.state is State.DECODE
         computed = request.computed
-        server.preempt(request)
+        server.preempt(request, by=by)
         self._before[request] = request.known_tokens if decoded else computed
         if self._restarts:
             request.set_output(request.output_tokens + request.generated - self._counted(request))

@@ -22,6 +22,7 @@ from support.fake_run import CAPACITY, fake_run
 from kvsim import cli
 from kvsim.reports import figures, palette
 from kvsim.reports.figures import Choices, arena_panel, joined, over_time, pieces
+from kvsim.reports.figures.catalogue import OF_FLEETS
 from kvsim.reports.figures.choices import CannotDraw, Latency
 from kvsim.reports.figures.png import png_of
 from kvsim.reports.figures.style import DARK, PAPER, SCREEN, STYLES
@@ -33,6 +34,9 @@ from kvsim.reports.rundir.run import Run, Tables, read_runs
 from kvsim.reports.seeds.intervals import Interval
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.record.summary import Summary
+
+SINGLE = [name for name in figures.FIGURES if name not in OF_FLEETS]
+"""The figures of single servers."""
 
 pytestmark = pytest.mark.slow
 
@@ -131,7 +135,7 @@ def empty_runs(tmp_path, shape):
 @pytest.mark.parametrize("case", ["no request", *NOTHING_MUCH])
 def test_every_figure_of_hardly_anything_is_a_picture_or_a_clear_message(recorded, tmp_path, case, shape):
     runs = read_runs(recorded[case, shape]) if case in NOTHING_MUCH else empty_runs(tmp_path, shape)
-    for name in figures.FIGURES:
+    for name in SINGLE:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             try:
@@ -155,7 +159,7 @@ def test_a_command_on_hardly_anything_gives_pictures_or_one_line(
     made = str(recorded["rejected only", shape])
     assert cli.main(["plot", made, "--out", str(tmp_path / "all")]) == 0
     drawn = [Path(line).stem for line in capsys.readouterr().out.split()]
-    assert sorted({*figures.FIGURES} - {*drawn}) == sorted(
+    assert sorted({*SINGLE} - {*drawn}) == sorted(
         {*PICKY} - {"seeds" if "seeds" in shape else "ranking" if "runs" in shape else ""}
     )
     assert cli.main(["plot", made, "--figure", "throughput"]) == 2
@@ -234,7 +238,7 @@ def drawn_texts(figure, monkeypatch):
 )
 def test_no_text_is_cut_and_none_lies_on_another(tmp_path, monkeypatch, style, how):
     runs, drawn = many_runs(tmp_path, how), set()
-    for name in figures.FIGURES:
+    for name in SINGLE:
         try:
             figure = figure_of(name, runs, style=replace(STYLES[style], dpi=72))
         except CannotDraw:
@@ -248,7 +252,7 @@ def test_no_text_is_cut_and_none_lies_on_another(tmp_path, monkeypatch, style, h
             apart |= min(one[3], other[3]) - max(one[1], other[1]) < 2
             assert apart, (name, text, other_text)
         drawn.add(name)
-    assert drawn == {*figures.FIGURES} - ({"seeds", "block-size"} if how == "many" else set())
+    assert drawn == {*SINGLE} - ({"seeds", "block-size"} if how == "many" else set())
 
 
 # -- the catalogue ---------------------------------------------------------------------------------
@@ -300,7 +304,7 @@ def test_figures_have_the_same_bytes_twice_and_no_dates(tmp_path, fmt, names):
     style = {"png": replace(DARK, dpi=30), "svg": DARK, "pdf": PAPER}[fmt]
     runs = many_runs(tmp_path, "few")
     paths = figures.draw(runs, tmp_path, fmt, names, Choices(style))
-    assert [path.stem for path in paths] == (names or list(figures.FIGURES))
+    assert [path.stem for path in paths] == (names or list(SINGLE))
     first = [path.read_bytes() for path in paths]
     for data in first:
         if fmt == "pdf":

@@ -76,7 +76,7 @@ def replay(found, capacity):
         yield time_ps, slots
 
 
-SET_ASIDE = ("lightllm", "past-future", "sglang", "tensorrt-llm")
+SET_ASIDE = ("lightllm", "past-future", "sglang", "tensorrt-llm", "vtc-artifact")
 """Engines that set memory aside for the answers of those who run: hardly one is evicted."""
 
 
