@@ -41,6 +41,7 @@ from kvsim.reports.sweeps.systems import name_of
 from kvsim.reports.sweeps.table import FAILED, IMPOSSIBLE, arrow_table
 from kvsim.reports.sweeps.words import duration
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.files.whole_file import whole_file
 from kvsim.sim.options.goals import Goals
 from kvsim.sim.options.sweeps import UNMET, Sought, Where
 from kvsim.sim.plugins import trusting
@@ -219,7 +220,8 @@ def _write(
         "assumed": beside(rows, search.defaults, goals.prices_from),
         "labels": list(labels),
     }
-    write_json(said, path / ANSWER)
+    with whole_file(path / ANSWER) as part:
+        write_json(said, part)
     if draw:
         from kvsim.reports.figures.style import SCREEN
         from kvsim.reports.figures.swept.stored import draw_stored

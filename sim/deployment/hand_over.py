@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from kvsim.allocators.paged import Paged
 from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.deployment.offloading import link_figures
 from kvsim.sim.deployment.speculation import CONFIG, SHORT
@@ -30,7 +31,7 @@ def check_apart(whole: Deployment, schedulers: Sequence[Scheduler]) -> None:
         server, options = pool.server, pool.server.engine.options
         if not (type(scheduler) is VllmV1 and scheduler.version == "0.33.0"):
             raise KvsimError(f"scheduler must be vllm-v1@0.33.0 {WITH}, got {server.scheduler_name}")
-        if server.engine.allocator != "paged":
+        if server.allocator is not Paged:
             raise KvsimError(f"allocator must be paged {WITH}, got {server.engine.allocator}")
         if server.engine.policy != "fcfs":
             raise KvsimError(f"policy must be fcfs {WITH}, got {server.engine.policy!r}")

@@ -31,13 +31,14 @@ SELDOM = (
     "tier.",
     "speculation.",
     "service.",
+    "hand_over.",
     TORCH,
     "cost.validated.",
     "memory.average.idle",
     "memory.saturated.idle",
     *GOALS,
 )
-"""Of few allocators, with goals, drafts, a tier or clients, and where the clock was validated."""
+"""Of few allocators or fleets, with goals, drafts, a tier or clients, and where the clock was validated."""
 
 
 def declared():
@@ -70,9 +71,10 @@ def test_what_few_allocators_have_is_declared_too():
     drafts = kvsim.simulate(model="llama-3.1-8b", gpu="h100", speculative_config=said, num_prompts=5)
     tiered = kvsim.simulate(kv_offloading_size="1GiB", num_prompts=5)
     mixed = kvsim.simulate(clients_mix="A:1:ttft=1", num_prompts=5)
+    apart = kvsim.simulate(model="llama-3.1-8b", gpu="h100", pool=["prefill:1", "decode:1"], num_prompts=5)
     found = {
         "service.clients" if name.startswith("service.clients.") else name
-        for each in (run, tensors, validated, drafts, tiered, mixed)
+        for each in (run, tensors, validated, drafts, tiered, mixed, apart)
         for name in each.summary.flat()
         if name.startswith(SELDOM)
     }

@@ -36,6 +36,7 @@ SHIPPED = {
 MADE = {
     "kernels/calibration/all_reduce.py": "what its own processes wrote, in a folder that it made",
     "reports/html/report.py": "the first bytes of a page that is there",
+    "reports/html/sweep_page.py": "the figures that it draws",
     "reports/papers/cells.py": "its cache, where damage means: compute it again",
     "reports/papers/running.py": "the diary of its own processes",
     "reports/rundir/claims.py": "a lock, of which nothing is read",

@@ -238,7 +238,7 @@ def test_no_option_is_described_that_is_not_there():
     }
     there |= {"--help", "-h", "--version", *(option.flag for option in options_of(Scenario))}
     there |= {f"--{off}{name.replace('_', '-')}" for name in declared_everywhere() for off in ("", "no-")}
-    there |= {"--stream-interval"}  # of vllm serve
+    there |= {"--stream-interval", "--kv-transfer-config"}  # of vllm serve
     there |= {"--fuzz", "--pace-ms"}  # one of pytest's here; that of the example of one's own cost
     there |= {"--save-result", "--save-detailed", "--append-result"}  # those of vllm bench serve
     there |= {"--enable-prompt-tokens-details", "--enable-logging-iteration-details"}  # of vllm serve
