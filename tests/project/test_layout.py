@@ -74,7 +74,7 @@ ROOMS = (
         *("plugins", "classes"),
     ),
     ("build", "content", "eviction", "parts"),
-    ("contract", "options", "run"),
+    ("contract", "fleet_summary", "options", "run"),
     ("fit", "bench", "validate"),
 )
 """The rooms and files of sim/, from the ground up: each imports those of its own tier and below."""

@@ -1,0 +1,138 @@
+"""What the summary says of a fleet: each replica by itself, its pools, deaths, scaling and hand-overs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from kvsim.sim.cost.frontend import frontend_of
+from kvsim.sim.deployment.deployment import Deployment, Pool
+from kvsim.sim.options.goals import Goals
+from kvsim.sim.record import metrics
+from kvsim.sim.record.attainment import SECONDS_PER_HOUR, good_requests
+from kvsim.sim.record.fleet_result import part
+from kvsim.sim.record.outside import seconds_of
+from kvsim.sim.record.scaled import over_time
+from kvsim.sim.serving.engine import Engine
+from kvsim.sim.serving.hand_over import Totals as HandedOver
+from kvsim.sim.serving.scaler import Scaler
+from kvsim.sim.workload import PS_PER_S
+
+Json = dict[str, object]
+
+
+@dataclass(frozen=True)
+class FleetSummary:
+    """A fleet after its run."""
+
+    engine: Engine
+    deployment: Deployment
+    goals: Goals
+
+    def of(self, requests: Mapping[str, metrics.Column]) -> Json:
+        """The parts beside those of a single server; of a single server none."""
+        fleet = self.deployment.fleet
+        if fleet.replicas == 1:
+            return {}
+        frontend = frontend_of(self.deployment)
+        found: list[Json] = []
+        pools: list[Json] = []
+        for pool in self.deployment.every_pool:
+            names = {"allocator": pool.server.engine.allocator, "scheduler": pool.server.engine.scheduler}
+            first = len(found)
+            for place in range(first, first + pool.replicas):
+                alone = part(self.engine.results[place], place)
+                numbers = metrics.summary(
+                    alone, metrics.request_table(alone, seconds_of(alone, frontend, fleet.replicas))
+                )
+                counts = numbers.pop("engine")
+                engine = {**names, **(counts if isinstance(counts, dict) else {})}
+                label = f"replica {place}, {pool.name}" if pool.name else f"replica {place}"
+                found.append({"label": label, **numbers, "engine": engine})
+            if pool.name:
+                pools.append(self._pool(pool, first, requests))
+        several: Json = {"pools": pools} if pools else {}
+        if self.engine.deaths is not None:
+            several["faults"] = self._faults(requests)
+        if self.engine.scaler is not None:
+            several["scaling"] = self._scaling(self.engine.scaler, requests)
+        if self.engine.hand_over is not None:
+            several["hand_over"] = self._hand_over(self.engine.hand_over.totals())
+        return {"fleet": replace(fleet, fail="", scale="").as_json(), **several, "replicas": found}
+
+    @staticmethod
+    def _hand_over(totals: HandedOver) -> Json:
+        """What went from prefill to decode servers."""
+        mean_of = PS_PER_S * totals.requests
+        return {
+            "requests": totals.requests,
+            "read_bytes": totals.read_bytes,
+            "mean_transfer_s": totals.transfer_ps / mean_of if mean_of else None,
+            "mean_held_s": totals.held_ps / mean_of if mean_of else None,
+            "peak_held_share": totals.peak_held_share,
+        }
+
+    def _scaling(self, scaler: Scaler, requests: Mapping[str, metrics.Column]) -> Json:
+        """How many replicas there were, and what they cost."""
+        end_ps = max(each.end_ps for each in self.engine.results)
+        pools = [pool for pool in self.deployment.every_pool for _ in range(pool.replicas)]
+        alive_ps = scaler.alive_ps(end_ps)
+        hours = [
+            pool.server.gpus * alive / PS_PER_S / SECONDS_PER_HOUR
+            for pool, alive in zip(pools, alive_ps, strict=True)
+        ]
+        prices = [self.goals.price_of(pool.server.gpu.name) for pool in pools]
+        states, slo = [change.state for change in scaler.changes], self.goals.limits
+        good = None if slo is None else good_requests(slo, requests)
+        return {
+            "policy": self.deployment.fleet.scale,
+            "gpu_hours": sum(hours),
+            "gpu_hours_of_all": self.deployment.all_gpus * end_ps / PS_PER_S / SECONDS_PER_HOUR,
+            "cost": None
+            if None in prices
+            else sum(hour * (price or 0) for hour, price in zip(hours, prices, strict=True)),
+            "mean_replicas": sum(alive_ps) / end_ps if end_ps else None,
+            "starts": states.count("starting"),
+            "drains": states.count("draining"),
+            "over_time": over_time(
+                self.engine.log.arrival_ps, good, lambda until: sum(scaler.alive_ps(until)), end_ps
+            ),
+            "changes": [
+                {"time_s": change.at_ps / PS_PER_S, "replica": change.place, "state": change.state}
+                for change in scaler.changes
+            ],
+        }
+
+    def _faults(self, requests: Mapping[str, metrics.Column]) -> Json:
+        """What the death of replicas cost; only of a run that knows of some."""
+        deaths = self.engine.deaths
+        assert deaths is not None
+        generated = sum(replica.recorder.tokens() for replica in self.engine.lives.every)
+        answered = int(requests["output_tokens"][requests["status"] != "rejected"].sum())
+        return {
+            "deaths": deaths.lost.deaths,
+            "resent_requests": deaths.lost.resent,
+            "wasted_output_tokens": generated - answered,
+            "lost_kv_tokens": deaths.lost.kv_tokens,
+            "down_s": deaths.lost.down_ps / PS_PER_S,
+        }
+
+    def _pool(self, pool: Pool, first: int, requests: Mapping[str, metrics.Column]) -> Json:
+        """What the servers of a pool did together, and what they cost; `first` is the place of the first."""
+        home = requests["replica"].astype(int)
+        its = (first <= home) & (home < first + pool.replicas)
+        done = its & (requests["status"] != "rejected")
+        hours = max(each.end_ps for each in self.engine.results) / PS_PER_S / SECONDS_PER_HOUR
+        price = self.goals.price_of(pool.server.gpu.name)
+        return {
+            "name": pool.name,
+            "role": pool.role,
+            "gpu": pool.server.gpu.name,
+            "gpus": pool.gpus,
+            "replicas": pool.replicas,
+            "first_replica": first,
+            "requests": int(its.sum()),
+            "finished": int(done.sum()),
+            "output_tokens": int(requests["output_tokens"][done].sum()),
+            "latency": metrics.latencies(requests, done),
+            "gpu_hours": pool.gpus * hours,
+            "cost": None if price is None else price * pool.gpus * hours,
+        }
