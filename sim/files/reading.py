@@ -11,6 +11,7 @@ import os
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from io import BytesIO
 from os import PathLike
 from pathlib import Path
@@ -79,16 +80,24 @@ def check_regular(path: str | PathLike[str], what: str) -> int:
     """The size of a file in bytes; KvsimError where it is none: a device or a pipe may never end."""
     with understood(what):
         about = os.stat(path)
+    if about.st_dev in _of_the_kernel():
+        raise KvsimError(f"{what} must be a regular file, got one that the kernel makes up")
     if S_ISREG(about.st_mode) or S_ISDIR(about.st_mode):
         return about.st_size
     raise KvsimError(f"{what} must be a regular file, got a device or a pipe")
+
+
+@cache
+def _of_the_kernel() -> frozenset[int]:
+    """The devices of /proc and /sys: files of no size, of which one waits for ever."""
+    return frozenset(os.stat(path).st_dev for path in ("/proc", "/sys") if os.path.ismount(path))
 
 
 def content_of(path: Path, what: str, most: int = LARGEST_BYTES) -> bytes:
     """The bytes of a file of at most so many; KvsimError if it cannot be read, has more, or is no file."""
     if check_regular(path, what) <= most:
         with understood(what), open(path, "rb") as file:
-            content = file.read(most + 1)  # files of /proc do not say how long they are
+            content = file.read(most + 1)  # it may grow
         if len(content) <= most:
             return content
     raise KvsimError(f"{what} must have at most {most >> 20:,} MiB")

@@ -56,6 +56,9 @@ MAY_BE_ZERO = (
     *("unwindowed_layers", "window"),
 )
 
+MOST_PARTS = 1 << 16
+"""Layers, or experts of a layer: they are gone through one by one."""
+
 
 def whole(config: Config, key: str, least: int = 1) -> int | None:
     """The whole number under a key; None when it is not set."""
@@ -64,6 +67,8 @@ def whole(config: Config, key: str, least: int = 1) -> int | None:
         return None
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise KvsimError(f"{key} must be a whole number of at least {least}, got {value!r}")
+    if value > MOST_PARTS and ("layer" in key or key in (*KEYS["experts"], "num_mem_blocks")):
+        raise KvsimError(f"{key} must be at most {MOST_PARTS:,}, got {value}")
     return value
 
 

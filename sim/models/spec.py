@@ -28,6 +28,8 @@ KV_CACHE_DTYPES: dict[str, int | None] = {
     "fp32": 4,
 }
 """What `kv_cache_dtype` may be -> bytes of a cached number; auto leaves it to the model."""
+MOST_EXPERTS = 1 << 20
+"""In a layer; the largest published mixture has a million (arXiv:2407.04153)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,6 +166,8 @@ class ModelSpec:
                 raise KvsimError(
                     f"{field} must be at most parameters ({self.parameters}), got {getattr(self, field)}"
                 )
+        if self.experts > MOST_EXPERTS:
+            raise KvsimError(f"experts must be at most {MOST_EXPERTS:,}, got {self.experts}")
         if self.experts_per_token > self.experts:
             raise KvsimError(
                 f"experts_per_token must be at most experts ({self.experts}), got {self.experts_per_token}"

@@ -204,6 +204,16 @@ def test_random_runs_of_every_part_are_those_of_pure_python(target, tmp_path, re
     assert accepted > len(commands) / 3
 
 
+def test_mixed_work_is_that_of_pure_python(target, tmp_path, request):
+    """Tiers, drafts, policies, pools, deaths and scaling: all that a run finds out, by integers."""
+    cases = request.config.getoption("--fuzz") or 60
+    code = f"import sys; sys.path.append({str(ROOT / 'tests')!r}); from support.mixed import digests; "
+    code += f"digests(0, {cases})"
+    compiled, pure = (run(path, "-c", code, folder=tmp_path) for path in (target, ROOT))
+    assert compiled == pure
+    assert compiled.count("True") > cases / 2
+
+
 def test_recordings_equality_and_contracts_hold(target, tmp_path):
     """The tests of the checkout, on the compiled package: none of them may find the checkout's own."""
     shutil.copytree(ROOT / "tests", tmp_path / "tests", ignore=shutil.ignore_patterns("__pycache__"))

@@ -386,6 +386,8 @@ def test_a_file_that_cannot_be_read_is_an_error_with_its_path(tmp_path):
         ({"num_key_value_heads": 5}, r"kv_heads must divide heads \(32\), got 5"),
         ({"torch_dtype": "int4"}, "torch_dtype must be one of float32, .* got 'int4'"),
         ({"kv_lora_rank": 512}, "rope_dim is missing: none of the keys qk_rope_head_dim is set"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers must be at most 65,536, got 1000000000"),
+        ({"num_experts": 10**9}, "num_experts must be at most 65,536, got 1000000000"),
         ({"num_experts": 8}, "experts_per_token is missing"),
         ({"num_experts": 8, "num_experts_per_tok": 9}, "at most the 8 experts, got 9"),
         (

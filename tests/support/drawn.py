@@ -100,6 +100,12 @@ OWN = {
     "srpt_limit": "--srpt-limit 0.5",
 }
 """The same for options of parts."""
+AROUND = [
+    *(BESIDE[name] for name in ("pool", "fail", "scale", "clients_mix")),
+    *(OWN[name] for name in ("speculative_config", "kv_offloading_size", "kv_offloading_backend")),
+    "--pool prefill:1 --pool decode:2",
+]
+"""What may lie around any part."""
 IN_OTHER_TESTS = {*KINDS, "tokenizer", "columns"}
 
 
@@ -153,12 +159,12 @@ def part_words(rng: Random, kind: str, name: str) -> list[str]:
 
 
 def parts_around(rng: Random, kind: str, name: str) -> list[str]:
-    """Such a part, and often some of other kinds beside it."""
+    """Such a part, often some of other kinds beside it, and now and then what may lie around any of them."""
     words = part_words(rng, kind, name)
     for other, (registry, _) in KINDS.items():
         if other != kind and rng.random() < 0.3:
             words += part_words(rng, other, rng.choice(list(registry)))
-    return words
+    return [*words, *(rng.choice(AROUND).split() if rng.random() < 0.2 else [])]
 
 
 MEMORY = {"--gpu-memory-utilization", "--num-gpu-blocks"}
@@ -176,4 +182,6 @@ def run_of(parts: list[str], rng: Random, most: int) -> list[str]:
     for name in names:
         words += [name, *rng.sample(CHOICES[name], min(1, len(CHOICES[name])))]
     recorded = ["--record-map", rng.choice(["3", "10"])]
-    return words if {"--fail", "--scale"}.intersection(parts) else [*words, *recorded]  # no map of these
+    return (
+        words if {"--fail", "--scale", "prefill:1"}.intersection(parts) else [*words, *recorded]
+    )  # no map of these
