@@ -5,6 +5,7 @@ from dataclasses import replace
 from os.path import commonpath
 
 from kvsim.reports.rundir.run import Run
+from kvsim.sim.complaints import printable
 
 
 def told_apart(runs: Sequence[Run]) -> list[Run]:
@@ -21,7 +22,7 @@ def told_apart(runs: Sequence[Run]) -> list[Run]:
     tails = [each[first:] for each in parts]
     while all(len(tail) > 1 and tail[-1] == tails[0][-1] for tail in tails):
         tails = [tail[:-1] for tail in tails]
-    names = ["/".join(tail) for tail in tails]
+    names = [printable("/".join(tail)) for tail in tails]
     return [
         replace(run, label=name if run.place is None else f"{name}, {run.label}")
         for run, name in zip(once, names, strict=True)

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from kvsim.sim.errors import KvsimError
+from kvsim.sim.errors import KvsimError, ends
 from kvsim.workloads.hashed import BlockTexts
 from kvsim.workloads.json_stream import ObjectStream
 from kvsim.workloads.lengths import Lengths
@@ -107,7 +107,7 @@ def _session(where: str, session: object, calls: _Calls) -> None:
         raise KvsimError(f"{where}: block_size must be a whole number of at least 1, got {shown(block)}")
     calls.blocks.add(block)
     scope = "" if session.get("hash_id_scope") == "global" else f"{len(calls.session)} {name}"
-    _agent(f"{where}, session {name}", session, calls, _Place(name, "", scope, 0.0, NO_CALL, 0.0))
+    _agent(f"{where}, session {ends(name)}", session, calls, _Place(name, "", scope, 0.0, NO_CALL, 0.0))
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import re
 import textwrap
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -33,8 +34,12 @@ FORMATS = tuple(_NO_TRACES)
 
 @contextmanager
 def drawn_in(style: Style) -> Iterator[None]:
-    """A block that draws in a style, whatever a `matplotlibrc` of the user or of this directory says."""
-    with matplotlib.rc_context():
+    """A block that draws in a style, whatever a `matplotlibrc` of the user or of this directory says.
+
+    A letter that the font lacks, in the name of a run, is drawn as a box.
+    """
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from font", UserWarning)
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(style.settings)
         yield

@@ -27,6 +27,11 @@ class SpeculationOutput:
 
 def speculation_command(servers: Sequence[Scenario], context: int, output: SpeculationOutput) -> None:
     """Answer for every server, and show it."""
+    if output.out is not None:
+        from kvsim.reports.figures import style_named
+        from kvsim.reports.figures.sheet import check_format
+
+        check_format(output.fmt or style_named(output.style).usual_format)
     gains = gains_of(servers, context)
     if output.json:
         told = [gain.as_json() for gain in gains]

@@ -5,6 +5,7 @@ damage of that file: a field that is missing, of another type, too large. What i
 afterwards stays outside, so that a bug there is seen as one.
 """
 
+import csv
 import gzip
 import json
 import os
@@ -23,7 +24,7 @@ DEEPEST = 100
 """Levels of lists and objects that a JSON file may have; nothing that kvsim reads needs ten."""
 
 
-_OF_CONTENT = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
+_OF_CONTENT = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, csv.Error)
 
 
 @contextmanager

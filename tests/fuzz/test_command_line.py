@@ -1,6 +1,7 @@
 """Odd command lines: words of options that are wrong, doubled, missing or absurd; 0, or one line and 2."""
 
 import os
+import shutil
 from pathlib import Path
 from random import Random
 
@@ -157,3 +158,21 @@ def test_odd_words_of_any_command(cases, around):
     found = tried("command lines", cases(60), case)
     assert min(found["accepted"], found["refused"]) > 0
     assert not os.path.exists("locked/out")
+
+
+FOUND = {
+    "speculation llama-3.1-8b --cost roofline --format buddy:pow2 --out drawn": 2,
+    "speculation llama-3.1-8b --cost roofline --style buddy:pow2 --out drawn": 2,
+    "validate points.csv --table wide.csv": 2,
+    "plot kept \x1b[2J --figure waste --out drawn": 0,
+    "plot kept \u6a21\u578b --figure waste --out drawn": 0,
+}
+"""What went wrong once, among ten thousand: the code that each ends with."""
+
+
+@pytest.mark.parametrize("words", FOUND)
+def test_what_went_wrong_once_does_not_again(around, words):
+    Path("wide.csv").write_text("x" * 200_000)
+    for name in ("\x1b[2J", "\u6a21\u578b"):
+        shutil.copytree("kept", name)
+    assert attack(words.split()).code == FOUND[words]

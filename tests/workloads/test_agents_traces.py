@@ -157,6 +157,7 @@ def test_a_session_that_is_cut_off_leaves_those_before(tmp_path):
         (session(call(0.0, 1.5, 1)), "in must be a whole number, got 1.5"),
         (session(call(0.0, 64, 1, ["a"])), r"hash_ids must be a list of whole numbers, got \['a'\]"),
         (session(3), "request 0: must be an object, got 3"),
+        (session(3, name=5_000 * "x"), r"session x{50,200}\.\.\.x+ \(5,000 characters\), request 0"),
         (session(call(0.0, 64, 1), block_size=0), "block_size must be a whole number of at least 1, got 0"),
         ({"id": "s", "block_size": 64, "requests": 3}, "requests must be a list, got 3"),
     ],
