@@ -1,4 +1,4 @@
-"""The contract of a KV-cache allocator: what it can be told to do.
+"""The contract of a KV-cache allocator: what it says of itself, counts, and can be told to do.
 
 A *slot* holds the key and the value of one token in all layers (where layers are kept in groups: in one
 group of them; where pages have several sizes: a grain of bytes that divides them all). An allocator owns an
@@ -19,24 +19,30 @@ What holds for every allocator (`kvsim.allocators.contract.check_allocator` trie
    raises InvariantError and changes nothing.
 8. Idle slots can be had like free ones. Nobody has more than `most_sequences` at a time.
 
-What its class says of itself stands in allocators/facts.py; what it counts, in allocators/account.py.
+What it counts:
+
+    capacity_slots = used_slots + free_slots
+    used_slots     = token + reserved + internal            of sequences: written, to be written, never
+    free_slots     = cached + idle + external + free        of nobody (allocators/arena.py)
+
+An allocator keeps its counts up to date in every call. The ledger sorts all slots from scratch, by what each
+sequence holds.
 """
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar
 
 from mypy_extensions import mypyc_attr
 
-from kvsim.allocators.account import Account
 from kvsim.allocators.arena import Layout, Ledger, Region
-from kvsim.allocators.facts import Facts
-from kvsim.allocators.options import Options
+from kvsim.allocators.option import NoOptions
+from kvsim.allocators.options import Options, said_by
 from kvsim.allocators.records import Content, Holdings, InvariantError, Match, Run
 
 __all__ = (
     "Allocator",
     "Content",
-    "Facts",
     "Holdings",
     "InvariantError",
     "Layout",
@@ -48,8 +54,244 @@ __all__ = (
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Allocator(Account):
-    """Allocates the slots of one arena to sequences."""
+class Allocator:
+    """Allocates the slots of one arena to sequences.
+
+    Attributes
+    ----------
+    capacity_slots : int
+        Size of the arena; what does not fill a whole unit (a block) is left out.
+    used_slots : int
+        Slots allocated now, each counted once.
+    cached_slots : int
+        Free slots that still hold a prefix.
+    idle_slots : int
+        Free and empty slots that are mapped or cached by the allocator; only where the class says `idles`.
+    shared_tokens : int
+        Tokens held by more than one sequence: the sum over sequences minus the slots that hold them.
+    slots_per_token : int
+        Slots that a token takes: 1, or one in each group of layers, or its bytes in grains.
+    state_slots : int
+        Slots that hold the recurrent states of living sequences; they count as `token`.
+    expired_slots : int
+        Slots of living sequences' tokens that were freed, as no later token sees them (sliding windows). So
+        `slots_per_token * tokens - shared_tokens - expired_slots + state_slots` slots hold a token.
+    copied_slots : int
+        Slots copied since the start (copy-on-write, moves).
+    most_sequences : int or None
+        How many sequences it can hold; None: as many as fit.
+    cow_copies : int
+        Copy-on-write copies since the start.
+    caches : bool
+        Whether it keeps prefixes: sequences are then placed by `match` and `admit_after`, what they compute
+        is told by `fill`, also just before `release` or `evict`.
+    ends_pieces : bool
+        Whether it says where pieces of prompts end (`piece`), as states can be kept only there.
+    evicted_by : list of int
+        Which growths of the last `grow_many` took slots of a cached prefix, one unit each; counted from 0.
+    """
+
+    # -- what its class says of itself: nobody asks for a name ---------------------------------
+
+    family: ClassVar[str] = ""
+    """One of FAMILIES (allocators/__init__.py): where `sim allocators` lists it"""
+    idea: ClassVar[str] = ""
+    """The rule in one line, at most 70 characters"""
+    wastes: ClassVar[str] = ""
+    """What it wastes, at most 60 characters: a formula of one sequence, then what is lost between them"""
+    used_by: ClassVar[str] = ""
+    """Which engines use it, or did; at most 40 characters"""
+    source: ClassVar[str] = ""
+    """Where the rule is from: a paper (name, venue and year), or a file of an engine"""
+    note: ClassVar[str] = ""
+    """What a reader of every result must know beside the numbers: a sentence"""
+
+    declares: ClassVar[type] = NoOptions
+    """Its own options: a frozen dataclass of `option` fields (allocators/option.py)"""
+    scheduler: ClassVar[str] = ""
+    """The scheduler that it goes with where none is asked for; "": vllm-v1 above pages, else orca"""
+    slow: ClassVar[bool] = False
+    """Whether runs take so long that comparisons of all leave it out, unless it is named too."""
+    reserves: ClassVar[bool] = False
+    """Whether `admit` sets aside all of `bound`, so that a reservation policy has a meaning."""
+    frees_when_refused: ClassVar[bool] = False
+    """Whether a refused growth may free what no later token of the sequence sees, as engines do."""
+    knows_prompts: ClassVar[bool] = False
+    """Whether it is told where prompts end (`introduce`) and when steps begin (`new_step`)."""
+    keeps_groups: ClassVar[bool] = False
+    """Whether the option `hybrid` has a meaning."""
+    own_page_sizes: ClassVar[bool] = False
+    """Whether pages of unlike layers may differ in bytes: a slot is then a grain that divides them all."""
+    idles: ClassVar[bool] = False
+    """Whether free slots may be `idle`: results then have one kind more."""
+    works_after_steps: ClassVar[bool] = False
+    """Whether `after_step` does anything: the engine then plans one step at a time."""
+    works_in_spans: ClassVar[bool] = False
+    """Whether many steps can be taken at once all the same: `grows_by`, `grow_mapped`, `pass_steps`."""
+    moves_on_release: ClassVar[bool] = False
+    """Whether `release` may copy slots, as a pool does that leaves no holes."""
+    moves_in_part: ClassVar[bool] = False
+    """Whether only so much is moved for a refused sequence: a token in a hole may save the move it lacks."""
+    reads_holes: ClassVar[bool] = False
+    """Whether decoding reads `read_slots`, whatever the contexts are: each step is then priced by itself."""
+    windows: ClassVar[bool] = False
+    """Whether a token may take several slots, or none any more (`slots_per_token`, `expired_slots`)."""
+    pages: ClassVar[bool] = False
+    """Whether memory is in pieces found through a table, as the kernels of paging engines read it."""
+    has_blocks: ClassVar[bool] = False
+    """Whether the option `block_size` has a meaning, and kernels read blocks of that size."""
+    forks: ClassVar[bool] = False
+    """Whether `fork`, `swap_out` and `swap_in` work."""
+    copies_on_write: ClassVar[bool] = False
+    """Whether `fork` copies nothing, and who writes behind a shared last token then copies the tokens of its
+    block, but for the last who shares it."""
+    pools_windows: ClassVar[bool] = False
+    """Whether windowed layers have a pool of their own, so that no scheduler of vLLM's has a say in it"""
+    caches_windows: ClassVar[bool] = False
+    """Whether prefixes are kept although windowed layers free what they leave behind (`groups`)"""
+    frees_behind_windows: ClassVar[bool] = False
+    """Whether the option `groups` has a meaning."""
+    keeps_prefixes: ClassVar[bool] = False
+    """Whether the option `cache` has a meaning, or prefixes are kept anyway."""
+
+    # -- what an object says of itself ----------------------------------------------------------
+
+    growth_unit: int
+    """Tokens that a promised growth adds, exactly, in `slots_per_token` slots; 0: nothing is promised."""
+
+    grows_by: int
+    """Tokens that each growth for a decoded token adds, where nothing is promised; 0: they differ."""
+
+    maps: int = 0
+    """Calls to the driver since the start that give memory."""
+    unmaps: int = 0
+    """Likewise that take it back."""
+    map_ns: int = 0
+    """What a call takes that gives memory, in nanoseconds."""
+    unmap_ns: int = 0
+    """What a call takes that takes memory back."""
+    host_capacity_slots: int = 0
+    """Size of the host pool."""
+    host_used_slots: int = 0
+    """What swapped sequences hold there."""
+
+    def __init__(self, capacity_slots: int) -> None:
+        if capacity_slots < 1:
+            raise ValueError(f"capacity_slots must be at least 1, got {capacity_slots}")
+        self.capacity_slots = capacity_slots
+        self.growth_unit = said_by(type(self), "growth_unit", 0)
+        self.grows_by = said_by(type(self), "grows_by", 0)
+        self.used_slots = 0
+        self.cached_slots = 0
+        self.idle_slots = 0
+        self.shared_tokens = 0
+        self.slots_per_token = 1
+        self.state_slots = 0
+        self.expired_slots = 0
+        self.copied_slots = 0
+        self.cow_copies = 0
+        self.most_sequences: int | None = None
+        self.caches = False
+        self.ends_pieces = False
+        self.evicted_by: list[int] = []
+
+    @property
+    def free_slots(self) -> int:
+        """Slots that nobody has borrowed, cached and idle ones included."""
+        return self.capacity_slots - self.used_slots
+
+    @property
+    def block_slots(self) -> int:
+        """Slots of a block, as logs count them; 1 for those that have none."""
+        return self.growth_unit or 1
+
+    # -- of sequences -------------------------------------------------------------------------
+
+    @abstractmethod
+    def capacity(self, seq: int) -> int:
+        """Tokens that the sequence may hold before it must grow."""
+
+    def surplus(self, seq: int, tokens: int) -> int:
+        """Slots allocated to a sequence that `tokens` tokens leave empty; below 0: it must grow for them."""
+        return self.capacity(seq) - tokens
+
+    @property
+    def growth_slots(self) -> int:
+        """Slots that a growth by `growth_unit` or `grows_by` tokens allocates."""
+        return (self.growth_unit or self.grows_by) * self.slots_per_token
+
+    @property
+    def growth_end(self) -> int:
+        """Tokens beyond which a sequence that grows by `grows_by` grows no more."""
+        return 1 << 62
+
+    def logical_slots(self) -> int:
+        """Slots allocated, each counted once for every sequence that holds it."""
+        return self.used_slots
+
+    def shared_slots(self) -> int:
+        """Slots allocated to more than one sequence."""
+        return 0
+
+    def shared_tail_slots(self) -> int:
+        """Empty slots behind the tokens of shared blocks: nobody writes there before one owns the block."""
+        return 0
+
+    # -- of the arena -------------------------------------------------------------------------
+
+    def memory_stats(self) -> Mapping[str, int]:
+        """What a deep-learning framework would report of its memory, by its names; of most: nothing."""
+        return {}
+
+    def read_slots(self) -> int:
+        """Slots that attention reads in a step in which somebody decodes; needs `reads_holes`."""
+        return self.used_slots
+
+    def external_slots(self, need: int) -> int:
+        """Free slots in extents below `need`, neither cached nor idle; 0 where any free slot serves."""
+        return 0
+
+    def largest_free_extent(self) -> int:
+        """The largest number of slots that one request could still get."""
+        return self.free_slots
+
+    @abstractmethod
+    def regions(self) -> Iterator[Region]:
+        """Every range of addresses, allocated or free, in ascending order, without gaps."""
+
+    def layout(self) -> Layout:
+        """The regions as columns."""
+        return Layout.of(self.regions())
+
+    def ledger(self, lengths: Mapping[int, int], finals: Mapping[int, int], need: int = 0) -> Ledger:
+        """Sort every slot into its kind, from scratch.
+
+        `lengths` and `finals` give for each living sequence the tokens that it holds now and when it
+        ends; a sequence without an entry in either is dead weight. `need` is the size of the head of the
+        queue. The empty tail of a shared block (`shared_tail_slots`) is internal until one sequence owns it
+        alone. The engine keeps the same numbers up to date step by step; tests hold the two together.
+
+        Raises InvariantError when a kind comes out negative, as it does when lengths exceed capacities.
+        """
+        tokens = self.slots_per_token * sum(lengths.values()) - self.shared_tokens - self.expired_slots
+        tokens += self.state_slots
+        written_later = sum(
+            self.surplus(seq, lengths[seq]) - max(0, self.surplus(seq, final))
+            for seq, final in finals.items()
+        )
+        external = self.external_slots(need)
+        ledger = Ledger(
+            token=tokens,
+            reserved=written_later,
+            internal=self.used_slots - tokens - written_later,
+            cached=self.cached_slots,
+            external=external,
+            free=self.free_slots - self.cached_slots - external - self.idle_slots,
+            idle=self.idle_slots,
+        )
+        if min(ledger) < 0:
+            raise InvariantError(f"no kind of slot can be negative: {ledger} of {self.capacity_slots}")
+        return ledger
 
     @classmethod
     def from_options(cls, capacity_slots: int, options: Options) -> "Allocator":

@@ -108,7 +108,7 @@ class Options(NamedTuple):
     max_model_len: int = 8_192
     """tokens of the longest sequence"""
     own: object | None = NoOptions()
-    """what the allocator declares itself (`Facts.declares`); mypyc finds no `object` alone in a NamedTuple"""
+    """what the allocator itself `declares`; mypyc finds no `object` alone in a NamedTuple"""
 
     def chosen(self, kind: type[T]) -> T:
         """The allocator's own options, of the kind that it declares; its defaults where none were made."""

@@ -1,23 +1,70 @@
 """All groups of a sequence together: what of its text is cached, whether it fits, its tables.
 
     place    take back what no group sees any more -> is there room in all? -> hits, new blocks, keys
-    lookup   the longest beginning of a text that every group holds (hits.py)
+    lookup   the longest beginning of a text that every group holds
 
-Each group keeps the tables of all sequences (tables.py, window_tables.py, states.py); memory is one pool for
-all, or one for each (memory.py).
+    full       |####|####|####|####|....|      reaches 4 blocks
+    window     |    |    |####|    |            has the end of 3
+    hit        |----|----|----|                 3 blocks; the junction is behind the fourth
+
+A hit is the longest beginning of a text that every group holds: full groups say how far it can reach, windows
+and states shorten it, and the question is asked again until nobody does. Where a full group reached further
+than the hit, two texts part there: that place (the junction) is kept from now on.
+
+Each group keeps the tables of all sequences (tables.py, states.py); memory is one pool for all, or one for
+each (memory.py).
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import gcd, lcm
 
-from kvsim.allocators.hybrid.hits import Hit, longest_hit
 from kvsim.allocators.hybrid.memory import Memory, OnePool
-from kvsim.allocators.hybrid.pieces import aligned_piece
 from kvsim.allocators.hybrid.pool import NULL, Blocks
 from kvsim.allocators.hybrid.specs import GroupSpec, alike, most_blocks
-from kvsim.allocators.hybrid.states import StateTables
-from kvsim.allocators.hybrid.tables import GroupTables, Text
-from kvsim.allocators.hybrid.window_tables import ChunkTables, WindowTables
+from kvsim.allocators.hybrid.states import StateTables, aligned_piece
+from kvsim.allocators.hybrid.tables import ChunkTables, GroupTables, Text, WindowTables
+
+
+@dataclass(frozen=True)
+class Hit:
+    """What of a text is cached: the blocks of each group, and how many tokens they hold."""
+
+    blocks: tuple[list[int], ...]
+    tokens: int
+    junction: int = 0
+
+
+def longest_hit(groups: Sequence[GroupTables], alike: Sequence[Sequence[int]], text: Text) -> Hit:
+    """The longest beginning of a text that all groups hold; `alike` are the groups that are asked as one."""
+    blocks: list[list[int]] = [[] for _ in groups]
+    reached, longest = text.tokens - 1, 0
+    full_length: dict[int, int] = {}
+    full = [type(groups[numbers[0]]) is GroupTables for numbers in alike]
+    single = len(alike) == 2 and full[0]
+    while True:
+        length = reached
+        for numbers, is_full in zip(alike, full, strict=True):
+            first = numbers[0]
+            if is_full and first in full_length:
+                length = min(length, full_length[first])
+                continue
+            found, length = groups[first].hit(text, length, numbers)
+            for number, each in zip(numbers, found, strict=True):
+                blocks[number] = each
+            if is_full:
+                full_length[first] = length
+            longest = max(longest, length)
+        if length >= reached:
+            break
+        reached = length
+        if single:
+            break
+    for numbers, is_full in zip(alike, full, strict=True):
+        if is_full:
+            for number in numbers:
+                del blocks[number][-(-reached // groups[number].block_size) :]
+    return Hit(tuple(blocks), reached, longest if longest > reached and len(groups) > 1 else 0)
 
 
 class HybridCache:
@@ -31,7 +78,7 @@ class HybridCache:
     caching : bool
         Whether prefixes are kept.
     retention : int or None
-        Which ends of windows and states are kept (window_tables.py).
+        Which ends of windows and states are kept (tables.py).
     match_tokens : int or None
         Where hits may end inside a block of states (vLLM's prefix_match_unit); None: at block ends.
     max_model_len, in_flight_tokens : int

@@ -61,16 +61,9 @@ class Hybrid(Grouped):
                 f"capacity_slots must hold a page of {self.page_slots} for each of {len(groups)} "
                 f"groups, got {capacity_slots}"
             )
-        memory = OnePool(len(groups), capacity_slots // self.page_slots, caching)
+        memory = OnePool(len(groups), capacity_slots // self.page_slots, caching, self.page_slots)
         self.pool = memory.pool
-        super().__init__(
-            layers,
-            memory,
-            [self.page_slots] * len(groups),
-            capacity_slots=self.pool.blocks * self.page_slots,
-            caching=caching,
-            max_model_len=max_model_len,
-        )
+        super().__init__(layers, memory, caching, max_model_len)
 
     @property
     def block_slots(self) -> int:

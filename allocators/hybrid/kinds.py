@@ -14,16 +14,13 @@ take them. A slot is a grain of bytes that divides a token of every kind and eve
 Prefixes are kept and hit as in `hybrid`. States are kept at the ends of the blocks that vLLM would have.
 """
 
-from collections.abc import Iterator
 from math import gcd
 from typing import ClassVar
 
-from kvsim.allocators.base import Allocator, Region
+from kvsim.allocators.base import Allocator
 from kvsim.allocators.hybrid.grouped import Grouped
-from kvsim.allocators.hybrid.large_pool import LargePageMemory
-from kvsim.allocators.hybrid.memory import Memory, SplitPools
-from kvsim.allocators.hybrid.one_kind import OneKindOfLargePages, is_one_kind
-from kvsim.allocators.hybrid.uncached import Uncached
+from kvsim.allocators.hybrid.memory import LargePageMemory, Memory, SplitPools
+from kvsim.allocators.hybrid.uncached import OneKindOfLargePages, Uncached, is_one_kind
 from kvsim.allocators.options import Hybrid as Layers
 from kvsim.allocators.options import LayerGroup, Options
 
@@ -83,54 +80,18 @@ class OfKinds(Grouped):
         return cls(capacity_slots, layers, options.cache is not None, options.max_model_len)
 
     def __init__(self, capacity_slots: int, layers: Layers, caching: bool, max_model_len: int) -> None:
-        sizes = page_sizes(layers)
-        memory, capacity = self._memory_of(capacity_slots, layers, sizes, caching)
-        super().__init__(
-            layers, memory, sizes, capacity_slots=capacity, caching=caching, max_model_len=max_model_len
-        )
+        memory = self._memory_of(capacity_slots, layers, page_sizes(layers), caching)
+        super().__init__(layers, memory, caching, max_model_len)
 
-    def _memory_of(
-        self, capacity_slots: int, layers: Layers, sizes: list[int], caching: bool
-    ) -> tuple[Memory, int]:
-        """The pools, and how many slots they have together."""
+    @staticmethod
+    def _memory_of(capacity_slots: int, layers: Layers, sizes: list[int], caching: bool) -> Memory:
+        """The pools."""
         raise NotImplementedError
 
-    def _place(self, kind: int, page: int) -> int:
-        """The first slot of a page."""
-        raise NotImplementedError
-
-    def _allocated_to_kinds(self) -> Iterator[tuple[int, int]]:
-        """(first slot, slots) of what only one kind can have, by address; idle where nothing is there."""
-        return iter(())
-
-    def regions(self) -> Iterator[Region]:
-        found = [
-            Region(self._place(kind, page), self.sizes[kind], tuple(seqs), first, per_token=per_token)
-            for (kind, page), (seqs, first, per_token) in self.owned_pages().items()
-        ]
-        for kind, pool in enumerate(self.memory.pools):
-            found += [
-                Region(self._place(kind, page), self.sizes[kind], (), cached=True)
-                for page in pool.cached_pages()
-            ]
-        ends = [at for start, size in self._allocated_to_kinds() for at in (start, start + size)]
-        at = 0
-        for region in sorted(found):
-            yield from _empty(at, region.start, ends)
-            yield region
-            at = region.start + region.size
-        yield from _empty(at, self.capacity_slots, ends)
-
-
-def _empty(start: int, end: int, allocated: list[int]) -> Iterator[Region]:
-    """What nobody owns between two pages: idle inside what is allocated to a kind, else free."""
-    for place, at in enumerate([*allocated, end]):
-        if start < at:
-            upto = min(at, end)
-            yield Region(start, upto - start, (), idle=place % 2 == 1)
-            start = upto
-        if start >= end:
-            return
+    def _recount(self) -> None:
+        super()._recount()
+        if self.idles:
+            self.idle_slots = self.memory.begun_slots - self.used_slots - self.cached_slots
 
 
 class Jenga(OfKinds):
@@ -143,38 +104,26 @@ class Jenga(OfKinds):
 
     idles = True
     of_one_kind = OneKindOfLargePages
-    packs: ClassVar[bool] = False
-    """Whether requests share large pages before they begin new ones"""
 
-    def _memory_of(
-        self, capacity_slots: int, layers: Layers, sizes: list[int], caching: bool
-    ) -> tuple[Memory, int]:
-        self._large = LargePageMemory(capacity_slots, sizes, caching, self.packs)
-        arena = self._large.arena
-        return self._large, arena.count * arena.large_bytes
-
-    def _recount(self) -> None:
-        super()._recount()
-        arena = self._large.arena
-        begun = (arena.count - arena.free) * arena.large_bytes
-        self.idle_slots = begun - self.used_slots - self.cached_slots
-
-    def _place(self, kind: int, page: int) -> int:
-        large, place = self._large.kinds[kind].page(page)
-        return large * self._large.arena.large_bytes + place * self.sizes[kind]
-
-    def _allocated_to_kinds(self) -> Iterator[tuple[int, int]]:
-        size = self._large.arena.large_bytes
-        for large, _ in self._large.arena.begun():
-            yield large * size, size
+    @staticmethod
+    def _memory_of(capacity_slots: int, layers: Layers, sizes: list[int], caching: bool) -> Memory:
+        return LargePageMemory(capacity_slots, sizes, caching)
 
 
-class JengaPacked(Jenga):
+class JengaPacked(OfKinds):
     """The same, but requests share large pages before they begin new ones."""
 
     idea = "as jenga; requests share large pages before they begin new ones"
+    wastes = Jenga.wastes
     used_by = "nobody: to compare with jenga"
-    packs = True
+    source = Jenga.source
+
+    idles = True
+    of_one_kind = OneKindOfLargePages
+
+    @staticmethod
+    def _memory_of(capacity_slots: int, layers: Layers, sizes: list[int], caching: bool) -> Memory:
+        return LargePageMemory(capacity_slots, sizes, caching, packs=True)
 
 
 class Split(OfKinds):
@@ -185,22 +134,15 @@ class Split(OfKinds):
     used_by = "SGLang (its dual pools)"
     source = "SGLang, server_args.py: swa_full_tokens_ratio and others"
 
-    def _memory_of(
-        self, capacity_slots: int, layers: Layers, sizes: list[int], caching: bool
-    ) -> tuple[Memory, int]:
+    @staticmethod
+    def _memory_of(capacity_slots: int, layers: Layers, sizes: list[int], caching: bool) -> Memory:
         counts = shares(capacity_slots, layers, sizes)
         if min(counts) < 1:
             raise ValueError(
                 f"capacity_slots must give each pool a page (of {', '.join(map(str, sizes))} slots), "
                 f"got {capacity_slots}"
             )
-        self._starts = [0]
-        for count, size in zip(counts, sizes, strict=True):
-            self._starts.append(self._starts[-1] + count * size)
-        return SplitPools(counts, caching), self._starts[-1]
-
-    def _place(self, kind: int, page: int) -> int:
-        return self._starts[kind] + (page - 1) * self.sizes[kind]
+        return SplitPools(counts, sizes, caching)
 
     def external_slots(self, need: int) -> int:
         """What is free while the request at the head of the queue finds one of several pools too short."""

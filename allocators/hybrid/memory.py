@@ -1,13 +1,14 @@
-"""Which pool each group draws its blocks from, and whether there is room: one pool for all, or one for each.
+"""Where groups draw their pages from, where these lie, and whether there is room.
 
-    one pool     |f|w|w|f|s|w| |f| | |      blocks of equal bytes, any group takes any
-    split        |f|f|f| | | |w|w| |s| |    each group has a share of its own, whoever needs more
-
-Large pages that are cut into small ones of each kind (Jenga): large_pool.py.
+one pool      |f|w|w|f|s|w| |f| | |          pages of equal bytes, any group takes any
+split         |f|f|f| | | |w|w| |s| |        each group has a share of its own, whoever needs more
+large pages   | f f f | w w w w w | f f . |  each cut into small pages of one group (large_pages.py)
 """
 
 from collections.abc import Sequence
+from itertools import accumulate
 
+from kvsim.allocators.hybrid.large_pages import LargePages, Small
 from kvsim.allocators.hybrid.pool import BlockPool, Blocks
 
 
@@ -18,10 +19,14 @@ class Memory:
     ----------
     pools : list of Blocks
         One for each group; groups that share one name it alike.
+    sizes : list of int
+        Slots of a page of each group.
+    slots : int
+        Of all pages together.
     """
 
-    def __init__(self, pools: Sequence[Blocks]) -> None:
-        self.pools = list(pools)
+    def __init__(self, pools: Sequence[Blocks], sizes: Sequence[int], slots: int) -> None:
+        self.pools, self.sizes, self.slots = list(pools), list(sizes), slots
 
     def room(self, needed: Sequence[int], hits: Sequence[Sequence[int]], spare: int = 0) -> bool:
         """Whether each group can have so many blocks, those free ones included that it hits.
@@ -41,16 +46,29 @@ class Memory:
         """Whether empty pools have room for it."""
         raise NotImplementedError
 
+    def place(self, group: int, page: int) -> int:
+        """The first slot of a page."""
+        raise NotImplementedError
+
     def tick(self) -> None:
         """Another call begins: what it lets go is used later than what was let go before."""
+
+    def begun(self) -> Sequence[tuple[int, int]]:
+        """(first slot, slots) of what only one group can have, by address; idle where nothing is there."""
+        return ()
+
+    @property
+    def begun_slots(self) -> int:
+        """Slots of all that."""
+        return 0
 
 
 class OnePool(Memory):
     """All groups draw from one pool."""
 
-    def __init__(self, groups: int, blocks: int, caching: bool) -> None:
+    def __init__(self, groups: int, blocks: int, caching: bool, page_slots: int = 1) -> None:
         self.pool = BlockPool(blocks, caching)
-        super().__init__([self.pool] * groups)
+        super().__init__([self.pool] * groups, [page_slots] * groups, blocks * page_slots)
 
     def room(self, needed: Sequence[int], hits: Sequence[Sequence[int]], spare: int = 0) -> bool:
         """Whether the sum is free."""
@@ -60,12 +78,17 @@ class OnePool(Memory):
         """Whether there are so many."""
         return sum(needed) <= self.pool.blocks
 
+    def place(self, group: int, page: int) -> int:
+        return (page - 1) * self.sizes[group]
+
 
 class SplitPools(Memory):
     """Each group has a pool of so many blocks."""
 
-    def __init__(self, blocks: Sequence[int], caching: bool) -> None:
-        super().__init__([BlockPool(count, caching) for count in blocks])
+    def __init__(self, blocks: Sequence[int], sizes: Sequence[int], caching: bool) -> None:
+        slots = [count * size for count, size in zip(blocks, sizes, strict=True)]
+        self._starts = [0, *accumulate(slots)]
+        super().__init__([BlockPool(count, caching) for count in blocks], sizes, sum(slots))
 
     def room(self, needed: Sequence[int], hits: Sequence[Sequence[int]], spare: int = 0) -> bool:
         """Whether each pool has its group's."""
@@ -77,3 +100,113 @@ class SplitPools(Memory):
     def fits(self, needed: Sequence[int]) -> bool:
         """Whether each pool has so many."""
         return all(count <= pool.blocks for count, pool in zip(needed, self.pools, strict=True))
+
+    def place(self, group: int, page: int) -> int:
+        return self._starts[group] + (page - 1) * self.sizes[group]
+
+
+class SmallPages(Blocks):
+    """The small pages of one kind: block = large page * small pages in one + place + 1.
+
+    Whoever releases a page says how long the text is that ends there, so that of pages last used together the
+    ends of prefixes go first, of every kind alike.
+    """
+
+    def __init__(self, arena: LargePages, kind: int, caching: bool) -> None:
+        self._arena, self._kind, self._each = arena, kind, arena.each[kind]
+        super().__init__(arena.count * arena.each[kind], caching)
+
+    def page(self, block: int) -> Small:
+        """Where a block is."""
+        return divmod(block - 1, self._each)
+
+    def block(self, page: Small) -> int:
+        """The block that is there."""
+        return page[0] * self._each + page[1] + 1
+
+    def _choose(self, owner: int) -> int:
+        page = self._arena.take(self._kind, owner)
+        if page is None:
+            raise RuntimeError(f"no small page of kind {self._kind} is left")
+        self.free -= 1
+        return self.block(page)
+
+    def _unlink(self, block: int) -> None:
+        self.cached -= self.is_cached(block)
+        self._arena.hit(self.page(block))
+        self.free -= 1
+
+    def _set_free(self, unknown: Sequence[int], known: Sequence[int]) -> None:
+        for block in unknown:
+            self._arena.release(self.page(block))
+        for block in known:
+            page = self.page(block)
+            self._arena.use(page, self.key_tokens[block])
+            self._arena.release(page, keep=True)
+            self.cached += self.is_cached(block)
+        self.free += len(unknown) + len(known)
+
+    def was_evicted(self, page: Small) -> None:
+        """The arena gives up a cached page."""
+        self.forget(self.block(page))
+
+
+class LargePageMemory(Memory):
+    """A pool for each kind over one arena.
+
+    Parameters
+    ----------
+    capacity, page_sizes : int, sequence of int
+        In one unit; what does not fill a large page is left out.
+    caching : bool
+        Whether prefixes are kept.
+    packs : bool
+        Whether free pages beside other requests' go before free large pages.
+    """
+
+    def __init__(self, capacity: int, page_sizes: Sequence[int], caching: bool, packs: bool = False) -> None:
+        self.arena = LargePages(capacity, page_sizes, self._evicted, packs)
+        if self.arena.count < len(page_sizes):
+            raise ValueError(
+                f"capacity_slots must hold a large page of {self.arena.large_bytes:,}, the least common "
+                f"multiple of pages of {' and '.join(f'{size:,}' for size in page_sizes)}, for each kind, "
+                f"got {capacity:,}"
+            )
+        self.kinds = [SmallPages(self.arena, kind, caching) for kind in range(len(page_sizes))]
+        super().__init__(self.kinds, page_sizes, self.arena.count * self.arena.large_bytes)
+
+    def _evicted(self, kind: int, page: Small) -> None:
+        self.kinds[kind].was_evicted(page)
+
+    def room(self, needed: Sequence[int], hits: Sequence[Sequence[int]], spare: int = 0) -> bool:
+        """Whether all kinds find theirs, in some order; the arena then keeps to one that does."""
+        woken = [
+            [pool.page(block) for block in found if block and pool.references[block] == 0]
+            for pool, found in zip(self.kinds, hits, strict=True)
+        ]
+        wanted = [max(0, count - len(found)) + spare for count, found in zip(needed, woken, strict=True)]
+        room = self.arena.room(wanted, woken)
+        if room:
+            self.arena.plan(wanted)
+        return room
+
+    def fits(self, needed: Sequence[int]) -> bool:
+        """Whether so many would fit, each kind in large pages of its own."""
+        large = (-(-count // each) for count, each in zip(needed, self.arena.each, strict=True))
+        return sum(large) <= self.arena.count
+
+    def tick(self) -> None:
+        """What is let go from now on is used later."""
+        self.arena.tick()
+
+    def place(self, group: int, page: int) -> int:
+        large, place = self.kinds[group].page(page)
+        return large * self.arena.large_bytes + place * self.sizes[group]
+
+    def begun(self) -> Sequence[tuple[int, int]]:
+        size = self.arena.large_bytes
+        return [(large * size, size) for large in self.arena.begun()]
+
+    @property
+    def begun_slots(self) -> int:
+        return (self.arena.count - self.arena.free) * self.arena.large_bytes

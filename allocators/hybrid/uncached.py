@@ -12,6 +12,9 @@ page for as long as the sequence is there. This takes blocks of one size, and gr
 besides full attention and states; groups.py serves the rest, and its books are the same: where a step is
 decided before the last one has ended (`late`), what is unseen is what was a step ago; and it is freed also by
 a growth that is refused then.
+
+`jenga` and `split` come to the same where all layers keep every token: a large page is then a small one and
+nothing is idle, and there is one pool.
 """
 
 from typing import ClassVar
@@ -179,3 +182,22 @@ class Uncached(Windowed):
         """As in `Windowed`, with the states, each of which one token fills."""
         size, states = self.block_size, self._state_blocks
         return super()._all_tables() + [(seq, 0, [each], size) for seq in states for each in states[seq]]
+
+
+def is_one_kind(layers: Layers) -> bool:
+    """Whether all layers keep every token."""
+    return [group.kind for group in layers.groups] == ["full"]
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class OneKindOfLargePages(Uncached):
+    """Large pages of one small page each: of a sequence that ends the first is allocated first again."""
+
+    idles: ClassVar[bool] = True
+
+    def release(self, seq: int) -> None:
+        """As in `Uncached`, the pages in the order in which the arena of large pages lists them."""
+        held = self._held.get(seq)
+        if held is not None:
+            held.blocks.reverse()
+        super().release(seq)

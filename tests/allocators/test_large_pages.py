@@ -132,7 +132,7 @@ def test_a_picture_beside_little_text_fills_its_large_pages():
 
 
 def test_what_one_kind_does_not_use_no_other_can_have_in_a_fixed_split():
-    pools, none = SplitPools([50, 10], caching=False), [(), ()]
+    pools, none = SplitPools([50, 10], [1, 1], caching=False), [(), ()]
     assert pools.room([50, 10], none)
     assert not pools.room([51, 0], none)
     pools.pools[0].take(50)

@@ -11,8 +11,7 @@ from support.serving import everything
 from kvsim.allocators.contract import check_allocator
 from kvsim.allocators.hybrid import kinds
 from kvsim.allocators.hybrid.groups import Hybrid
-from kvsim.allocators.hybrid.one_kind import OneKindOfLargePages
-from kvsim.allocators.hybrid.uncached import Uncached
+from kvsim.allocators.hybrid.uncached import OneKindOfLargePages, Uncached
 from kvsim.allocators.options import Hybrid as Layers
 from kvsim.allocators.options import LayerGroup
 from kvsim.allocators.paged import Paged
