@@ -179,7 +179,7 @@ class Policy:
         return len(victims)
 
     def rivals(self, least: Any, now_ps: int) -> Iterable[Request]:  # noqa: ANN401
-        """Who runs, may give way and has a key above `least`: the largest first, of equals the last admitted."""
+        """Who runs, may give way and has a key above `least`: the largest first, then the last admitted."""
         key, may_give_way = self.key, self._may_give_way
         found = [
             (own, r.seq, r)

@@ -53,7 +53,9 @@ class Ltr(Predicting):
         if request in self._since:
             starves = now_ps >= self._since[request] + self._patience_ps
             return (0, 0) if starves else (1, self.said(request))
-        return (0, 0) if request in self._until and not self.displaceable(request) else (1, self.said(request))
+        return (
+            (0, 0) if request in self._until and not self.displaceable(request) else (1, self.said(request))
+        )
 
     def turns_ps(self, request: Request) -> int:
         return self._since[request] + self._patience_ps

@@ -94,9 +94,7 @@ class Mlfq(Policy):
     def alike_until_ps(self) -> int:
         """Somebody is promoted, or somebody who runs goes a queue down."""
         self._move_down(self.server.now_ps)
-        while self._down and (
-            not self._is_in(self._down[0]) or self._down[0][-1].state is State.FINISHED
-        ):
+        while self._down and (not self._is_in(self._down[0]) or self._down[0][-1].state is State.FINISHED):
             heappop(self._down)
         return min(super().alike_until_ps(), self._down[0][0] if self._down else NEVER_PS)
 
