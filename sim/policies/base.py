@@ -11,6 +11,7 @@ back, and stay, unless the class says when they change: at instants (`turns_ps`)
 """
 
 from abc import abstractmethod
+from collections.abc import Iterable
 from typing import Any, ClassVar, TypeVar
 
 from kvsim.allocators.option import NoOptions
@@ -151,31 +152,42 @@ class Policy:
     def _displace(self, seats: int, budget: int) -> int:
         """Preempt those with the largest keys until the head of the queue fits; nobody, if it never would."""
         server = self.server
-        head, now_ps = server.waiting[0], server.now_ps
-        least = self.key(head, now_ps)
-        allocator, running = server.allocator, server.running
-        others = sorted(
-            ((self.key(r, now_ps), r.seq, r) for r in running.values() if self._may_give_way(r)),
-            key=lambda entry: entry[:2],
-            reverse=True,
-        )
-        prefilling = sum([r.known_tokens - r.computed for r in running.values() if r.state is State.PREFILL])
-        if prefilling >= budget - server.decoding:
-            return 0
-        known = head.known_tokens
-        needed = allocator.slots_needed(known, server.rules.bound(head)) + self._watermark()
-        free, taken_seats, victims = allocator.free_slots, len(running), 0
-        while free < needed or taken_seats >= seats:
-            if victims == len(others) or not least < others[victims][0]:
+        head, running = server.waiting[0], server.running
+        allocator = server.allocator
+        if server.memory.prefill_held:
+            prefilling = [r.known_tokens - r.computed for r in running.values() if r.state is State.PREFILL]
+            if sum(prefilling) >= budget - server.decoding:
                 return 0
-            free += self._slots(others[victims][-1])
+        needed = allocator.slots_needed(head.known_tokens, server.rules.bound(head)) + self._watermark()
+        free, taken_seats = allocator.free_slots, len(running)
+        rivals = self.rivals(self.key(head, server.now_ps), server.now_ps)
+        if free >= needed and taken_seats < seats:
+            if any(True for _ in rivals):
+                self._fitted = head
+            return 0
+        victims: list[Request] = []
+        for request in rivals:
+            victims.append(request)
+            free += self._slots(request)
             taken_seats -= 1
-            victims += 1
-        if not victims and others and least < others[0][0]:
-            self._fitted = head
-        for _, _, request in others[:victims]:
+            if free >= needed and taken_seats < seats:
+                break
+        else:
+            return 0
+        for request in victims:
             server.preempt(request)
-        return victims
+        return len(victims)
+
+    def rivals(self, least: Any, now_ps: int) -> Iterable[Request]:  # noqa: ANN401
+        """Who runs, may give way and has a key above `least`: the largest first, then the last admitted."""
+        key, may_give_way = self.key, self._may_give_way
+        found = [
+            (own, r.seq, r)
+            for r in self.server.running.values()
+            if least < (own := key(r, now_ps)) and may_give_way(r)
+        ]
+        found.sort(reverse=True)
+        return [request for _, _, request in found]
 
     def _watermark(self) -> int:
         """Slots that an admission must leave free."""

@@ -6,18 +6,22 @@
 
 So locality is kept as far as fairness allows: the smaller the quantum, the fairer. With one client it is LPM.
 
-Source: Cao et al., Locality-aware fair scheduling in LLM serving (arXiv 2501.14312), algorithm 1. D2LPM, the
-same over replicas, is not here.
+Source: Cao et al., Locality-aware fair scheduling in LLM serving (arXiv 2501.14312), algorithm 1.
 """
 
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 
 from kvsim.allocators.option import option
 from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.policies.base import Policy
-from kvsim.sim.policies.queue import Moving
+from kvsim.sim.serving.decision import Decision
 from kvsim.sim.serving.queues import Queue
 from kvsim.sim.serving.request import Request, State
+
+Entry = tuple[int, int, Request]
+"""(row, sample, request)"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +35,111 @@ class DeficitOptions:
         least=1,
         doc="tokens of service that each client gets when nobody who waits has any left",
     )
+
+
+class ByPrefix:
+    """Requests that wait, by client and text: of equal texts one is looked up in a step.
+
+    Attributes
+    ----------
+    clients : dict
+        Client -> number of a text -> the requests that have it, the first to have come first.
+    """
+
+    def __init__(self, policy: "Dlpm") -> None:
+        self._policy = policy
+        self.clients: dict[str, dict[int, list[Entry]]] = {}
+        self._count = 0
+        self._texts: dict[Hashable, int] = {}  # numbers of texts; 0: none, so that nothing is cached
+        self._cached: dict[int, int] = {0: 0}  # of the step's texts
+        self._step: Decision | None = None  # for which that holds
+
+    def _text(self, request: Request) -> int:
+        """The number of its text; who was preempted may find private blocks, too."""
+        if request.preemptions or self._policy.server.memory.below is not None:
+            text: Hashable = request
+        elif request.content:
+            text = request.content, min(request.prompt_tokens - 1, sum(part[2] for part in request.content))
+        else:
+            return 0
+        return self._texts.setdefault(text, len(self._texts) + 1)
+
+    def append(self, request: Request) -> None:
+        """One more."""
+        self._policy.waits(request)
+        texts = self.clients.setdefault(request.facts.client, {})
+        heappush(texts.setdefault(self._text(request), []), (request.index, request.sample, request))
+        self._count += 1
+
+    appendleft = append
+
+    def popleft(self) -> Request:
+        """Take the head: it was admitted."""
+        _, _, (_, _, request), text, client = self._head()
+        heappop(self.clients[client][text])
+        self._took(client, text)
+        self._policy.admitted(request, self._cached[text])
+        return request
+
+    def remove(self, request: Request) -> None:
+        """Take a request out, wherever it stands."""
+        client, text = request.facts.client, self._text(request)
+        heap = self.clients[client][text]
+        heap[:] = [entry for entry in heap if entry[-1] is not request]
+        heapify(heap)
+        self._took(client, text)
+
+    def _took(self, client: str, text: int) -> None:
+        self._count -= 1
+        if not self.clients[client][text]:
+            del self.clients[client][text]
+        if not self.clients[client]:
+            del self.clients[client]
+
+    def _look_up(self) -> None:
+        """Once a step, and for texts that came since."""
+        step, cached = self._policy.server.step, self._cached
+        if self._step is not step:
+            self._step = step
+            cached.clear()
+            cached[0] = 0
+            self._policy.settle()
+        for texts in self.clients.values():
+            for text, heap in texts.items():
+                if text not in cached:
+                    cached[text] = self._policy.cached(heap[0][-1])
+
+    def _head(self) -> tuple[bool, int, Entry, int, str]:
+        self._look_up()
+        deficits, cached = self._policy.deficits, self._cached
+        return min(
+            [
+                (deficits[client] <= 0, -cached[text], heap[0], text, client)
+                for client, texts in self.clients.items()
+                for text, heap in texts.items()
+            ]
+        )
+
+    def __getitem__(self, index: int) -> Request:
+        if index:
+            raise IndexError(f"only the head can be seen, got {index}")
+        return self._head()[2][-1]
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Request]:
+        self._look_up()
+        deficits, cached = self._policy.deficits, self._cached
+        return (
+            entry[-1][-1]
+            for entry in sorted(
+                (deficits[client] <= 0, -cached[text], entry)
+                for client, texts in self.clients.items()
+                for text, heap in texts.items()
+                for entry in heap
+            )
+        )
 
 
 class Dlpm(Policy):
@@ -48,27 +157,30 @@ class Dlpm(Policy):
         self._quantum = self.own(DeficitOptions).deficit_quantum
         self.deficits: dict[str, int] = {}
         self._charged: dict[Request, int] = {}  # tokens of its answer that were charged
-        self._cached: dict[Request, int] = {}  # of those who wait, when it was looked at last
-        self._moving = Moving(self)
+        self._waiting = ByPrefix(self)
 
     def queue(self) -> Queue:
-        return self._moving
+        return self._waiting
 
     def key(self, request: Request, now_ps: int) -> tuple[bool, int]:
-        cached = self.server.cached_tokens(request) if self.server.allocator.caches else 0
-        self._cached[request] = cached
-        return self.deficits[request.facts.client] <= 0, -cached
+        return self.deficits[request.facts.client] <= 0, -self.cached(request)
+
+    def cached(self, request: Request) -> int:
+        """Tokens of its prompt that need not be computed."""
+        return self.server.cached_tokens(request) if self.server.allocator.caches else 0
 
     def waits(self, request: Request) -> None:
+        """Its client has a quantum at first."""
         self.deficits.setdefault(request.facts.client, self._quantum)
         if request in self._charged:  # it was preempted
             self._charge(request, request.generated)
 
-    def look(self) -> None:
+    def settle(self) -> None:
         """Charge what was generated, and refill where nobody has anything left."""
+        generated = self.server.progress.generated
         for request in self.server.running.values():
-            if request.state is not State.FINISHED:
-                self._charge(request, self.generated(request))
+            if request.state is State.DECODE:
+                self._charge(request, generated(request))
         self._refill()
 
     def _charge(self, request: Request, generated: int) -> None:
@@ -76,20 +188,19 @@ class Dlpm(Policy):
         self._charged[request] = generated
 
     def _refill(self) -> None:
-        clients = {request.facts.client for request in self._moving.requests}
-        most = max((self.deficits[client] for client in clients), default=1)
+        deficits, clients = self.deficits, self._waiting.clients
+        most = max([deficits[client] for client in clients], default=1)
         if most <= 0:
             more = (-most // self._quantum + 1) * self._quantum
             for client in clients:
-                self.deficits[client] += more
+                deficits[client] += more
 
-    def entered(self, request: Request) -> None:
+    def admitted(self, request: Request, cached: int) -> None:
+        """It runs from now on, with so much of its prompt cached."""
         if request not in self._charged:
             self._charged[request] = 0
-            self.deficits[request.facts.client] -= request.prompt_tokens - self._cached[request]
-        del self._cached[request]
+            self.deficits[request.facts.client] -= request.prompt_tokens - cached
         self._refill()
-        self._moving.again()
 
     def finished(self, request: Request) -> None:
         self._charge(request, request.output_tokens)

@@ -53,20 +53,23 @@ class Ltr(Predicting):
         if request in self._since:
             starves = now_ps >= self._since[request] + self._patience_ps
             return (0, 0) if starves else (1, self.said(request))
-        return (1, self.said(request)) if self.displaceable(request) else (0, 0)
+        return (
+            (0, 0) if request in self._until and not self.displaceable(request) else (1, self.said(request))
+        )
 
     def turns_ps(self, request: Request) -> int:
         return self._since[request] + self._patience_ps
 
     def displaceable(self, request: Request) -> bool:
-        return self.generated(request) >= self._until.get(request, 0)
+        until = self._until.get(request)
+        return until is None or self.generated(request) >= until
 
     def alike_steps(self) -> int:
         """A promotion ends when the quantum is used up."""
         left = [
             self._until[r] - self.generated(r)
-            for r in self.server.running.values()
-            if not self.displaceable(r)
+            for r in self._until
+            if r not in self._since and not self.displaceable(r)
         ]
         return min(filter(None, (super().alike_steps(), *left)), default=0)
 

@@ -13,7 +13,9 @@ There displaced requests keep their memory or are swapped ahead of time; promoti
 steps, here when it is due.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 from kvsim.allocators.option import option
 from kvsim.sim.deployment.engine import EngineConfig
@@ -60,6 +62,9 @@ class Mlfq(Policy):
         self._joined: dict[Request, int] = {}  # the queue in which its quanta began
         self._ran_ps: dict[Request, int] = {}  # in the batch since then, up to `_since_ps`
         self._since_ps: dict[Request, int] = {}  # when it began to wait, or to run
+        self._running: list[dict[Request, int]] = []  # by queue: who runs, and its entry in the heap
+        self._down: list[tuple[int, int, int, Request]] = []  # (when, entry, from which queue, who)
+        self._entries = 0
 
     def key(self, request: Request, now_ps: int) -> int:
         since_ps = self._since_ps[request]
@@ -78,15 +83,47 @@ class Mlfq(Policy):
     def turns_ps(self, request: Request) -> int | None:
         return self._since_ps[request] + self._patience_ps
 
+    # -- who runs, by queue -------------------------------------------------------------------
+
+    def rivals(self, least: int, now_ps: int) -> Iterator[Request]:
+        self._move_down(now_ps)
+        for level in range(len(self._running) - 1, least, -1):
+            living = [r for r in self._running[level] if r.state is not State.FINISHED]
+            yield from sorted(living, key=lambda r: -r.seq)
+
     def alike_until_ps(self) -> int:
         """Somebody is promoted, or somebody who runs goes a queue down."""
-        now_ps = self.server.now_ps
-        down = [
-            now_ps + self._level(r, now_ps - self._since_ps[r])[1]
-            for r in self.server.running.values()
-            if r.state is not State.FINISHED
-        ]
-        return min(super().alike_until_ps(), *down, NEVER_PS)
+        self._move_down(self.server.now_ps)
+        while self._down and (not self._is_in(self._down[0]) or self._down[0][-1].state is State.FINISHED):
+            heappop(self._down)
+        return min(super().alike_until_ps(), self._down[0][0] if self._down else NEVER_PS)
+
+    def _run_in(self, request: Request, level: int, until_ps: int) -> None:
+        while len(self._running) <= level:
+            self._running.append({})
+        self._entries += 1
+        self._running[level][request] = self._entries
+        heappush(self._down, (until_ps, self._entries, level, request))
+
+    def _is_in(self, entry: tuple[int, int, int, Request]) -> bool:
+        """Whether an entry of the heap still counts."""
+        _, number, level, request = entry
+        return self._running[level].get(request) == number
+
+    def _move_down(self, now_ps: int) -> None:
+        down = self._down
+        while down and down[0][0] <= now_ps:
+            entry = heappop(down)
+            if self._is_in(entry):
+                until_ps, _, level, request = entry
+                del self._running[level][request]
+                self._run_in(request, level + 1, until_ps + (self._quantum_ps << level + 1))
+
+    def _stop(self, request: Request) -> None:
+        for level in self._running:
+            level.pop(request, None)
+
+    # -- what happens to one ------------------------------------------------------------------
 
     def waits(self, request: Request) -> None:
         if request not in self._joined:
@@ -94,6 +131,7 @@ class Mlfq(Policy):
             self._join(request, self.prefill_ps(request.prompt_tokens))
             return
         now_ps = self.server.now_ps
+        self._stop(request)
         self._ran_ps[request] += now_ps - self._since_ps[request]
         self._since_ps[request] = now_ps
 
@@ -108,7 +146,10 @@ class Mlfq(Policy):
         if now_ps >= self._since_ps[request] + self._patience_ps:
             self._join(request, 0)
         self._since_ps[request] = now_ps
+        level, left_ps = self._level(request, 0)
+        self._run_in(request, level, now_ps + left_ps)
 
     def finished(self, request: Request) -> None:
+        self._stop(request)
         for known in (self._joined, self._ran_ps, self._since_ps):
             del known[request]

@@ -16,18 +16,24 @@ class Predicting(Policy):
     def __init__(self, config: EngineConfig, max_model_len: int) -> None:
         super().__init__(config, max_model_len)
         self.predictor = predictor_of(self.own(PredictorOptions).predictor, max_model_len)
+        self._said: dict[Request, int] = {}  # once and for all, unless the predictor moves
 
     def said(self, request: Request) -> int:
         """Tokens that its answer is said to have."""
-        return self.predictor.tokens(request, self.generated(request))
+        if self.predictor.moves:
+            return self.predictor.tokens(request, self.generated(request))
+        found = self._said.get(request)
+        if found is None:
+            found = self._said[request] = self.predictor.tokens(request, self.generated(request))
+        return found
 
     def left(self, request: Request) -> int:
         """Those that are said to be still to come."""
-        generated = self.generated(request)
-        return max(self.predictor.tokens(request, generated) - generated, 0)
+        return max(self.said(request) - self.generated(request), 0)
 
     def alike_steps(self) -> int:
         return 1 if self.preempts and self.predictor.moves else super().alike_steps()
 
     def finished(self, request: Request) -> None:
         self.predictor.finished(request)
+        self._said.pop(request, None)
