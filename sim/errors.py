@@ -10,6 +10,8 @@ from importlib import import_module
 
 LONGEST = 300
 """Characters of a value that a message holds; of a longer one the beginning and the end."""
+LONGEST_MESSAGE = 1100
+"""The same of a whole message, whatever it holds."""
 
 _LONG = f"{{{LONGEST},}}"
 _VALUES = re.compile(rf"(?<=got )[\[({{].{_LONG}[\])}}]|'[^']{_LONG}'|\"[^\"]{_LONG}\"|\S{_LONG}", re.DOTALL)
@@ -30,18 +32,18 @@ class NoProgress(KvsimError):
 
 def brief(text: str) -> str:
     """A message without the middle of its long values, with the names that files will have."""
-    return _VALUES.sub(_ends, _PREPARED.sub(r"\1", text))
+    return ends(_VALUES.sub(_ends, _PREPARED.sub(r"\1", text)), LONGEST_MESSAGE)
 
 
 def _ends(value: re.Match[str]) -> str:
     return ends(value[0])
 
 
-def ends(text: str) -> str:
+def ends(text: str, longest: int = LONGEST) -> str:
     """The beginning and the end of a long text."""
-    if len(text) <= LONGEST:
+    if len(text) <= longest:
         return text
-    return f"{text[: LONGEST // 2]}...{text[-LONGEST // 6 :]} ({len(text):,} characters)"
+    return f"{text[: longest // 2]}...{text[-longest // 6 :]} ({len(text):,} characters)"
 
 
 MOST_NAMES = 16
