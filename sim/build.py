@@ -441,10 +441,7 @@ class _Maker:
         bound = reservation(deployment.engine.reserve or "max", deployment.max_model_len)
         map_of = MemoryMap(self.map_tokens, self.map_instants, allocator.idles) if self.map_instants else None
         server = scheduler.new_server(allocator, bound)
-        if deployment.engine.options.get("kv_offloading_size") is not None:
-            from kvsim.sim.deployment.offloading import put_below  # late: most runs do without
-
-            put_below(deployment, scheduler, server)
+        scheduler.put_below(server, deployment)
         if self.side is not None and self.side[1] == "decode":
             from kvsim.sim.deployment.hand_over import read_from  # late: likewise
 

@@ -65,4 +65,4 @@ def read_from(deployment: Deployment, scheduler: Scheduler, server: Server, hand
     )
     reads = Reads(server, pull, hand_over.told, lambda *_: None, NEVER_PS, scheduler.asynchronous)
     hand_over.decodes(reads, pull, deployment.gpus)
-    scheduler.use(LowerTier(reads, scheduler.admission(0, 1), own.long_prefill_token_threshold))
+    scheduler.use(LowerTier(reads, scheduler.limits))

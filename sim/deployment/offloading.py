@@ -17,15 +17,14 @@ from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.deployment.speculation import CONFIG, SHORT
 from kvsim.sim.errors import KvsimError, unknown
 from kvsim.sim.models.catalog import GIB
-from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.schedulers.vllm_options import VllmV1Options
-from kvsim.sim.schedulers.vllm_v1 import VllmV1
 from kvsim.sim.serving.connector import Connector
 from kvsim.sim.serving.link import Link, Way
 from kvsim.sim.serving.lower_tier import LowerTier
 from kvsim.sim.serving.offload import Offload, OffloadRules
 from kvsim.sim.serving.server import Server
 from kvsim.sim.serving.simple_offload import SimpleOffload
+from kvsim.sim.serving.steps import Limits
 
 PCIE_SHARE: Final = 0.78
 """Of a PCIe link's rate that copies reach: 50 of 64 GB/s on H100 (vLLM blog, January 2026)."""
@@ -89,15 +88,16 @@ def link_figures(text: str, deployment: Deployment, option: str = "kv_offloading
     return Figures(load, store, LATENCY_PS / 1e6, "given")
 
 
-def put_below(deployment: Deployment, scheduler: Scheduler, server: Server) -> None:
-    """Give a server the tier that its options ask for, if they do; KvsimError where it cannot have one."""
-    asked = deployment.engine.options.get("kv_offloading_size")
+def tier_below(
+    deployment: Deployment, server: Server, own: VllmV1Options, limits: Limits
+) -> LowerTier | None:
+    """The tier that its options ask for, if they do; KvsimError where a server cannot have one."""
+    asked, late = own.kv_offloading_size, server.rules.known_late
     total = 0 if asked is None else size_bytes(str(asked))
     if not total:
-        return
-    assert isinstance(scheduler, VllmV1)
-    _check_others(deployment, scheduler.own(VllmV1Options))
-    own, block = scheduler.own(VllmV1Options), deployment.engine.block_size
+        return None
+    _check_others(deployment, own)
+    block = deployment.engine.block_size
     allocator = _allocator(deployment, server.allocator)
     tp = deployment.tensor_parallel_size
     gpu_bytes = deployment.served_model.kv_bytes_per_token_per_gpu(tp)
@@ -119,17 +119,16 @@ def put_below(deployment: Deployment, scheduler: Scheduler, server: Server) -> N
     )
     chunk_bytes = chunk_tokens * gpu_bytes * tp
     link = Link(load, store, allocator.block_size * gpu_bytes)
-    admission = scheduler.admission(own.sync_load_budget_bytes, gpu_bytes * tp)
     connector: Connector
     if simple:
-        lazy_blocks = 2 * -(-scheduler.config.max_num_batched_tokens // block) if own.lazy_offload else 0
+        lazy_blocks = 2 * -(-limits.budget // block) if own.lazy_offload else 0
         second = SecondPool(chunks)
-        connector = SimpleOffload(server, second, link, lazy_blocks, scheduler.asynchronous, chunk_bytes)
+        connector = SimpleOffload(server, second, link, lazy_blocks, late, chunk_bytes)
     else:
         tier = VllmTier(chunks, own.kv_offloading_policy, own.store_threshold)
-        rules = OffloadRules(chunk_tokens, own.offload_prompt_only, scheduler.asynchronous, chunk_bytes)
+        rules = OffloadRules(chunk_tokens, own.offload_prompt_only, late, chunk_bytes)
         connector = Offload(server, tier, link, rules)
-    scheduler.use(LowerTier(connector, admission))
+    return LowerTier(connector, limits, own.sync_load_budget_bytes, gpu_bytes * tp)
 
 
 def _check_others(deployment: Deployment, own: VllmV1Options) -> None:

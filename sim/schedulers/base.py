@@ -9,7 +9,7 @@ derived from there. A scheduler of your own is a class of 40 lines: docs/own-sch
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from mypy_extensions import mypyc_attr
 
@@ -26,6 +26,9 @@ from kvsim.sim.serving.memory import KvMemory
 from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.server import Rules, Server
 from kvsim.sim.workload import Beam, Workload
+
+if TYPE_CHECKING:
+    from kvsim.sim.deployment.deployment import Deployment
 
 T = TypeVar("T")
 
@@ -134,6 +137,9 @@ class Scheduler:
     def new_server(self, allocator: Allocator, bound: Callable[[Request], int]) -> Server:
         """The server that it schedules."""
         return Server(Batch(KvMemory(allocator)), Rules(bound, self.config.policy, self.publishes_late))
+
+    def put_below(self, server: Server, deployment: "Deployment") -> None:
+        """Give its server the tier below the memory that its options ask for: most know of none."""
 
     def decide(self, server: Server) -> Decision:
         """Decide the step that starts now: a record of all that `schedule` asked the server to do."""

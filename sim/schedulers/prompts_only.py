@@ -10,13 +10,11 @@ from typing import Final
 
 from kvsim.allocators.base import Allocator
 from kvsim.sim.deployment.engine import EngineConfig
-from kvsim.sim.schedulers.vllm_options import VllmV1Options
 from kvsim.sim.schedulers.vllm_v1 import VllmV1
 from kvsim.sim.serving.batch import Batch
 from kvsim.sim.serving.hand_over import HandOver, Prompts
 from kvsim.sim.serving.held import HoldingServer, Lease
 from kvsim.sim.serving.memory import KvMemory
-from kvsim.sim.serving.pieces import Pieces
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.server import Rules, Server
 from kvsim.sim.workload import PS_PER_S
@@ -38,9 +36,7 @@ class PromptsOnly(VllmV1):
         self._server = server = HoldingServer(Batch(KvMemory(allocator)), rules, LEASE, _nobody)
         server.hand_over = partial(self._hand_over.computed, server)
         server.waiting = Prompts(self._hand_over.whole)
-        threshold = self.own(VllmV1Options).long_prefill_token_threshold
-        if threshold:
-            self._pieces = Pieces(server, threshold)
+        self.use(self.steps_of(server))
         self._hand_over.prefills(server)
         return server
 

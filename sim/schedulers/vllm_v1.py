@@ -23,7 +23,7 @@ Releases differ in `Policy`. Versions: 0.11.0; 0.33.0, the default.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from mypy_extensions import mypyc_attr
 
@@ -37,14 +37,17 @@ from kvsim.sim.schedulers.vllm_options import VllmV1Options
 from kvsim.sim.serving.acceptance import Acceptance, Drawn, Recorded
 from kvsim.sim.serving.batch import Batch
 from kvsim.sim.serving.draft_batch import DraftBatch, VerifiedMemory
-from kvsim.sim.serving.drafts import Drafts, Limits
-from kvsim.sim.serving.lower_tier import LowerTier
+from kvsim.sim.serving.drafts import Drafts
 from kvsim.sim.serving.memory import KvMemory
 from kvsim.sim.serving.pieces import Pieces
 from kvsim.sim.serving.queues import Ordered, Queue
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.server import Rules, Server
+from kvsim.sim.serving.steps import Limits, Steps, Told
 from kvsim.sim.workload import Workload
+
+if TYPE_CHECKING:
+    from kvsim.sim.deployment.deployment import Deployment
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,8 @@ class VllmV1(Scheduler):
     declares: ClassVar[type] = VllmV1Options
     caches: ClassVar[bool] = True
     overlaps: ClassVar[bool] = True
+    steps: Steps
+    """How the steps of its server are decided."""
 
     def __init__(self, config: EngineConfig, max_model_len: int) -> None:
         super().__init__(config, max_model_len)
@@ -125,16 +130,12 @@ class VllmV1(Scheduler):
                     self._refuse(name, config.options[name])
             if own.kv_offloading_size is not None:
                 self._refuse("kv_offloading_size", own.kv_offloading_size)
-        self._pieces: Pieces | None = None
-        self._drafts: Drafts | None = None
         self.speculation: Speculation | None = None
         self.acceptance: Acceptance | None = None
-        self._lower: LowerTier | None = None
-        self._displaced = 0  # in this step, by the policy: that keeps nobody out
         self.watermark = own.watermark
         self.cache = CacheRules() if config.enable_prefix_caching else None
         self.order = policy.cached_order if self.cache else policy.order
-        self._budget = self.max_chunk = config.max_num_batched_tokens
+        self.max_chunk = config.max_num_batched_tokens
         self.asynchronous = policy.asynchronous
         if config.async_scheduling is not None:
             self.asynchronous = config.async_scheduling
@@ -143,9 +144,15 @@ class VllmV1(Scheduler):
             self._speculate(speculation)
         self.hides_host = self.asynchronous
         self.keeps_groups = policy.keeps_groups
-        self._whole = policy.reserve_full_prompt
-        if own.reserve_full_prompt is not None:
-            self._whole = own.reserve_full_prompt
+        self.limits = Limits(
+            config.max_num_batched_tokens,
+            config.max_num_seqs,
+            max_model_len,
+            policy.reserve_full_prompt if own.reserve_full_prompt is None else own.reserve_full_prompt,
+            config.enable_chunked_prefill,
+            own.watermark,
+            own.long_prefill_token_threshold,
+        )
 
     def _speculate(self, speculation: Speculation) -> None:
         """Verify drafts; what can be found of a text then depends on them."""
@@ -177,10 +184,9 @@ class VllmV1(Scheduler):
         else:
             self.acceptance = Drawn(self.speculation.rates, workload.seed)
 
-    def _new_drafts(
+    def _drafts(
         self, speculation: Speculation, allocator: Allocator, rules: Rules, waiting: Queue | None
     ) -> Drafts:
-        config, seats = self.config, self.config.max_num_seqs
         if allocator.ends_pieces:
             raise KvsimError(
                 "speculative_config must be left out where states of recurrent layers are kept for prefixes "
@@ -189,90 +195,95 @@ class VllmV1(Scheduler):
         server = Server(batch := DraftBatch(VerifiedMemory(allocator)), rules, waiting)
         if self.acceptance is None:
             self.acceptance = Drawn(speculation.rates, 0)
-        return Drafts(
-            server,
-            batch,
-            speculation.rules(self.cache is not None, seats),
-            Limits(
-                self._budget,
-                seats,
-                self.max_model_len,
-                self._whole,
-                config.enable_chunked_prefill,
-                self.watermark,
-                self.own(VllmV1Options).long_prefill_token_threshold,
-            ),
-            self.acceptance,
-        )
+        draft_rules = speculation.rules(self.cache is not None, self.limits.seats)
+        return Drafts(server, batch, draft_rules, self.limits, self.acceptance)
 
     def new_server(self, allocator: Allocator, bound: Callable[[Request], int]) -> Server:
         """A server whose steps may be decided before the one before has ended."""
-        waiting: Queue | None = Ordered(_urgency) if self.config.policy == "priority" else None
+        policy, config = self.policy, self.config
+        waiting: Queue | None = Ordered(_urgency) if config.policy == "priority" else None
         if self.speculation is not None:
-            rules = Rules(bound, self.config.policy, publishes_late=True, known_late=self.asynchronous)
-            self._drafts = self._new_drafts(self.speculation, allocator, rules, waiting)
-            self.ends_steps = True
-            return self._drafts.server
-        policy = self.policy
+            rules = Rules(bound, config.policy, publishes_late=True, known_late=self.asynchronous)
+            drafts = self._drafts(self.speculation, allocator, rules, waiting)
+            self.use(Told(drafts) if allocator.knows_prompts else drafts)
+            return drafts.server
         victim = policy.victim if policy is not None and policy.preempts else None
-        rules = Rules(bound, self.config.policy, known_late=self.asynchronous, victim=victim)
+        rules = Rules(bound, config.policy, known_late=self.asynchronous, victim=victim)
         if policy is not None:
             waiting = policy.queue()
         server = Server(Batch(KvMemory(allocator)), rules, waiting)
+        steps = self.steps_of(server)
         if policy is not None:
+            from kvsim.sim.policies.steps import ByPolicy  # late: most runs do without
+
             policy.begin(server)
-        threshold = self.own(VllmV1Options).long_prefill_token_threshold
-        if threshold or allocator.ends_pieces:
-            self._pieces = Pieces(server, threshold, POLICIES[self.version].threshold_alone)
+            steps = ByPolicy(steps, policy, self.limits.seats, self.limits.budget)
+        self.use(steps)
         return server
+
+    def steps_of(self, server: Server) -> Steps:
+        """How its steps are decided, without drafts, a policy with keys, or a tier."""
+        allocator, limits = server.allocator, self.limits
+        steps: Steps = InTurn(server, limits)
+        if limits.threshold or allocator.ends_pieces:
+            pieces = Pieces(server, limits.threshold, POLICIES[self.version].threshold_alone)
+            steps = InPieces(server, limits, pieces)
+        return Told(steps) if allocator.knows_prompts else steps
+
+    def use(self, steps: Steps) -> None:
+        """Decide the steps of its server in this way."""
+        self.steps, self.ends_steps = steps, steps.ends_steps
+
+    def put_below(self, server: Server, deployment: "Deployment") -> None:
+        own = self.own(VllmV1Options)
+        if own.kv_offloading_size is not None:
+            from kvsim.sim.deployment.offloading import tier_below  # late: most runs do without
+
+            tier = tier_below(deployment, server, own, self.limits)
+            if tier is not None:
+                self.use(tier)
 
     @property
     def in_turn(self) -> bool:
         """Not where a request may be passed over: then who comes may enter before others."""
-        return super().in_turn and self._lower is None
-
-    def use(self, lower: LowerTier) -> None:
-        """Have a tier below the memory of its server."""
-        self._lower = lower
-
-    def admission(self, at_once_bytes: int, token_bytes: int) -> tuple[bool, bool, float, int, int]:
-        """What `LowerTier` must know of how requests enter."""
-        return self._whole, self.config.enable_chunked_prefill, self.watermark, at_once_bytes, token_bytes
+        return super().in_turn and self.steps.in_turn
 
     def schedule(self, server: Server) -> None:
-        """Grow the running requests, then admit within the token budget."""
-        if self._lower is not None:
-            self._lower.schedule(self._budget, self.config.max_num_seqs)
-            return
-        policy, told = self.policy, server.memory.abilities.knows_prompts
-        self._displaced = 0
-        if policy is not None:
-            departed = list(server.batch.departed.values())  # as is known after this decision
-            self._displaced = policy.decide(self.config.max_num_seqs, self._budget)
-        if told:
-            server.allocator.new_step()
-        if self._drafts is not None:
-            self._drafts.decide()
-        elif self._pieces is not None:
-            self._admit(server, self._pieces.continue_in_order(self._budget))
-        else:
-            server.grow_due()
-            prefilling = server.memory.prefill_held
-            if prefilling or server.waiting:
-                budget = self._budget - server.progress.size
-                if prefilling:
-                    budget -= self._continue_last(server, budget)
-                self._admit(server, budget)
-        if told:
-            server.allocator.decided()
-        if policy is not None:
-            policy.decided()
-            for request in departed:
-                policy.finished(request)
+        """Decide the step; now it is known who finished before it."""
+        self.steps.decide()
         if server.batch.departed:
             server.release_departed()
 
-    def _continue_last(self, server: Server, budget: int) -> int:
+    def finish(self, server: Server, request: Request) -> None:
+        self.steps.finish(request)
+
+    def end_step(self, server: Server) -> None:
+        self.steps.end_step()
+
+    def rest(self, server: Server) -> None:
+        self.steps.rest()
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class InTurn(Steps):
+    """The running requests grow, the last of them may compute a chunk more; then those who wait."""
+
+    def __init__(self, server: Server, limits: Limits) -> None:
+        super().__init__(server)
+        self.limits = limits
+
+    def decide(self) -> None:
+        server = self.server
+        server.grow_due()
+        prefilling = server.memory.prefill_held
+        if prefilling or server.waiting:
+            budget = self.limits.budget - server.progress.size
+            if prefilling:
+                budget -= self._continue_last(budget)
+            self.admit(budget, self.limits.budget)
+
+    def _continue_last(self, budget: int) -> int:
+        server = self.server
         for request in reversed(server.running.values()):
             if request.state != State.FINISHED:
                 break
@@ -283,35 +294,35 @@ class VllmV1(Scheduler):
             return 0
         return chunk if server.continue_prefill(request, chunk) else 0
 
-    def _admit(self, server: Server, budget: int) -> None:
-        waiting = server.waiting
-        if budget <= 0 or not waiting or server.step.preemptions > self._displaced:
+    def admit(self, budget: int, longest: int) -> None:
+        """Admit within a budget, with chunks of at most so many tokens."""
+        server, waiting, limits = self.server, self.server.waiting, self.limits
+        if budget <= 0 or not waiting or server.step.preemptions > server.step.displaced:
             return
-        room = self.config.max_num_seqs - len(server.running)
+        room = limits.seats - len(server.running)
         caches, match, hits = server.allocator.caches, None, 0
-        pieces = server.allocator.ends_pieces
-        longest = self._budget if self._pieces is None else self._pieces.most(self._budget)
+        pieces, whole, watermark = server.allocator.ends_pieces, limits.whole_prompt, limits.watermark
         while waiting and budget > 0 and room > 0:
             chunk = known = waiting[0].known_tokens
             if caches:
-                match = server.match_head(budget=None if self._whole else min(budget, longest))
+                match = server.match_head(budget=None if whole else min(budget, longest))
                 hits = match.tokens if match else 0
                 chunk -= hits
             chunk = min(chunk, longest)
             if chunk > budget:
-                if not self.config.enable_chunked_prefill:
+                if not limits.in_pieces:
                     return
                 chunk = budget
             if pieces:
-                chunk = server.allocator.piece(match, -1, hits, chunk, self._budget)
+                chunk = server.allocator.piece(match, -1, hits, chunk, limits.budget)
                 if chunk < 1:
                     return
-            needed = known if self._whole else hits + chunk
+            needed = known if whole else hits + chunk
             if needed > hits + chunk and not server.head_fits(needed, match):
                 return
-            if self.watermark and not (
-                server.head_leaves(needed, match, self.watermark)
-                and server.head_leaves(hits + chunk, match, self.watermark)
+            if watermark and not (
+                server.head_leaves(needed, match, watermark)
+                and server.head_leaves(hits + chunk, match, watermark)
             ):
                 return
             if not server.admit_head(hits + chunk, match):
@@ -319,27 +330,16 @@ class VllmV1(Scheduler):
             budget -= chunk
             room -= 1
 
-    # -- asynchronous scheduling --------------------------------------------------------------
 
-    def finish(self, server: Server, request: Request) -> None:
-        """The memory is free for the next step, or for the one after it."""
-        if self._drafts is not None:
-            self._drafts.finish(request)
-        elif self._lower is not None:
-            self._lower.finish(request)
-        elif server.rules.known_late:
-            server.depart_late(request)
-        else:
-            if self.policy is not None:
-                self.policy.finished(request)
-            server.finish(request)
+@mypyc_attr(allow_interpreted_subclasses=True)
+class InPieces(InTurn):
+    """Several prompts may be under way at once, in pieces."""
 
-    def end_step(self, server: Server) -> None:
-        """A step with drafts is over."""
-        if self._drafts is not None:
-            self._drafts.end_step()
+    def __init__(self, server: Server, limits: Limits, pieces: Pieces) -> None:
+        super().__init__(server, limits)
+        self._pieces = pieces
 
-    def rest(self, server: Server) -> None:
-        """What is still to be stored is offered."""
-        if self._lower is not None:
-            self._lower.rest()
+    def decide(self) -> None:
+        budget = self.limits.budget
+        left = self._pieces.continue_in_order(budget)
+        self.admit(left, self._pieces.most(budget))

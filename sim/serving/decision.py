@@ -25,7 +25,7 @@ NAMES = (
         "repeats",
         "until_ps",
     ),
-    *("preemptions", "departures", "preempted_finished", "rejected"),
+    *("preemptions", "displaced", "departures", "preempted_finished", "rejected"),
     *(
         "swapped_in_blocks",
         "swapped_out_blocks",
@@ -67,6 +67,8 @@ class Decision:
         Most steps, this one included, for which the decision holds; 0: as long as nothing happens.
     preemptions, departures : int
         How many were preempted, by recomputation or swapping; how often memory came back otherwise.
+    displaced : int
+        Of those preempted, who gave way to the head of the queue, by the policy: they keep nobody out.
     preempted_finished : tuple of int
         Rows of those preempted whose last token was under way, so that they finished all the same.
     rejected : tuple of (int, str, int)
@@ -102,6 +104,7 @@ class Decision:
     spent: bool = False
     repeats: int = 0
     preemptions: int = 0
+    displaced: int = 0
     departures: int = 0
     preempted_finished: tuple[int, ...] = ()
     rejected: tuple[tuple[int, str, int], ...] = ()

@@ -13,7 +13,6 @@ What an engine knows of a request therefore stands apart from what is true of it
 `Request` and the progress of its batch hold what is true. The rules are those of 0.33.0, as recorded.
 """
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from mypy_extensions import mypyc_attr
@@ -34,6 +33,7 @@ from kvsim.sim.serving.draft_spans import (
 )
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.server import Server
+from kvsim.sim.serving.steps import Limits, Steps
 from kvsim.sim.serving.totals import DraftTotals
 
 
@@ -65,20 +65,6 @@ class DraftRules(NamedTuple):
     slots: int = 0
     to_the_end: bool = False
     by_batch: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What bounds a step, whether or not it speculates."""
-
-    budget: int
-    seats: int
-    longest: int
-    whole_prompt: bool
-    in_pieces: bool
-    watermark: float
-    threshold: int = 0
-    """most tokens of one request, while there are others; 0: as many as the budget has"""
 
 
 class Seen:
@@ -157,7 +143,7 @@ class Taken:
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Drafts:
+class Drafts(Steps):
     """Decides the steps of a server that speculates.
 
     Attributes
@@ -173,7 +159,9 @@ class Drafts:
     def __init__(
         self, server: Server, batch: DraftBatch, rules: DraftRules, limits: Limits, acceptance: Acceptance
     ) -> None:
-        self.server, self.batch, self.progress = server, batch, batch.drafted
+        super().__init__(server)
+        self.batch, self.progress = batch, batch.drafted
+        self.ends_steps = True
         self.rules, self.limits, self.acceptance = rules, limits, acceptance
         self.seen: dict[Request, Seen] = {}
         self.taken: list[Taken] = []

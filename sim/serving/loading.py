@@ -16,6 +16,7 @@ from kvsim.allocators.base import Match
 from kvsim.sim.serving.connector import Connector
 from kvsim.sim.serving.in_flight import UNLIMITED
 from kvsim.sim.serving.request import Request, State
+from kvsim.sim.serving.steps import Limits
 from kvsim.sim.serving.tier_jobs import User
 
 
@@ -26,30 +27,17 @@ class Loading:
     ----------
     connector : Connector
         What is asked.
-    whole : bool
-        Whether a request enters only when all of its prompt fits.
-    chunked : bool
-        Whether prompts are split to fit the budget.
-    watermark : float
-        Share of the memory that an admission leaves free while anything runs.
+    limits : Limits
     at_once_bytes : int
         A step waits for loads of so many bytes in all, whose requests it computes; 0: none.
     token_bytes : int
         Of a token's keys and values.
     """
 
-    def __init__(  # noqa: PLR0917 - the rules of admission
-        self,
-        connector: Connector,
-        whole: bool,
-        chunked: bool,
-        watermark: float,
-        at_once_bytes: int,
-        token_bytes: int,
-    ) -> None:
+    def __init__(self, connector: Connector, limits: Limits, at_once_bytes: int, token_bytes: int) -> None:
         self.connector, self.server = connector, connector.server
         self.hold: deque[Request] = deque()
-        self.whole, self.chunked, self.watermark = whole, chunked, watermark
+        self.whole, self.watermark, self.chunked = limits.whole_prompt, limits.watermark, limits.in_pieces
         self.at_once_bytes, self.token_bytes = at_once_bytes, token_bytes
         self.longest = UNLIMITED  # tokens of one prompt in this step
         self._names = -2  # of sequences that load: below all others

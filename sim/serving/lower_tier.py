@@ -10,34 +10,38 @@ from kvsim.sim.serving.connector import Connector
 from kvsim.sim.serving.in_flight import InFlight
 from kvsim.sim.serving.loading import Loading
 from kvsim.sim.serving.request import Request, State
+from kvsim.sim.serving.steps import Limits, Steps
 
 
-class LowerTier:
+class LowerTier(Steps):
     """Decides the steps of a server that has a connector.
 
     Parameters
     ----------
     connector : Connector
         What is looked up and loaded.
-    admission : tuple
-        The rules of `Loading`.
-    threshold : int
-        Most tokens of one prompt in a step, while there are others; 0: as many as the budget has.
+    limits : Limits
+    at_once_bytes : int
+        A step waits for loads of so many bytes in all, whose requests it computes; 0: none.
+    token_bytes : int
+        Of a token's keys and values.
     """
 
     def __init__(
-        self, connector: Connector, admission: tuple[bool, bool, float, int, int], threshold: int = 0
+        self, connector: Connector, limits: Limits, at_once_bytes: int = 0, token_bytes: int = 1
     ) -> None:
-        self.server, self.late, self.offload = connector.server, connector.late, connector
-        self.loading = Loading(connector, *admission)
+        super().__init__(connector.server)
+        self.in_turn = False  # a request may be passed over
+        self.late, self.offload, self.limits = connector.late, connector, limits
+        self.loading = Loading(connector, limits, at_once_bytes, token_bytes)
+        threshold = limits.threshold
         self._in_flight = InFlight(self.server, fenced=self.late) if self.late or threshold else None
-        self._threshold = threshold
         self._aborted: list[tuple[Request, int]] = []  # in a step under way, and their unknown tokens
         self._cut: list[Request] = []  # aborted while they load
 
-    def schedule(self, budget: int, seats: int) -> None:
+    def decide(self) -> None:
         """Decide the step that starts now."""
-        server, offload = self.server, self.offload
+        server, offload, budget = self.server, self.offload, self.limits.budget
         offload.begin_step()
         if self._cut:
             self._free_loaded()
@@ -52,7 +56,7 @@ class LowerTier:
             if server.prefill_held:
                 left -= self._continue_last(left)
         if not server.step.preemptions:
-            self.loading.admit(left, seats)
+            self.loading.admit(left, self.limits.seats)
         offload.end_step()
         again = self._in_flight is not None and bool(self._in_flight.resting)
         for request, unknown in self._aborted:
@@ -71,9 +75,9 @@ class LowerTier:
 
     def _longest(self, budget: int) -> int:
         """Most tokens of one prompt in this step."""
-        server = self.server
-        if self._threshold and len(server.running) + len(server.waiting) + len(self.loading.hold) > 1:
-            return min(budget, self._threshold)
+        server, threshold = self.server, self.limits.threshold
+        if threshold and len(server.running) + len(server.waiting) + len(self.loading.hold) > 1:
+            return min(budget, threshold)
         return budget
 
     def _continue_last(self, budget: int) -> int:

@@ -17,7 +17,6 @@ from kvsim.sim.serving.batch import Batch
 from kvsim.sim.serving.held import HoldingServer, Lease
 from kvsim.sim.serving.lower_tier import LowerTier
 from kvsim.sim.serving.memory import KvMemory
-from kvsim.sim.serving.pieces import Pieces
 from kvsim.sim.serving.reading import Reads
 from kvsim.sim.serving.replica import Replica
 from kvsim.sim.serving.request import Request, State
@@ -213,8 +212,7 @@ class Prefill(Side):
         lease = Lease(first_s * PS_PER_S, config["lease_extension"] * PS_PER_S)
         rules = Rules(old.rules.bound, "fcfs", known_late=self.late)
         server = HoldingServer(Batch(KvMemory(old.allocator)), rules, lease, self.handing_over)
-        threshold = self.config["long_prefill_token_threshold"]
-        self.scheduler._pieces = Pieces(server, threshold) if threshold else None
+        self.scheduler.use(self.scheduler.steps_of(server))
         return server
 
     def handing_over(self, request, blocks):
@@ -261,9 +259,8 @@ class Decode(Side):
         plan = {self.rows[int(name)]: each["recv_steps"] for name, each in self.case["plan"].items()}
         beat_ps = self.config["heartbeat_interval"] * PS_PER_S
         self.reads = Reads(server, Read(plan), self.telling, self.wanting, beat_ps, self.late)
-        whole = self.config["scheduler_reserve_full_isl"]
-        threshold = self.config["long_prefill_token_threshold"]
-        self.scheduler._lower = self.side = LowerTier(self.reads, (whole, True, 0, 0, 1), threshold)
+        self.side = LowerTier(self.reads, self.scheduler.limits)
+        self.scheduler.use(self.side)
         self._wrap(self.reads, "look_up", self._looking_up)
         self._wrap(self.reads, "begin", self._beginning)
         self._wrap(self.reads, "end_step", self._ending)

@@ -95,16 +95,10 @@ def engine_of(case):
     rules = OffloadRules(
         config["tokens_per_chunk"], config["offload_prompt_only"], config["async_scheduling"]
     )
-    whole = config["scheduler_reserve_full_isl"]
-    admission = (
-        whole,
-        True,
-        config["watermark"],
-        config["sync_load_budget_bytes"],
-        config["kv_bytes_per_token"],
-    )
-    scheduler._lower = LowerTier(Offload(server, tier, Drawn(config), rules), admission)
-    return engine, scheduler._lower
+    at_once = config["sync_load_budget_bytes"], config["kv_bytes_per_token"]
+    lower = LowerTier(Offload(server, tier, Drawn(config), rules), scheduler.limits, *at_once)
+    scheduler.use(lower)
+    return engine, lower
 
 
 def blocks_of(job):

@@ -50,8 +50,8 @@ class NotedSecond(Noted):
         second = SecondPool(config["usable_cpu_blocks"])
         late = config["async_scheduling"]
         simple = SimpleOffload(self.server, second, InOrder(config), config["lazy_target"], late)
-        admission = (config["scheduler_reserve_full_isl"], True, config["watermark"], 0, 1)
-        self.lower = scheduler._lower = LowerTier(simple, admission)
+        self.lower = LowerTier(simple, scheduler.limits)
+        scheduler.use(self.lower)
         self.simple = simple
         ordered = sorted(case["workload"], key=lambda request: (request["arrival"], request["id"]))
         self.ids = [request["id"] for request in ordered]

@@ -120,7 +120,7 @@ class NotedDrafts(Noted):
 
     def __init__(self, engine, case, scheduler):
         super().__init__(engine, case)
-        self.drafts = scheduler._drafts
+        self.drafts = scheduler.steps
         self.asynchronous, self.caches = scheduler.asynchronous, scheduler.cache is not None
         self.hear, self.drafts._hear = self.drafts._hear, self.hearing
         self.drop, self.drafts._leave = self.drafts._leave, self.leaving

@@ -1,0 +1,26 @@
+"""Steps under a policy: before, it may displace who runs; behind, it says how long the decision holds."""
+
+from kvsim.sim.policies.base import Policy
+from kvsim.sim.serving.request import Request
+from kvsim.sim.serving.steps import Around, Steps
+
+
+class ByPolicy(Around):
+    """Decides as the scheduler does, in the policy's order."""
+
+    def __init__(self, inner: Steps, policy: Policy, seats: int, budget: int) -> None:
+        super().__init__(inner)
+        self._policy, self._seats, self._budget = policy, seats, budget
+
+    def decide(self) -> None:
+        policy, departed = self._policy, list(self.server.batch.departed.values())
+        self.server.step.displaced = policy.decide(self._seats, self._budget)
+        self.inner.decide()
+        policy.decided()
+        for request in departed:  # as is known after this decision
+            policy.finished(request)
+
+    def finish(self, request: Request) -> None:
+        if not self.server.rules.known_late:
+            self._policy.finished(request)
+        self.inner.finish(request)
