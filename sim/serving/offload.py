@@ -12,13 +12,13 @@ blocks are anybody else's, as does a step that is given blocks from which somebo
 Who loads, and when, is for sim/serving/loading.py. Follows vLLM 0.33.0.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from kvsim.allocators.base import Content
-from kvsim.allocators.texts import Texts
+from kvsim.allocators.texts import Keys, Texts, pieces
 from kvsim.allocators.tiers.base import Tier
+from kvsim.allocators.tiers.pieces import Piece, overlap
 from kvsim.sim.serving.connector import Connector
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.server import Server
@@ -51,8 +51,6 @@ class Offload(Connector):
         Requests that have been looked up or computed and have not finished, by their name (`own`).
     planned : list of Job
         Stores of the last decision, which begin with the next.
-    loading_keys : Counter
-        Keys that are being loaded for requests that wait for it.
     """
 
     def __init__(self, server: Server, tier: Tier, transfers: Transfers, rules: OffloadRules) -> None:
@@ -62,7 +60,6 @@ class Offload(Connector):
         self.users: dict[int, User] = {}
         self.planned: list[Job] = []
         self._texts = Texts(rules.chunk_tokens)
-        self._positions = Positions(rules.chunk_tokens)
         self._refused: dict[int, User] = {}  # by sequence: who offers again in its next step
         self._left: list[
             tuple[tuple[int, int], User, list[int], int]
@@ -72,41 +69,39 @@ class Offload(Connector):
         self.totals = TierTotals(tier.capacity * rules.chunk_bytes)
         self._counted_ps = 0
         server.totals.tier, server.memory.below = self.totals, self.below
-        self.loading_keys: Counter[int] = Counter()
 
-    def new_job(self, loads: bool, user: User, keys: list[int], chunks: list[int], blocks: list[int]) -> Job:
+    def new_job(
+        self, loads: bool, user: User, copied: Sequence[Piece], chunks: Sequence[int], blocks: list[int]
+    ) -> Job:
         """The next job."""
         self._jobs += 1
-        moved = len(keys) * self.rules.chunk_bytes
+        moved = len(chunks) * self.rules.chunk_bytes
         if loads:
             self.totals.loaded_bytes += moved
         else:
             self.totals.stored_bytes += moved
-        return Job(self._jobs - 1, loads, user, keys, chunks, blocks)
+        return Job(self._jobs - 1, loads, user, copied, chunks, blocks)
 
     def user(self, request: Request) -> User:
         """What is known of a request."""
         found = self.users.get(request.own)
         if found is None:
-            keys = self._keys(request)
-            found = self.users[request.own] = User(request, request.own, keys)
-            self.tier.introduce(found.number, self._positions)
+            found = self.users[request.own] = User(request, request.own, [])
+            found.ranges = self._ranges(request)
+            self.tier.introduce(found.number)
         return found
 
-    def _keys(self, request: Request) -> list[int]:
-        """Of the chunks of a request's text."""
-        keys: list[int] = []
-        text = whole_text(request, request.prompt_tokens + request.output_tokens)
-        for first, count in self._texts.keys(text):
-            self._positions.enter(len(keys), first, count)
-            keys += range(first, first + count)
-        return keys
+    def _ranges(self, request: Request) -> list[Keys]:
+        """The keys of the chunks of a request's text."""
+        found = self._texts.keys(whole_text(request, request.prompt_tokens + request.output_tokens))
+        self.tier.know(self._texts.count)
+        return found
 
     def below(self, request: Request, here: int) -> int:
         """Tokens of a prompt that the tier has behind the first `here`; for requests elsewhere, too."""
         size = self.rules.chunk_tokens
         start = here // size
-        found = self.tier.find(self._keys(request)[start : (request.prompt_tokens - 1) // size])
+        found = self.tier.find(pieces(self._ranges(request), start, (request.prompt_tokens - 1) // size))
         return max(0, (start + found.hits) * size - here)
 
     # -- loads ----------------------------------------------------------------------------------
@@ -122,15 +117,17 @@ class Offload(Connector):
         if known - here < size:
             return 0
         start = here // size
-        found = self.tier.find(user.keys[start : known // size])
+        found = self.tier.find(pieces(user.ranges, start, known // size))
         tokens = (start + found.hits) * size - here
         if tokens < size:
             return 0
         if found.written:
             return None
-        others = self.server.allocator.caches and self.loading_keys
-        if others and not others.keys().isdisjoint(user.keys[start : start + found.hits]):
-            return None
+        if self.server.allocator.caches:
+            wanted = pieces(user.ranges, start, start + found.hits)
+            for _, _, job in self.transfers.under_way:  # for one that waits for it
+                if job.loads and not job.hurried and overlap(job.pieces, wanted):
+                    return None
         return tokens
 
     def begin(self, user: User, request: Request, here: int, below: int, at_once: bool = False) -> None:
@@ -138,15 +135,14 @@ class Offload(Connector):
         size, each = self.size, self.blocks_per_chunk
         first, end = -(-here // size), -(-(here + below) // size)
         start, user.offered = first // each, -(-(here + below) // self.rules.chunk_tokens)
-        keys = user.keys[start : user.offered]
+        wanted = pieces(user.ranges, start, user.offered)
         blocks = list(self.allocator.block_table(request.seq)[first:end])
         self.totals.hit_tokens += below
         user.began_ps = self.server.now_ps
-        job = self.new_job(True, user, keys, self.tier.load(user.number, keys), blocks)
+        job = self.new_job(True, user, wanted, self.tier.load(user.number, wanted), blocks)
         if at_once:
             self.hurry([job])
         else:
-            self.loading_keys.update(keys)
             self.transfers.begin(job, self.server.now_ps)
 
     def runs(self, user: User) -> None:
@@ -215,7 +211,7 @@ class Offload(Connector):
         """Chunks within so many tokens that may be stored."""
         if self.rules.prompt_only:
             tokens = min(tokens, user.request.prompt_tokens)
-        return min(tokens // self.rules.chunk_tokens, len(user.keys))
+        return tokens // self.rules.chunk_tokens
 
     def _offer(self, user: User, tokens: int, table: Sequence[int] | None) -> bool:
         """Offer the chunks within so many tokens; False: refused."""
@@ -226,20 +222,19 @@ class Offload(Connector):
         if table is None:
             table = self.allocator.block_table(request.seq)
         chunks = min(chunks, len(table) // count)
-        offered = user.keys[user.offered : chunks]
+        offered = pieces(user.ranges, user.offered, chunks)
         if not offered:
             return True
         stored = tier.store(user.number, offered)
         if stored is None:
             return False
-        self.totals.evicted_bytes += len(stored.evicted) * self.rules.chunk_bytes
-        first, user.offered = user.offered, chunks
-        if stored.keys:
-            blocks = list(table[first * count : chunks * count])
-            if len(stored.keys) < len(offered):
-                place = {key: at * count for at, key in enumerate(offered)}
-                blocks = [each for key in stored.keys for each in blocks[place[key] : place[key] + count]]
-            job = self.new_job(False, user, list(stored.keys), list(stored.chunks), blocks)
+        self.totals.evicted_bytes += sum(map(len, stored.evicted)) * self.rules.chunk_bytes
+        user.offered = chunks
+        if stored.pieces:
+            blocks: list[int] = []
+            for at, _, length in stored.pieces:
+                blocks += table[at * count : (at + length) * count]
+            job = self.new_job(False, user, stored.pieces, stored.chunks, blocks)
             user.stores.add(job)
             self.planned.append(job)
         return True
@@ -310,12 +305,10 @@ class Offload(Connector):
         ended = self.transfers.ended(by_ps)
         for job in ended:
             if job.loads:
-                self.tier.loaded(job.keys)
-                if not job.hurried:
-                    self.loading_keys -= Counter(job.keys)
+                self.tier.loaded(job.pieces)
                 job.owner.loaded = True
             else:
-                self.tier.stored(job.keys)
+                self.tier.stored(job.pieces)
                 job.owner.stores.discard(job)
         return bool(ended)
 
@@ -334,21 +327,6 @@ class Offload(Connector):
             return
         ends = self.transfers.next_ps(loads_only=not waits)
         server.wakes.next_ps = NEVER_PS if ends is None else max(ends, server.now_ps)
-
-
-class Positions(dict[int, int]):
-    """For each key the tokens for which it stands; keys of one range follow each other."""
-
-    def __init__(self, chunk_tokens: int) -> None:
-        super().__init__()
-        self._tokens = chunk_tokens
-
-    def enter(self, index: int, first: int, count: int) -> None:
-        """A range of keys, the first of which is of the text's chunk `index`."""
-        if first + count - 1 not in self or first not in self:
-            size = self._tokens
-            tokens = range((index + 1) * size, (index + 1 + count) * size, size)
-            self.update(zip(range(first, first + count), tokens, strict=True))
 
 
 def whole_text(request: Request, tokens: int) -> Content:
