@@ -79,8 +79,12 @@ class VllmTier(Tier):
         missing: list[Piece] = []
         usable: list[Piece] = []
         for piece in wanted:
-            missing += split(state, piece, ABSENT)[0]
-            usable += split(state, piece, WRITTEN)[1]
+            if state.startswith(bytes(piece[2]), piece[1]):  # ABSENT, all of it: most often
+                missing.append(piece)
+                usable.append(piece)
+            else:
+                missing += split(state, piece, ABSENT)[0]
+                usable += split(state, piece, WRITTEN)[1]
         order.offer(user, missing, usable)
         evicted: list[range] = []
         short = size(missing) - chunks.free

@@ -66,6 +66,7 @@ class Offload(Connector):
         ] = []  # who finished since the last decision
         self._lengths: dict[int, int] | None = None  # of block tables, where it matters which blocks are new
         self._jobs = 0
+        self._unowned = 0  # stores that have not ended, of requests that have
         self.totals = TierTotals(tier.capacity * rules.chunk_bytes)
         self._counted_ps = 0
         server.totals.tier, server.memory.below = self.totals, self.below
@@ -162,22 +163,23 @@ class Offload(Connector):
                 self.transfers.begin(job, now_ps)
         self.planned.clear()
         self.settle(self.server.wakes.before_ps if self.rules.late else now_ps)
-        finished_stores = any(job.owner.finished for job in self.transfers.stores())
         self._lengths = None
-        offers = any(self._within(user, tokens) > user.offered for _, user, _, tokens in self._left)
-        if finished_stores or offers:
+        if self._unowned or (
+            self._left and any(self._within(user, tokens) > user.offered for _, user, _, tokens in self._left)
+        ):
             living = (*self.server.running, *self.server.batch.loading)
             self._lengths = {seq: self._blocks(seq) for seq in living}
 
     def end_step(self) -> None:
         """A step is decided: offer what it completes, and wait for stores whose blocks are taken."""
-        scheduled = {request.seq: self.user(request) for request in self.server.step.chunks}
+        server, running = self.server, self.server.running
+        scheduled = {request.seq: self.user(request) for request in server.step.chunks}
         for seq, user in self._refused.items():
-            if seq in self.server.running and user.request.state == State.DECODE:
+            if seq in running and user.request.state == State.DECODE:
                 scheduled[seq] = user
         holds_for = 1 << 40
         if not self.rules.prompt_only:
-            for seq, request in self.server.running.items():
+            for seq, request in running.items():
                 if request.state == State.DECODE:
                     scheduled[seq] = self.user(request)
                     size = self.rules.chunk_tokens
@@ -185,20 +187,20 @@ class Offload(Connector):
         before, self._refused = self._refused, {}
         for seq in sorted(scheduled):
             user = scheduled[seq]
-            if seq in self.server.running and not self._offer(user, self._tokens(user.request), None):
+            if seq in running and not self._offer(user, self._tokens(user.request), None):
                 self._refused[seq] = user
                 self.totals.refused_stores += seq not in before
-        left, self._left = sorted(self._left, key=lambda one: one[0]), []
-        for _, user, table, tokens in left:
-            self.totals.refused_stores += not self._offer(user, tokens, table)
-        for _, user, _, _ in left:
-            self.tier.leave(user.number)
+        if self._left:
+            left, self._left = sorted(self._left, key=lambda one: one[0]), []
+            for _, user, table, tokens in left:
+                self.totals.refused_stores += not self._offer(user, tokens, table)
+            for _, user, _, _ in left:
+                self.tier.leave(user.number)
         self._flush()
-        stores = self.planned or any(job.owner.finished for job in self.transfers.stores())
-        if stores or (self._refused and self.tier.counts_offers):
+        if self.planned or self._unowned or (self._refused and self.tier.counts_offers):
             holds_for = 1  # the next step begins a store, must look whose blocks it takes, or offers again
         if holds_for < 1 << 40:
-            self.server.hold_for(holds_for)
+            server.hold_for(holds_for)
 
     def _tokens(self, request: Request) -> int:
         """Tokens of a request behind this step, as far as they are known now."""
@@ -209,8 +211,8 @@ class Offload(Connector):
 
     def _within(self, user: User, tokens: int) -> int:
         """Chunks within so many tokens that may be stored."""
-        if self.rules.prompt_only:
-            tokens = min(tokens, user.request.prompt_tokens)
+        if self.rules.prompt_only and tokens > user.request.prompt_tokens:
+            tokens = user.request.prompt_tokens
         return tokens // self.rules.chunk_tokens
 
     def _offer(self, user: User, tokens: int, table: Sequence[int] | None) -> bool:
@@ -237,6 +239,7 @@ class Offload(Connector):
             job = self.new_job(False, user, stored.pieces, stored.chunks, blocks)
             user.stores.add(job)
             self.planned.append(job)
+            self._unowned += user.finished
         return True
 
     # -- leaving ------------------------------------------------------------------------------
@@ -247,6 +250,7 @@ class Offload(Connector):
         if user is None:
             return
         user.finished = True
+        self._unowned += len(user.stores)
         self._refused.pop(request.seq, None)
         tokens = max(request.prompt_tokens, request.prompt_tokens + request.generated - 1)
         table = list(self.allocator.block_table(request.seq))
@@ -257,20 +261,22 @@ class Offload(Connector):
         user = self.users.pop(request.own, None) or self.user(request)
         self.users.pop(request.own, None)
         user.finished = True
+        self._unowned += len(user.stores)
         if table:
             self._refused.pop(request.seq, None)
         self._left.append(((1, len(self._left)), user, table, tokens))
 
     def _flush(self) -> None:
         """Wait for the stores of those preempted, and of those who finished, whose blocks are taken."""
-        under_way = [job for job in self.transfers.stores() if not job.hurried]
+        under_way = [job for _, _, job in self.transfers.under_way if not (job.loads or job.hurried)]
         hurried = [job for job in under_way if job.owner.request.state == State.WAITING]
         if self._lengths is not None:
             taken = self._taken(self._lengths)
             for job in under_way + self.planned:
                 if job.owner.finished and not taken.isdisjoint(job.blocks):
                     hurried.append(job)
-        self.hurry(hurried)
+        if hurried:
+            self.hurry(hurried)
 
     def hurry(self, jobs: Iterable[Job]) -> None:
         """Let the step wait for these stores."""
@@ -280,11 +286,10 @@ class Offload(Connector):
             job.hurried = True
             if not job.begun:
                 self.transfers.begin(job, now_ps)
-        if hurried:
-            step.changed = True
-            delay_ps = max(step.delay_ps, self.transfers.wait_for(hurried, now_ps))
-            self.totals.steps_waited_ps += delay_ps - step.delay_ps
-            step.delay_ps = delay_ps
+        step.changed = True
+        delay_ps = max(step.delay_ps, self.transfers.wait_for(hurried, now_ps))
+        self.totals.steps_waited_ps += delay_ps - step.delay_ps
+        step.delay_ps = delay_ps
 
     def _blocks(self, seq: int) -> int:
         return self.server.allocator.capacity(seq) // self.size
@@ -310,6 +315,7 @@ class Offload(Connector):
             else:
                 self.tier.stored(job.pieces)
                 job.owner.stores.discard(job)
+                self._unowned -= job.owner.finished
         return bool(ended)
 
     def wake(self, again: bool) -> None:
@@ -321,12 +327,14 @@ class Offload(Connector):
             transfers.busy_ps(loads=True),
             transfers.busy_ps(loads=False),
         )
-        waits = len(server.waiting) > 0 or bool(self._refused) or bool(server.batch.loading)
         if again:
             server.wakes.next_ps = server.now_ps
-            return
-        ends = self.transfers.next_ps(loads_only=not waits)
-        server.wakes.next_ps = NEVER_PS if ends is None else max(ends, server.now_ps)
+        elif not transfers.under_way:
+            server.wakes.next_ps = NEVER_PS
+        else:
+            waits = len(server.waiting) > 0 or bool(self._refused) or bool(server.batch.loading)
+            ends = transfers.next_ps(loads_only=not waits)
+            server.wakes.next_ps = NEVER_PS if ends is None else max(ends, server.now_ps)
 
 
 def whole_text(request: Request, tokens: int) -> Content:
