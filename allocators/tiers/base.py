@@ -9,13 +9,16 @@
 A *chunk* is the keys and values of some blocks that follow each other; its *key* stands for all text from the
 first token to the end of the chunk. What is being written cannot be read, and what is being written or read
 cannot be evicted. Who asks is a *user*: a request, by an integer of its own, from `introduce` to `leave`.
+Keys are numbers from 0 on, and come in pieces (allocators/tiers/pieces.py).
 
-How long a transfer takes is for sim/serving/link.py; who decides on it, for sim/serving/tiers.py.
+How long a transfer takes is for sim/serving/link.py; who decides on it, for sim/serving/offload.py.
 """
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
+
+from kvsim.allocators.tiers.pieces import Piece
 
 
 class Found(NamedTuple):
@@ -30,12 +33,12 @@ class Found(NamedTuple):
 class Stored(NamedTuple):
     """What a tier accepted."""
 
-    keys: Sequence[int]
-    """those of the keys offered that it did not have and takes, in their order"""
+    pieces: Sequence[Piece]
+    """those of the chunks offered that it did not have and takes, in their order"""
     chunks: Sequence[int]
     """where each goes"""
-    evicted: Sequence[int]
-    """keys that it gave up for them"""
+    evicted: Sequence[range]
+    """keys that it gave up for them, in their order"""
 
 
 class Tier:
@@ -51,27 +54,31 @@ class Tier:
         """Chunks that hold something, those that are being written included."""
 
     @abstractmethod
-    def introduce(self, user: int, positions: Mapping[int, int]) -> None:
-        """Somebody comes; `positions` has for keys of its text how many tokens they stand for."""
+    def know(self, keys: int) -> None:
+        """Keys are below `keys` from now on."""
 
     @abstractmethod
-    def find(self, keys: Sequence[int]) -> Found:
-        """How many of these keys are there, up to the first that is not; changes nothing."""
+    def introduce(self, user: int) -> None:
+        """Somebody comes whose pieces say how deep in one text they are."""
 
     @abstractmethod
-    def load(self, user: int, keys: Sequence[int]) -> list[int]:
-        """Begin to read keys, all of which can be; returns their chunks."""
+    def find(self, pieces: Sequence[Piece]) -> Found:
+        """How many of these chunks are there, up to the first that is not; changes nothing."""
 
     @abstractmethod
-    def loaded(self, keys: Sequence[int]) -> None:
+    def load(self, user: int, pieces: Sequence[Piece]) -> list[int]:
+        """Begin to read chunks, all of which can be; returns where they are."""
+
+    @abstractmethod
+    def loaded(self, pieces: Sequence[Piece]) -> None:
         """They are read."""
 
     @abstractmethod
-    def store(self, user: int, keys: Sequence[int]) -> Stored | None:
-        """Begin to write those of these keys that are not there; None: there is no room."""
+    def store(self, user: int, pieces: Sequence[Piece]) -> Stored | None:
+        """Begin to write those of these chunks that are not there; None: there is no room."""
 
     @abstractmethod
-    def stored(self, keys: Sequence[int], failed: bool = False) -> None:
+    def stored(self, pieces: Sequence[Piece], failed: bool = False) -> None:
         """They are written, or `failed` to be."""
 
     @abstractmethod

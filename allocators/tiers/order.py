@@ -6,10 +6,10 @@ only when a request has finished. So its two orders are classes of their own.
 """
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence, Set
-from operator import lt
+from collections.abc import Iterable, Sequence
 
 from kvsim.allocators.tiers.chunks import Chunks
+from kvsim.allocators.tiers.pieces import Piece, by_depth, one_by_one
 
 
 class EvictionOrder:
@@ -17,40 +17,48 @@ class EvictionOrder:
 
     def __init__(self, chunks: Chunks) -> None:
         self.chunks = chunks
-        self._positions: dict[int, Mapping[int, int]] = {}  # by user
+        self._deep: set[int] = set()  # users whose pieces say how deep they are
 
-    def introduce(self, user: int, positions: Mapping[int, int]) -> None:
-        """Somebody comes, with a text whose keys stand for so many tokens."""
-        self._positions[user] = positions
+    def know(self, keys: int) -> None:
+        """Keys are below `keys` from now on."""
 
-    def head_first(self, user: int, keys: list[int]) -> list[int]:
-        """Keys of a user who leaves, the deepest last; where no positions are known, the last used last."""
-        positions = self._positions.pop(user, None)
-        return by_depth(keys, positions) if positions else keys
+    def introduce(self, user: int) -> None:
+        """Somebody comes whose pieces say how deep in one text they are."""
+        self._deep.add(user)
 
-    @abstractmethod
-    def offer(self, user: int, missing: Sequence[int], usable: Sequence[int]) -> None:
-        """A user offers keys: those `missing` here, and in their order those that are not being written."""
-
-    @abstractmethod
-    def insert(self, user: int, keys: Sequence[int]) -> None:
-        """A user's keys come in."""
+    def head_first(self, user: int, pieces: Iterable[Piece]) -> list[Piece]:
+        """What a user who leaves has used, the deepest last; where no depth is known, the last used last."""
+        if user in self._deep:
+            self._deep.discard(user)
+            return by_depth(pieces)
+        return [(0, key, 1) for key in dict.fromkeys(key for _, key, _ in one_by_one(pieces))]
 
     @abstractmethod
-    def use(self, user: int, keys: Sequence[int]) -> None:
-        """A user loads keys."""
+    def offer(self, user: int, missing: Sequence[Piece], usable: Sequence[Piece]) -> None:
+        """A user offers chunks: those `missing` here, and in their order those that are not being written."""
 
     @abstractmethod
-    def touch(self, user: int, keys: Sequence[int]) -> None:
-        """A user says that it uses keys now, there or not."""
+    def insert(self, user: int, pieces: Sequence[Piece]) -> None:
+        """A user's chunks come in."""
 
     @abstractmethod
-    def remove(self, keys: Sequence[int]) -> None:
-        """Keys could not be written."""
+    def use(self, user: int, pieces: Sequence[Piece]) -> None:
+        """A user loads chunks."""
 
     @abstractmethod
-    def choose(self, count: int, kept: Set[int]) -> list[int] | None:
-        """Give up so many idle keys, of which none is in `kept`; None, and no change: there are too few."""
+    def touch(self, user: int, pieces: Sequence[Piece]) -> None:
+        """A user says that it uses chunks now, there or not."""
+
+    @abstractmethod
+    def remove(self, pieces: Sequence[Piece]) -> None:
+        """Chunks could not be written."""
+
+    @abstractmethod
+    def choose(self, count: int, kept: Sequence[Piece]) -> list[range] | None:
+        """Give up so many idle keys, none of them `kept`; None, and no change: there are too few.
+
+        They come in descending ranges.
+        """
 
     @abstractmethod
     def leave(self, user: int) -> None:
@@ -59,12 +67,3 @@ class EvictionOrder:
     @abstractmethod
     def clear(self) -> None:
         """Everything is dropped."""
-
-
-def by_depth(keys: list[int], positions: Mapping[int, int], larger_first: bool = False) -> list[int]:
-    """Keys in the order of their positions; of equals, the smaller key first, or the larger."""
-    depths: list[int | None] = list(map(positions.get, keys))
-    if None not in depths and all(map(lt, depths, depths[1:])):  # type: ignore[arg-type]  # most often
-        return keys
-    sign = -1 if larger_first else 1
-    return sorted(keys, key=lambda key: (positions.get(key, 0), sign * key))

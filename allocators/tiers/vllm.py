@@ -5,12 +5,13 @@ missing, or nothing: where too few chunks can be evicted it is refused as a whol
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from kvsim.allocators.tiers.base import Found, Stored, Tier
-from kvsim.allocators.tiers.chunks import WRITTEN, Chunks
+from kvsim.allocators.tiers.chunks import ABSENT, WRITTEN, Chunks
 from kvsim.allocators.tiers.order import EvictionOrder
+from kvsim.allocators.tiers.pieces import Piece, joined, keys_of, one_by_one, size, split
 from kvsim.allocators.tiers.vllm_arc import VllmArc
 from kvsim.allocators.tiers.vllm_lru import VllmLru
 
@@ -42,39 +43,53 @@ class VllmTier(Tier):
 
     @property
     def held(self) -> int:
-        return len(self.chunks.references)
+        return self.chunks.held
 
-    def introduce(self, user: int, positions: Mapping[int, int]) -> None:
-        self.order.introduce(user, positions)
+    def know(self, keys: int) -> None:
+        self.chunks.know(keys)
+        self.order.know(keys)
 
-    def find(self, keys: Sequence[int]) -> Found:
-        references = self.chunks.references
+    def introduce(self, user: int) -> None:
+        self.order.introduce(user)
+
+    def find(self, pieces: Sequence[Piece]) -> Found:
+        state = self.chunks.state
         hits, written = 0, False
-        for key in keys:
-            count = references.get(key)
-            if count is None:
+        for _, key, count in pieces:
+            end = state.find(ABSENT, key, key + count)
+            if end < 0:
+                end = key + count
+            hits += end - key
+            written = written or state.find(WRITTEN, key, end) >= 0
+            if end < key + count:
                 break
-            hits += 1
-            written = written or count == WRITTEN
         return Found(hits, written)
 
-    def load(self, user: int, keys: Sequence[int]) -> list[int]:
-        numbers = self.chunks.read(keys)
-        self.order.use(user, keys)
+    def load(self, user: int, pieces: Sequence[Piece]) -> list[int]:
+        numbers = self.chunks.read(pieces)
+        self.order.use(user, pieces)
         return numbers
 
-    def loaded(self, keys: Sequence[int]) -> None:
-        self.chunks.was_read(keys)
+    def loaded(self, pieces: Sequence[Piece]) -> None:
+        self.chunks.was_read(pieces)
 
-    def store(self, user: int, keys: Sequence[int]) -> Stored | None:
-        wanted = self._counted(keys) if self.counts_offers else keys
-        chunks, order, references = self.chunks, self.order, self.chunks.references
-        missing = [key for key in wanted if key not in references]
-        order.offer(user, missing, [key for key in wanted if references.get(key) != WRITTEN])
-        evicted: list[int] = []
-        short = len(missing) - chunks.free
+    def store(self, user: int, pieces: Sequence[Piece]) -> Stored | None:
+        wanted = self._counted(pieces) if self.counts_offers else pieces
+        chunks, order, state = self.chunks, self.order, self.chunks.state
+        missing: list[Piece] = []
+        usable: list[Piece] = []
+        for piece in wanted:
+            if state.startswith(bytes(piece[2]), piece[1]):  # ABSENT, all of it: most often
+                missing.append(piece)
+                usable.append(piece)
+            else:
+                missing += split(state, piece, ABSENT)[0]
+                usable += split(state, piece, WRITTEN)[1]
+        order.offer(user, missing, usable)
+        evicted: list[range] = []
+        short = size(missing) - chunks.free
         if short > 0:
-            chosen = order.choose(short, set(keys)) if short <= chunks.idle else None
+            chosen = order.choose(short, pieces) if short <= chunks.idle else None
             if chosen is None:
                 return None
             evicted = chosen
@@ -83,26 +98,26 @@ class VllmTier(Tier):
         order.insert(user, missing)
         return Stored(missing, numbers, evicted)
 
-    def _counted(self, keys: Sequence[int]) -> list[int]:
+    def _counted(self, pieces: Sequence[Piece]) -> list[Piece]:
         """Those that were offered often enough, this time included."""
         offers = self._offers
-        for key in keys:
+        for key in keys_of(pieces):
             if key not in offers and len(offers) >= MOST_COUNTED:
                 offers.popitem(last=False)
             offers[key] = offers.get(key, 0) + 1
             offers.move_to_end(key)
-        return [key for key in keys if offers[key] >= self._threshold]
+        return joined(piece for piece in one_by_one(pieces) if offers[piece[1]] >= self._threshold)
 
-    def stored(self, keys: Sequence[int], failed: bool = False) -> None:
+    def stored(self, pieces: Sequence[Piece], failed: bool = False) -> None:
         if failed:
-            self.chunks.discard(keys)
-            self.order.remove(keys)
+            self.chunks.discard(pieces)
+            self.order.remove(pieces)
         else:
-            self.chunks.written(keys)
+            self.chunks.written(pieces)
 
-    def touch(self, user: int, keys: Sequence[int]) -> None:
-        """A user says that it uses keys now."""
-        self.order.touch(user, keys)
+    def touch(self, user: int, pieces: Sequence[Piece]) -> None:
+        """A user says that it uses chunks now."""
+        self.order.touch(user, pieces)
 
     def leave(self, user: int) -> None:
         self.order.leave(user)

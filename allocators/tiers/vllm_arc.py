@@ -10,8 +10,9 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence, Set
 from typing import Final
 
-from kvsim.allocators.tiers.chunks import WRITTEN, Chunks
+from kvsim.allocators.tiers.chunks import IDLE, WRITTEN, Chunks
 from kvsim.allocators.tiers.order import EvictionOrder
+from kvsim.allocators.tiers.pieces import Piece, keys_of, one_by_one
 
 Keys = OrderedDict[int, None]
 
@@ -33,31 +34,37 @@ class VllmArc(EvictionOrder):
         self.target = 0.0
         self._missed: dict[int, set[int]] = {}  # by user
         self._used: dict[int, dict[int, int]] = {}  # by user, in the order of first use
+        self._depths: dict[int, dict[int, int]] = {}  # by user
 
-    def offer(self, user: int, missing: Sequence[int], usable: Sequence[int]) -> None:
+    def offer(self, user: int, missing: Sequence[Piece], usable: Sequence[Piece]) -> None:
         missed = self._missed.setdefault(user, set())
-        for key in reversed(missing):
+        for key in reversed(list(keys_of(missing))):
             if key not in missed:
                 missed.add(key)
                 self._learn(key)
-        used = self._used.setdefault(user, {})
-        for key in usable:
+        used = self._used_by(user, usable)
+        for key in keys_of(usable):
             used.setdefault(key, OFFERED)
             if key in self.once or key in self.again:
                 self._found(used, key)
 
-    def insert(self, user: int, keys: Sequence[int]) -> None:
-        used = self._used.setdefault(user, {})
-        for key in keys:
+    def _used_by(self, user: int, pieces: Sequence[Piece]) -> dict[int, int]:
+        """What a user used, these pieces not yet included; how deep they are is known from now on."""
+        self._depths.setdefault(user, {}).update((key, at) for at, key, _ in one_by_one(pieces))
+        return self._used.setdefault(user, {})
+
+    def insert(self, user: int, pieces: Sequence[Piece]) -> None:
+        used = self._used_by(user, pieces)
+        for key in keys_of(pieces):
             self.once[key] = None
             self.left_once.pop(key, None)
             self.left_again.pop(key, None)
             if used.get(key) != FOUND:
                 used[key] = OWN
 
-    def use(self, user: int, keys: Sequence[int]) -> None:
-        used = self._used.setdefault(user, {})
-        for key in keys:
+    def use(self, user: int, pieces: Sequence[Piece]) -> None:
+        used = self._used_by(user, pieces)
+        for key in keys_of(pieces):
             self._found(used, key)
 
     @staticmethod
@@ -65,23 +72,24 @@ class VllmArc(EvictionOrder):
         if used.get(key) != OWN:
             used[key] = FOUND
 
-    def touch(self, user: int, keys: Sequence[int]) -> None:
-        for key in reversed(keys):
+    def touch(self, user: int, pieces: Sequence[Piece]) -> None:
+        for key in reversed(list(keys_of(pieces))):
             if key in self.once:
                 del self.once[key]
-                written = self.chunks.references[key] == WRITTEN
+                written = self.chunks.state[key] == WRITTEN[0]
                 (self.once if written else self.again)[key] = None
             elif key in self.again:
                 self.again.move_to_end(key)
             else:
                 self._learn(key)
 
-    def remove(self, keys: Sequence[int]) -> None:
-        for key in keys:
+    def remove(self, pieces: Sequence[Piece]) -> None:
+        for key in keys_of(pieces):
             del (self.once if key in self.once else self.again)[key]
 
-    def choose(self, count: int, kept: Set[int]) -> list[int] | None:
-        once, again = self._idle(self.once, kept), self._idle(self.again, kept)
+    def choose(self, count: int, kept: Sequence[Piece]) -> list[range] | None:
+        stay = set(keys_of(kept))
+        once, again = self._idle(self.once, stay), self._idle(self.again, stay)
         size, target = len(self.once), int(self.target)
         chosen: list[tuple[int, bool]] = []
         while len(chosen) < count:
@@ -99,12 +107,12 @@ class VllmArc(EvictionOrder):
         for left in (self.left_once, self.left_again):
             while len(left) > self.chunks.capacity:
                 left.popitem(last=False)
-        return [key for key, _ in chosen]
+        return [range(key, key - 1, -1) for key, _ in chosen]
 
     def leave(self, user: int) -> None:
         self._missed.pop(user, None)
-        used = self._used.pop(user, {})
-        for key in reversed(self.head_first(user, list(used))):
+        used, depths = self._used.pop(user, {}), self._depths.pop(user, {})
+        for _, key, _ in reversed(self.head_first(user, [(depths[key], key, 1) for key in used])):
             if used[key] == OFFERED:
                 continue
             if key in self.again:
@@ -117,6 +125,7 @@ class VllmArc(EvictionOrder):
         for keys in (self.once, self.again, self.left_once, self.left_again):
             keys.clear()
         self._used.clear()
+        self._depths.clear()
         self._missed.clear()
         self.target = 0.0
 
@@ -130,5 +139,5 @@ class VllmArc(EvictionOrder):
             again.move_to_end(key)
 
     def _idle(self, keys: Keys, kept: Set[int]) -> Iterator[int]:
-        references = self.chunks.references
-        return (key for key in keys if not references[key] and key not in kept)
+        state = self.chunks.state
+        return (key for key in keys if state[key] == IDLE[0] and key not in kept)

@@ -5,19 +5,16 @@
 
 The group of a request that runs is as old as its first use of the tier; when it has finished, all that it
 used is a new group. So in a chain the tail leaves first, and what remains can be found from its first token
-on. Reading pins a chunk and leaves it where it is. Where a user's positions are not known, each of its chunks
-is a group of its own from when it comes in.
+on. Reading pins a chunk and leaves it where it is. Where a user's pieces do not say how deep they are, each
+of its chunks is a group of its own from when it comes in.
 """
 
-from collections import deque
-from collections.abc import Iterable, Mapping, Sequence, Set
-from itertools import islice
+from collections.abc import Iterable, Sequence
+from itertools import groupby
 
-from kvsim.allocators.tiers.chunks import Chunks
-from kvsim.allocators.tiers.order import EvictionOrder, by_depth
-
-MANY = 256
-"""Keys that are dropped at once."""
+from kvsim.allocators.tiers.chunks import ABSENT, IDLE, Chunks
+from kvsim.allocators.tiers.order import EvictionOrder
+from kvsim.allocators.tiers.pieces import Piece, by_depth, joined, keys_of, overlap, split
 
 
 class VllmLru(EvictionOrder):
@@ -25,133 +22,166 @@ class VllmLru(EvictionOrder):
 
     Attributes
     ----------
-    group : dict of int
-        By key.
+    group : list of int
+        By key; 0: it is not there.
     """
 
     def __init__(self, chunks: Chunks) -> None:
         super().__init__(chunks)
-        self.group: dict[int, int] = {}
+        self.group: list[int] = []
         self._next = 0
-        self._keys: dict[int, list[int]] = {}  # by group, oldest first; keys that went elsewhere stay
-        self._unsorted: dict[int, Mapping[int, int]] = {}  # groups of those that run: their positions
+        self._pieces: dict[int, list[Piece]] = {}  # by group, oldest first; keys that went elsewhere stay
+        self._unsorted: set[int] = set()  # groups of those that run
         self._own: dict[int, int] = {}  # by user
-        self._used: dict[int, dict[int, None]] = {}  # by user, in the order of first use
+        self._used: dict[int, list[Piece]] = {}  # by user, in the order of use
 
-    def offer(self, user: int, missing: Sequence[int], usable: Sequence[int]) -> None:
+    def know(self, keys: int) -> None:
+        self.group += [0] * (keys - len(self.group))
+
+    def offer(self, user: int, missing: Sequence[Piece], usable: Sequence[Piece]) -> None:
         self.use(user, usable)
 
-    def insert(self, user: int, keys: Sequence[int]) -> None:
-        if not keys:
+    def insert(self, user: int, pieces: Sequence[Piece]) -> None:
+        if not pieces:
             return
         own = self._own_group(user)
         if own is not None:
-            self._put(own, keys)
+            self._put(own, pieces)
             return
-        for key in keys:
-            self._put(self._new_group(), [key])
+        for key in keys_of(pieces):
+            self._put(self._new_group(), [(0, key, 1)])
 
-    def use(self, user: int, keys: Sequence[int]) -> None:
-        if not keys:
+    def use(self, user: int, pieces: Sequence[Piece]) -> None:
+        if not pieces:
             return
-        self._used.setdefault(user, {}).update(dict.fromkeys(keys))
+        self._used.setdefault(user, []).extend(pieces)
         own = self._own_group(user)
         if own is not None:
-            of = self.group
-            self._put(own, [key for key in keys if of.get(key, own) < own])
+            for piece in pieces:
+                self._put(own, self._older(own, piece))
 
-    def touch(self, user: int, keys: Sequence[int]) -> None:
-        self._renew([key for key in keys if key in self.group])
+    def _older(self, own: int, piece: Piece) -> list[Piece]:
+        """The parts of a piece that are in groups before `own`."""
+        at, key, count = piece
+        groups = self.group[key : key + count]
+        if groups.count(groups[0]) == count:  # most often
+            return [piece] if 0 < groups[0] < own else []
+        found: list[Piece] = []
+        for group, same in groupby(groups):
+            length = len(list(same))
+            if 0 < group < own:
+                found.append((at, key, length))
+            at, key = at + length, key + length
+        return joined(found)
 
-    def remove(self, keys: Sequence[int]) -> None:
-        for key in keys:
-            del self.group[key]
+    def touch(self, user: int, pieces: Sequence[Piece]) -> None:
+        self._renew(pieces)
 
-    def choose(self, count: int, kept: Set[int]) -> list[int] | None:
-        chosen: list[int] = []
+    def remove(self, pieces: Sequence[Piece]) -> None:
+        for _, key, count in pieces:
+            self.group[key : key + count] = [0] * count
+
+    def choose(self, count: int, kept: Sequence[Piece]) -> list[range] | None:
+        chosen: list[range] = []
         seen: list[int] = []
-        for group, keys in self._keys.items():
+        for group, pieces in self._pieces.items():
             seen.append(group)
             if group in self._unsorted:
-                keys[:] = by_depth(keys, self._unsorted[group], larger_first=True)
-            chosen += self._last_idle(group, keys, count - len(chosen), kept)
-            if len(chosen) == count:
+                pieces[:] = by_depth(pieces, larger_first=True)
+            found = self._last_idle(group, pieces, count, kept)
+            chosen += found
+            count -= sum(map(len, found))
+            if not count:
                 break
         else:
             return None
-        deque(map(self.group.pop, chosen), maxlen=0)
+        for keys in chosen:
+            self.group[keys[-1] : keys[0] + 1] = [0] * len(keys)
         for group in seen:
             self._forget_gone(group)
         return chosen
 
-    def _last_idle(self, group: int, keys: list[int], most: int, kept: Set[int]) -> Iterable[int]:
+    def _last_idle(self, group: int, pieces: list[Piece], most: int, kept: Sequence[Piece]) -> list[range]:
         """The last keys of a group that are idle and not kept, the last first."""
-        of, references = self.group, self.chunks.references
-        last = keys[-most:]
-        last.reverse()
-        if (
-            list(map(of.get, last)).count(group) == len(last)
-            and not any(map(references.get, last))
-            and kept.isdisjoint(last)
-            and len(set(last)) == len(last)
-        ):  # most often
-            return last
-        found = dict.fromkeys(
-            key for key in reversed(keys) if of.get(key) == group and not references[key] and key not in kept
-        )
-        return islice(found, most)
+        of, state, found = self.group, self.chunks.state, []
+        for at, key, count in reversed(pieces):
+            end = key + count
+            first = end - min(count, most)
+            same = of[first:end].count(group)
+            if same == end - first == state.count(IDLE, first, end) and not overlap([(at, key, count)], kept):
+                found.append(range(end - 1, first - 1, -1))  # most often
+                most -= same
+            elif same or of[key:first].count(group):
+                taken = set(keys_of(kept))
+                for each in range(end - 1, key - 1, -1):
+                    if of[each] == group and state[each] == IDLE[0] and each not in taken and most:
+                        most -= 1
+                        if found and found[-1][-1] == each + 1:
+                            found[-1] = range(found[-1][0], each - 1, -1)
+                        else:
+                            found.append(range(each, each - 1, -1))
+            if not most:
+                break
+        return found
 
     def _forget_gone(self, group: int) -> None:
         """Drop the last keys of a group as far as they left it."""
-        of, keys = self.group, self._keys[group]
-        while keys and of.get(keys[-1]) != group:
-            if of.keys().isdisjoint(keys[-MANY:]):
-                del keys[-MANY:]
-            else:
-                keys.pop()
-        if not keys and group not in self._unsorted:
-            del self._keys[group]
+        pieces = self._pieces[group]
+        while pieces:
+            at, key, count = pieces[-1]
+            of = self.group[key : key + count]
+            if of[-1] == group:
+                return
+            pieces.pop()
+            if group in of:
+                of.reverse()
+                pieces.append((at, key, count - of.index(group)))
+                return
+        if group not in self._unsorted:
+            del self._pieces[group]
 
     def least_first(self) -> list[int]:
         """All keys in the order in which they would leave."""
         found: list[int] = []
-        for group, keys in self._keys.items():
-            ordered = (
-                by_depth(keys, self._unsorted[group], larger_first=True) if group in self._unsorted else keys
-            )
-            found += dict.fromkeys(key for key in reversed(ordered) if self.group.get(key) == group)
+        for group, pieces in self._pieces.items():
+            ordered = by_depth(pieces, larger_first=True) if group in self._unsorted else pieces
+            keys = list(keys_of(ordered))
+            found += [key for key in reversed(keys) if self.group[key] == group]
         return found
 
     def leave(self, user: int) -> None:
         own = self._own.pop(user, -1)
-        self._unsorted.pop(own, None)
-        self._keys.pop(own, None)  # all that is in it is used, and renewed
-        keys = self.head_first(user, list(self._used.pop(user, ())))
-        self._renew([key for key in keys if key in self.group])
+        self._unsorted.discard(own)
+        self._pieces.pop(own, None)  # all that is in it is used, and renewed
+        self._renew(self.head_first(user, self._used.pop(user, ())))
 
     def clear(self) -> None:
-        for of in (self.group, self._keys, self._unsorted, self._own, self._used):
+        self.group[:] = [0] * len(self.group)
+        for of in (self._pieces, self._unsorted, self._own, self._used):
             of.clear()
 
     def _new_group(self) -> int:
         self._next += 1
-        self._keys[self._next] = []
+        self._pieces[self._next] = []
         return self._next
 
     def _own_group(self, user: int) -> int | None:
-        """The group of a user that runs; None: its positions are not known."""
-        positions = self._positions.get(user)
-        if not positions:
+        """The group of a user that runs; None: how deep its chunks are is not known."""
+        if user not in self._deep:
             return None
         if user not in self._own:
             self._own[user] = self._new_group()
-            self._unsorted[self._own[user]] = positions
+            self._unsorted.add(self._own[user])
         return self._own[user]
 
-    def _renew(self, keys: list[int]) -> None:
-        if keys:
-            self._put(self._new_group(), keys)
+    def _renew(self, pieces: Iterable[Piece]) -> None:
+        """Those of them that are there are used last of all."""
+        state = self.chunks.state
+        there = joined([part for piece in pieces for part in split(state, piece, ABSENT)[1]])
+        if there:
+            self._put(self._new_group(), there)
 
-    def _put(self, group: int, keys: Sequence[int]) -> None:
-        self._keys[group] += keys
-        self.group.update(dict.fromkeys(keys, group))
+    def _put(self, group: int, pieces: Sequence[Piece]) -> None:
+        self._pieces[group] += pieces
+        for _, key, count in pieces:
+            self.group[key : key + count] = [group] * count

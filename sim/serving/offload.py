@@ -12,13 +12,13 @@ blocks are anybody else's, as does a step that is given blocks from which somebo
 Who loads, and when, is for sim/serving/loading.py. Follows vLLM 0.33.0.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from kvsim.allocators.base import Content
-from kvsim.allocators.texts import Texts
+from kvsim.allocators.texts import Keys, Texts, pieces
 from kvsim.allocators.tiers.base import Tier
+from kvsim.allocators.tiers.pieces import Piece, overlap
 from kvsim.sim.serving.connector import Connector
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.server import Server
@@ -51,8 +51,6 @@ class Offload(Connector):
         Requests that have been looked up or computed and have not finished, by their name (`own`).
     planned : list of Job
         Stores of the last decision, which begin with the next.
-    loading_keys : Counter
-        Keys that are being loaded for requests that wait for it.
     """
 
     def __init__(self, server: Server, tier: Tier, transfers: Transfers, rules: OffloadRules) -> None:
@@ -62,51 +60,49 @@ class Offload(Connector):
         self.users: dict[int, User] = {}
         self.planned: list[Job] = []
         self._texts = Texts(rules.chunk_tokens)
-        self._positions = Positions(rules.chunk_tokens)
         self._refused: dict[int, User] = {}  # by sequence: who offers again in its next step
         self._left: list[
             tuple[tuple[int, int], User, list[int], int]
         ] = []  # who finished since the last decision
         self._lengths: dict[int, int] | None = None  # of block tables, where it matters which blocks are new
         self._jobs = 0
+        self._unowned = 0  # stores that have not ended, of requests that have
         self.totals = TierTotals(tier.capacity * rules.chunk_bytes)
         self._counted_ps = 0
         server.totals.tier, server.memory.below = self.totals, self.below
-        self.loading_keys: Counter[int] = Counter()
 
-    def new_job(self, loads: bool, user: User, keys: list[int], chunks: list[int], blocks: list[int]) -> Job:
+    def new_job(
+        self, loads: bool, user: User, copied: Sequence[Piece], chunks: Sequence[int], blocks: list[int]
+    ) -> Job:
         """The next job."""
         self._jobs += 1
-        moved = len(keys) * self.rules.chunk_bytes
+        moved = len(chunks) * self.rules.chunk_bytes
         if loads:
             self.totals.loaded_bytes += moved
         else:
             self.totals.stored_bytes += moved
-        return Job(self._jobs - 1, loads, user, keys, chunks, blocks)
+        return Job(self._jobs - 1, loads, user, copied, chunks, blocks)
 
     def user(self, request: Request) -> User:
         """What is known of a request."""
         found = self.users.get(request.own)
         if found is None:
-            keys = self._keys(request)
-            found = self.users[request.own] = User(request, request.own, keys)
-            self.tier.introduce(found.number, self._positions)
+            found = self.users[request.own] = User(request, request.own, [])
+            found.ranges = self._ranges(request)
+            self.tier.introduce(found.number)
         return found
 
-    def _keys(self, request: Request) -> list[int]:
-        """Of the chunks of a request's text."""
-        keys: list[int] = []
-        text = whole_text(request, request.prompt_tokens + request.output_tokens)
-        for first, count in self._texts.keys(text):
-            self._positions.enter(len(keys), first, count)
-            keys += range(first, first + count)
-        return keys
+    def _ranges(self, request: Request) -> list[Keys]:
+        """The keys of the chunks of a request's text."""
+        found = self._texts.keys(whole_text(request, request.prompt_tokens + request.output_tokens))
+        self.tier.know(self._texts.count)
+        return found
 
     def below(self, request: Request, here: int) -> int:
         """Tokens of a prompt that the tier has behind the first `here`; for requests elsewhere, too."""
         size = self.rules.chunk_tokens
         start = here // size
-        found = self.tier.find(self._keys(request)[start : (request.prompt_tokens - 1) // size])
+        found = self.tier.find(pieces(self._ranges(request), start, (request.prompt_tokens - 1) // size))
         return max(0, (start + found.hits) * size - here)
 
     # -- loads ----------------------------------------------------------------------------------
@@ -122,15 +118,17 @@ class Offload(Connector):
         if known - here < size:
             return 0
         start = here // size
-        found = self.tier.find(user.keys[start : known // size])
+        found = self.tier.find(pieces(user.ranges, start, known // size))
         tokens = (start + found.hits) * size - here
         if tokens < size:
             return 0
         if found.written:
             return None
-        others = self.server.allocator.caches and self.loading_keys
-        if others and not others.keys().isdisjoint(user.keys[start : start + found.hits]):
-            return None
+        if self.server.allocator.caches:
+            wanted = pieces(user.ranges, start, start + found.hits)
+            for _, _, job in self.transfers.under_way:  # for one that waits for it
+                if job.loads and not job.hurried and overlap(job.pieces, wanted):
+                    return None
         return tokens
 
     def begin(self, user: User, request: Request, here: int, below: int, at_once: bool = False) -> None:
@@ -138,15 +136,14 @@ class Offload(Connector):
         size, each = self.size, self.blocks_per_chunk
         first, end = -(-here // size), -(-(here + below) // size)
         start, user.offered = first // each, -(-(here + below) // self.rules.chunk_tokens)
-        keys = user.keys[start : user.offered]
+        wanted = pieces(user.ranges, start, user.offered)
         blocks = list(self.allocator.block_table(request.seq)[first:end])
         self.totals.hit_tokens += below
         user.began_ps = self.server.now_ps
-        job = self.new_job(True, user, keys, self.tier.load(user.number, keys), blocks)
+        job = self.new_job(True, user, wanted, self.tier.load(user.number, wanted), blocks)
         if at_once:
             self.hurry([job])
         else:
-            self.loading_keys.update(keys)
             self.transfers.begin(job, self.server.now_ps)
 
     def runs(self, user: User) -> None:
@@ -166,22 +163,23 @@ class Offload(Connector):
                 self.transfers.begin(job, now_ps)
         self.planned.clear()
         self.settle(self.server.wakes.before_ps if self.rules.late else now_ps)
-        finished_stores = any(job.owner.finished for job in self.transfers.stores())
         self._lengths = None
-        offers = any(self._within(user, tokens) > user.offered for _, user, _, tokens in self._left)
-        if finished_stores or offers:
+        if self._unowned or (
+            self._left and any(self._within(user, tokens) > user.offered for _, user, _, tokens in self._left)
+        ):
             living = (*self.server.running, *self.server.batch.loading)
             self._lengths = {seq: self._blocks(seq) for seq in living}
 
     def end_step(self) -> None:
         """A step is decided: offer what it completes, and wait for stores whose blocks are taken."""
-        scheduled = {request.seq: self.user(request) for request in self.server.step.chunks}
+        server, running = self.server, self.server.running
+        scheduled = {request.seq: self.user(request) for request in server.step.chunks}
         for seq, user in self._refused.items():
-            if seq in self.server.running and user.request.state == State.DECODE:
+            if seq in running and user.request.state == State.DECODE:
                 scheduled[seq] = user
         holds_for = 1 << 40
         if not self.rules.prompt_only:
-            for seq, request in self.server.running.items():
+            for seq, request in running.items():
                 if request.state == State.DECODE:
                     scheduled[seq] = self.user(request)
                     size = self.rules.chunk_tokens
@@ -189,20 +187,20 @@ class Offload(Connector):
         before, self._refused = self._refused, {}
         for seq in sorted(scheduled):
             user = scheduled[seq]
-            if seq in self.server.running and not self._offer(user, self._tokens(user.request), None):
+            if seq in running and not self._offer(user, self._tokens(user.request), None):
                 self._refused[seq] = user
                 self.totals.refused_stores += seq not in before
-        left, self._left = sorted(self._left, key=lambda one: one[0]), []
-        for _, user, table, tokens in left:
-            self.totals.refused_stores += not self._offer(user, tokens, table)
-        for _, user, _, _ in left:
-            self.tier.leave(user.number)
+        if self._left:
+            left, self._left = sorted(self._left, key=lambda one: one[0]), []
+            for _, user, table, tokens in left:
+                self.totals.refused_stores += not self._offer(user, tokens, table)
+            for _, user, _, _ in left:
+                self.tier.leave(user.number)
         self._flush()
-        stores = self.planned or any(job.owner.finished for job in self.transfers.stores())
-        if stores or (self._refused and self.tier.counts_offers):
+        if self.planned or self._unowned or (self._refused and self.tier.counts_offers):
             holds_for = 1  # the next step begins a store, must look whose blocks it takes, or offers again
         if holds_for < 1 << 40:
-            self.server.hold_for(holds_for)
+            server.hold_for(holds_for)
 
     def _tokens(self, request: Request) -> int:
         """Tokens of a request behind this step, as far as they are known now."""
@@ -213,9 +211,9 @@ class Offload(Connector):
 
     def _within(self, user: User, tokens: int) -> int:
         """Chunks within so many tokens that may be stored."""
-        if self.rules.prompt_only:
-            tokens = min(tokens, user.request.prompt_tokens)
-        return min(tokens // self.rules.chunk_tokens, len(user.keys))
+        if self.rules.prompt_only and tokens > user.request.prompt_tokens:
+            tokens = user.request.prompt_tokens
+        return tokens // self.rules.chunk_tokens
 
     def _offer(self, user: User, tokens: int, table: Sequence[int] | None) -> bool:
         """Offer the chunks within so many tokens; False: refused."""
@@ -226,22 +224,22 @@ class Offload(Connector):
         if table is None:
             table = self.allocator.block_table(request.seq)
         chunks = min(chunks, len(table) // count)
-        offered = user.keys[user.offered : chunks]
+        offered = pieces(user.ranges, user.offered, chunks)
         if not offered:
             return True
         stored = tier.store(user.number, offered)
         if stored is None:
             return False
-        self.totals.evicted_bytes += len(stored.evicted) * self.rules.chunk_bytes
-        first, user.offered = user.offered, chunks
-        if stored.keys:
-            blocks = list(table[first * count : chunks * count])
-            if len(stored.keys) < len(offered):
-                place = {key: at * count for at, key in enumerate(offered)}
-                blocks = [each for key in stored.keys for each in blocks[place[key] : place[key] + count]]
-            job = self.new_job(False, user, list(stored.keys), list(stored.chunks), blocks)
+        self.totals.evicted_bytes += sum(map(len, stored.evicted)) * self.rules.chunk_bytes
+        user.offered = chunks
+        if stored.pieces:
+            blocks: list[int] = []
+            for at, _, length in stored.pieces:
+                blocks += table[at * count : (at + length) * count]
+            job = self.new_job(False, user, stored.pieces, stored.chunks, blocks)
             user.stores.add(job)
             self.planned.append(job)
+            self._unowned += user.finished
         return True
 
     # -- leaving ------------------------------------------------------------------------------
@@ -252,6 +250,7 @@ class Offload(Connector):
         if user is None:
             return
         user.finished = True
+        self._unowned += len(user.stores)
         self._refused.pop(request.seq, None)
         tokens = max(request.prompt_tokens, request.prompt_tokens + request.generated - 1)
         table = list(self.allocator.block_table(request.seq))
@@ -262,20 +261,22 @@ class Offload(Connector):
         user = self.users.pop(request.own, None) or self.user(request)
         self.users.pop(request.own, None)
         user.finished = True
+        self._unowned += len(user.stores)
         if table:
             self._refused.pop(request.seq, None)
         self._left.append(((1, len(self._left)), user, table, tokens))
 
     def _flush(self) -> None:
         """Wait for the stores of those preempted, and of those who finished, whose blocks are taken."""
-        under_way = [job for job in self.transfers.stores() if not job.hurried]
+        under_way = [job for _, _, job in self.transfers.under_way if not (job.loads or job.hurried)]
         hurried = [job for job in under_way if job.owner.request.state == State.WAITING]
         if self._lengths is not None:
             taken = self._taken(self._lengths)
             for job in under_way + self.planned:
                 if job.owner.finished and not taken.isdisjoint(job.blocks):
                     hurried.append(job)
-        self.hurry(hurried)
+        if hurried:
+            self.hurry(hurried)
 
     def hurry(self, jobs: Iterable[Job]) -> None:
         """Let the step wait for these stores."""
@@ -285,11 +286,10 @@ class Offload(Connector):
             job.hurried = True
             if not job.begun:
                 self.transfers.begin(job, now_ps)
-        if hurried:
-            step.changed = True
-            delay_ps = max(step.delay_ps, self.transfers.wait_for(hurried, now_ps))
-            self.totals.steps_waited_ps += delay_ps - step.delay_ps
-            step.delay_ps = delay_ps
+        step.changed = True
+        delay_ps = max(step.delay_ps, self.transfers.wait_for(hurried, now_ps))
+        self.totals.steps_waited_ps += delay_ps - step.delay_ps
+        step.delay_ps = delay_ps
 
     def _blocks(self, seq: int) -> int:
         return self.server.allocator.capacity(seq) // self.size
@@ -310,13 +310,12 @@ class Offload(Connector):
         ended = self.transfers.ended(by_ps)
         for job in ended:
             if job.loads:
-                self.tier.loaded(job.keys)
-                if not job.hurried:
-                    self.loading_keys -= Counter(job.keys)
+                self.tier.loaded(job.pieces)
                 job.owner.loaded = True
             else:
-                self.tier.stored(job.keys)
+                self.tier.stored(job.pieces)
                 job.owner.stores.discard(job)
+                self._unowned -= job.owner.finished
         return bool(ended)
 
     def wake(self, again: bool) -> None:
@@ -328,27 +327,14 @@ class Offload(Connector):
             transfers.busy_ps(loads=True),
             transfers.busy_ps(loads=False),
         )
-        waits = len(server.waiting) > 0 or bool(self._refused) or bool(server.batch.loading)
         if again:
             server.wakes.next_ps = server.now_ps
-            return
-        ends = self.transfers.next_ps(loads_only=not waits)
-        server.wakes.next_ps = NEVER_PS if ends is None else max(ends, server.now_ps)
-
-
-class Positions(dict[int, int]):
-    """For each key the tokens for which it stands; keys of one range follow each other."""
-
-    def __init__(self, chunk_tokens: int) -> None:
-        super().__init__()
-        self._tokens = chunk_tokens
-
-    def enter(self, index: int, first: int, count: int) -> None:
-        """A range of keys, the first of which is of the text's chunk `index`."""
-        if first + count - 1 not in self or first not in self:
-            size = self._tokens
-            tokens = range((index + 1) * size, (index + 1 + count) * size, size)
-            self.update(zip(range(first, first + count), tokens, strict=True))
+        elif not transfers.under_way:
+            server.wakes.next_ps = NEVER_PS
+        else:
+            waits = len(server.waiting) > 0 or bool(self._refused) or bool(server.batch.loading)
+            ends = transfers.next_ps(loads_only=not waits)
+            server.wakes.next_ps = NEVER_PS if ends is None else max(ends, server.now_ps)
 
 
 def whole_text(request: Request, tokens: int) -> Content:

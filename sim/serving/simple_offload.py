@@ -33,9 +33,11 @@ class Parts(Job):
     ----------
     users : list of User
         For whom it loads.
+    keys : list of int
+        Of its blocks.
     """
 
-    __slots__ = ("event", "users")
+    __slots__ = ("event", "keys", "users")
 
     def __init__(self, number: int, event: int, loads: bool, users: list[User]) -> None:
         super().__init__(number, loads, users[0] if users else NOBODY, [], [], [])

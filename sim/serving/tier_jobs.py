@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from kvsim.allocators.texts import Keys
+from kvsim.allocators.tiers.pieces import Piece
 from kvsim.sim.serving.request import Request
 
 
@@ -13,7 +15,9 @@ class User:
     number : int
         The tier knows it by that.
     keys : list of int
-        Of the chunks of its text.
+        Of the blocks of its text, in a second pool.
+    ranges : list of Keys
+        Of the chunks of its text, in a tier.
     offered : int
         Chunks that were offered.
     stores : set of Job
@@ -34,6 +38,7 @@ class User:
         "number",
         "offered",
         "promoted",
+        "ranges",
         "request",
         "stores",
     )
@@ -42,6 +47,7 @@ class User:
         self.request = request
         self.number = number
         self.keys = keys
+        self.ranges: list[Keys] = []
         self.offered = self.began_ps = 0
         self.stores: set[Job] = set()
         self.loaded = self.promoted = self.finished = False
@@ -58,27 +64,29 @@ class Job:
         From the tier to the GPU; else the other way.
     owner : User
         For whom it is.
-    keys, chunks, blocks : sequences of int
-        What it copies; the tier's chunks and the GPU's blocks that it uses.
+    pieces : sequence of Piece
+        What it copies.
+    chunks, blocks : sequences of int
+        The tier's chunks and the GPU's blocks that it uses.
     ends_ps : int
         When it ends, once it began.
     """
 
-    __slots__ = ("begun", "blocks", "chunks", "ends_ps", "hurried", "keys", "loads", "number", "owner")
+    __slots__ = ("begun", "blocks", "chunks", "ends_ps", "hurried", "loads", "number", "owner", "pieces")
 
     def __init__(  # noqa: PLR0917 - what a job is
         self,
         number: int,
         loads: bool,
         owner: User,
-        keys: Sequence[int],
+        pieces: Sequence[Piece],
         chunks: Sequence[int],
         blocks: Sequence[int],
     ) -> None:
         self.number = number
         self.loads = loads
         self.owner = owner
-        self.keys = keys
+        self.pieces = pieces
         self.chunks = chunks
         self.blocks = blocks
         self.ends_ps = 0

@@ -38,7 +38,8 @@ class Transfers:
 
     def ended(self, by_ps: int) -> list[Job]:
         """Take out the jobs that ended by then, in the order in which they did."""
-        jobs, done = self.under_way, []
+        jobs = self.under_way
+        done: list[Job] = []
         while jobs and jobs[0][0] <= by_ps:
             done.append(heappop(jobs)[2])
         return done

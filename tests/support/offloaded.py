@@ -12,6 +12,8 @@ from random import Random
 from tempfile import TemporaryDirectory
 
 from kvsim import cli
+from kvsim.allocators.tiers.chunks import WRITTEN
+from kvsim.allocators.tiers.pieces import keys_of
 from kvsim.allocators.tiers.vllm import VllmTier
 from kvsim.sim.build import build_engine
 from kvsim.sim.content import ascending
@@ -146,6 +148,9 @@ class Noted:
     def _keys(self, keys):
         return [self._key(key) for key in keys]
 
+    def _named(self, pieces):
+        return self._keys(keys_of(pieces))
+
     def _key(self, key):
         """The recording's number of a chunk: `keys[n] = [request, chunk]`."""
         if key not in self.key_names:
@@ -209,14 +214,18 @@ class Noted:
             self._add("stores", self._told(job, user, blocks_of(job), job.chunks))
         return kept
 
-    def _storing(self, inner, number, keys):
-        stored = inner(number, keys)
+    def _storing(self, inner, number, pieces):
+        stored = inner(number, pieces)
         user = next((u for u in self.texts.values() if u.number == number), None)
-        names = self._keys(keys)
+        names = self._named(pieces)
         told = (
             [None, None, None]
             if stored is None
-            else [self._keys(stored.keys), list(stored.chunks), self._keys(stored.evicted)]
+            else [
+                self._named(stored.pieces),
+                list(stored.chunks),
+                self._keys(key for keys in stored.evicted for key in keys),
+            ]
         )
         self._add("prepare_store", [self.ids[user.request.index], names, *told])
         return stored
@@ -225,7 +234,7 @@ class Noted:
         return [
             job.number,
             self.ids[user.request.index],
-            self._keys(job.keys),
+            self._named(job.pieces),
             list(source),
             list(destination),
         ]
@@ -259,9 +268,9 @@ class Noted:
         number, references = chunks.number, chunks.references
 
         def told(keys):
-            return [[self._key(key), number[key], references[key]] for key in keys]
+            return [[self._key(key), number[key], references(key)] for key in keys]
 
-        pending = sum(count < 0 for count in references.values())
+        pending = chunks.state.count(WRITTEN)
         found = {"free": chunks.free, "evictable": chunks.idle, "write_pending": pending}
         if self.case["config"]["policy"] == "lru":
             return found | {"chunks": told(order.least_first())}

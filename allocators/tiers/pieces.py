@@ -1,0 +1,81 @@
+"""Chunks that follow each other in a text and have consecutive keys: work goes by pieces of any length.
+
+    piece      (at, key, count): chunks `at` to before `at + count` of a text have the keys from `key` on
+
+`at` says how deep in its text a chunk is. allocators/texts.py cuts a text into pieces.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+Piece = tuple[int, int, int]
+
+
+def split(state: bytearray, piece: Piece, mark: bytes) -> tuple[list[Piece], list[Piece]]:
+    """The parts of a piece whose keys are marked so, and the others."""
+    at, key, count = piece
+    shift, end = at - key, key + count
+    first = state.find(mark, key, end)
+    if first < 0:
+        return [], [piece]
+    marked: list[Piece] = []
+    others: list[Piece] = []
+    while key < end:
+        if first < 0:
+            first = end
+        if first > key:
+            others.append((key + shift, key, first - key))
+        rest = state[first:end]
+        same = len(rest) - len(rest.lstrip(mark))
+        if same:
+            marked.append((first + shift, first, same))
+        key = first + same
+        first = state.find(mark, key, end)
+    return marked, others
+
+
+def keys_of(pieces: Iterable[Piece]) -> Iterator[int]:
+    """The keys one by one."""
+    return (each for _, key, count in pieces for each in range(key, key + count))
+
+
+def one_by_one(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """The same as pieces of one chunk each."""
+    return ((at + each, key + each, 1) for at, key, count in pieces for each in range(count))
+
+
+def size(pieces: Iterable[Piece]) -> int:
+    """Chunks of all of them."""
+    return sum([count for _, _, count in pieces])
+
+
+def overlap(some: Iterable[Piece], others: Sequence[Piece]) -> bool:
+    """Whether a key is in both."""
+    return any(
+        key < first + length and first < key + count for _, key, count in some for _, first, length in others
+    )
+
+
+def by_depth(pieces: Iterable[Piece], larger_first: bool = False) -> list[Piece]:
+    """Each chunk once, the deepest last; of equally deep ones the smaller key first, or the larger."""
+    sign = -1 if larger_first else 1
+    ordered = sorted(dict.fromkeys(pieces), key=lambda piece: (piece[0], sign * piece[1]))
+    deep = -1
+    for at, _, count in ordered:
+        if at < deep:  # seldom
+            alone = dict.fromkeys(one_by_one(ordered))
+            return sorted(alone, key=lambda piece: (piece[0], sign * piece[1]))
+        deep = at + count
+    return ordered
+
+
+def joined(pieces: Iterable[Piece]) -> list[Piece]:
+    """The same, as few as there can be."""
+    found: list[Piece] = []
+    for at, key, count in pieces:
+        if found:
+            before, first, length = found[-1]
+            if first + length == key and before + length == at:
+                found[-1] = before, first, length + count
+                continue
+        found.append((at, key, count))
+    return found
