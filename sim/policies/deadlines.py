@@ -51,7 +51,7 @@ class ByDeadline(Policy):
     def waits(self, request: Request) -> None:
         self.late[request] = max(self.due_ps(request) - self.work_ps(request) + 1, 0)
 
-    def turns_ps(self, request: Request) -> int:
+    def turns_ps(self, request: Request) -> int | None:
         return self.late[request]
 
     def entered(self, request: Request) -> None:

@@ -102,6 +102,9 @@ class Vtc(Policy):
 
     # -- whose turn it is ---------------------------------------------------------------------
 
+    def group(self, request: Request) -> str:
+        return request.facts.client
+
     def next_client(self) -> str:
         if self._chosen is None:
             self._settle()

@@ -11,6 +11,7 @@ SCHEDULERS: dict[str, str] = {
     "orca": "kvsim.sim.schedulers.orca:Orca",
     "s3": "kvsim.sim.schedulers.s3:S3",
     "sarathi": "kvsim.sim.schedulers.sarathi:Sarathi",
+    "splitfuse": "kvsim.sim.schedulers.splitfuse:SplitFuse",
     "vtc-artifact": "kvsim.sim.schedulers.vtc_artifact:VtcArtifact",
     "static": "kvsim.sim.schedulers.static:Static",
 }
