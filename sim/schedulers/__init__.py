@@ -16,3 +16,11 @@ SCHEDULERS: dict[str, str] = {
     "static": "kvsim.sim.schedulers.static:Static",
 }
 """Name on the command line -> where the class is; `name@release` chooses among its `VERSIONS`."""
+
+FAMILIES: dict[str, str] = {
+    "pieces": "prompts and decodes in one step; prompts are split",
+    "whole prompts": "prompts and decodes in one step; prompts are not split",
+    "by turns": "prompts or decodes: who decodes stands still while prompts are computed",
+    "batches": "a batch is served to its end before the next one begins",
+}
+"""What a step computes, in the order in which they are told."""

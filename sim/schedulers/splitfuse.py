@@ -28,6 +28,8 @@ from kvsim.sim.serving.server import Server
 class SplitFuse(Scheduler):
     """Steps of a fixed size."""
 
+    family: ClassVar[str] = "pieces"
+    idea: ClassVar[str] = "every step the same number of tokens: long prompts split, short ones put together"
     serves_in_turn: ClassVar[tuple[str, ...]] = ("fcfs",)
 
     @classmethod

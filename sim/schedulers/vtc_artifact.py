@@ -144,6 +144,8 @@ def profile(prompt: int, answer: float) -> float:
 class VtcArtifact(Scheduler):
     """Virtual token counters in S-LoRA's loop."""
 
+    family: ClassVar[str] = "by turns"
+    idea: ClassVar[str] = "every ten decodes, of the client with the least service, the oldest"
     policies: ClassVar[tuple[str, ...]] = ("fcfs",)
     declares: ClassVar[type] = ArtifactOptions
     hides_host = False
