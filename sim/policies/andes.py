@@ -57,6 +57,7 @@ class Andes(Policy):
     """By gain in quality of experience."""
 
     family = "deadlines"
+    why = "their readers would have waited"
     idea = "who would keep its reader waiting first, by gain for each token held; preemptions are capped"
     needs = "slo_ttft_s and slo_tpot_s, or a reading speed"
     source = "arXiv 2404.16283, section 4"

@@ -51,6 +51,8 @@ class Policy:
     needs: ClassVar[str] = ""
     """What of a request it reads beside its lengths."""
     source: ClassVar[str] = ""
+    why: ClassVar[str] = "their keys were smaller"
+    """Why others go first, as `sim explain` says it of one who was passed over; CLIENT stands for theirs."""
     declares: ClassVar[type] = NoOptions
     """Its own options: a frozen dataclass of `option` fields (allocators/option.py)."""
     preempts: ClassVar[bool] = False

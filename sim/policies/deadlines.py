@@ -27,6 +27,7 @@ class ByDeadline(Policy):
     """Knows what is due when: `slo_ttft_s` to the first token, else `deadline_s` to the last."""
 
     family = "deadlines"
+    why = "they were due earlier, or it was too late for this one"
     declares: ClassVar[type] = DeadlineOptions
 
     def __init__(self, config: EngineConfig, max_model_len: int) -> None:

@@ -51,6 +51,7 @@ class Ewsjf(Policy):
     """Weighted shortest job first over queues by length."""
 
     family = "work to prefill"
+    why = "their prompts are shorter for their waits"
     idea = "queues by prompt length; the longest weighted wait of their heads, short ones first"
     source = "arXiv 2601.21758; vllm pull 33392, ewsjf_scheduler/scoring.py"
     declares = EwsjfOptions

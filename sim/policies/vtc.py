@@ -72,6 +72,7 @@ class Vtc(Policy):
 
     family = "fair to clients"
     idea = "the client with the least weighted service so far goes first"
+    why = "client CLIENT was behind"
     needs = "client"
     source = "OSDI '24, algorithm 2; Ying1123/VTC-artifact"
     declares = ServiceOptions
