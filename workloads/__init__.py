@@ -23,7 +23,7 @@ from kvsim.sim.content import shared_content
 from kvsim.sim.errors import KvsimError, unknown
 from kvsim.sim.plugins import named_object
 from kvsim.sim.workload import Beam, Samples, Workload, gathered
-from kvsim.workloads.clients_mix import with_clients
+from kvsim.workloads.clients_mix import paced, with_clients
 from kvsim.workloads.lengths import MOST_SAMPLES, Lengths, take, within_clock
 from kvsim.workloads.prefixes import with_shared_prefix
 from kvsim.workloads.replay import part_of
@@ -220,6 +220,7 @@ def build(
     if clients_mix is not None:
         lengths = with_clients(lengths, clients_mix, streams.clients_mix)
     drawn = when.drawn(lengths, streams.arrivals, streams.think_time)
+    lengths, drawn = paced(lengths, drawn, clients_mix, streams.clients_mix)
     samples = _samples(lengths, n)
     if samples and beam_width > 1:
         why = f"for trace {lengths.name}, in which some requests have several answers"

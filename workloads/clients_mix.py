@@ -2,9 +2,11 @@
 
     A:0.8:ttft=1,B:0.2:deadline=30     four of five are A's, first tokens due in a second; the rest are B's
     A:0.5,B:0.5:burst=20               B's come twenty in a row
+    A:0.5:rate=2,B:0.5                 A's come at random, two a second; B's when they would have anyway
 
-Each client may say `ttft`, `tpot` and `deadline` in seconds, `priority`, and `burst`: so many requests in a
-row are its own. Shares are of requests, and need not add up to 1. They replace what the trace says. In
+Each client may say `ttft`, `tpot` and `deadline` in seconds, `priority`, `burst`: so many requests in a row
+are its own, and `rate`: its requests are a Poisson process of so many a second from the start on, whatever
+those of others do. Shares are of requests, and need not add up to 1. They replace what the trace says. In
 sweeps, where a comma parts values, `+` stands between clients.
 """
 
@@ -15,7 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.workload import PS_PER_S
 from kvsim.workloads.lengths import Lengths
+from kvsim.workloads.when import Arrivals
 
 FORM = "as in A:0.8:ttft=1,B:0.2:deadline=30"
 GOALS = {"ttft": "slo_ttft_s", "tpot": "slo_tpot_s", "deadline": "deadline_s"}
@@ -30,6 +34,7 @@ class Client(NamedTuple):
     goals: dict[str, float]
     priority: int
     burst: int
+    rate: float
 
 
 def with_clients(lengths: Lengths, text: str, rng: np.random.Generator) -> Lengths:
@@ -47,7 +52,7 @@ def with_clients(lengths: Lengths, text: str, rng: np.random.Generator) -> Lengt
     KvsimError
         A text of another form, or a number out of its range.
     """
-    clients = [_client(part, text) for part in text.replace("+", ",").split(",")]
+    clients = _clients(text)
     if len({client.name for client in clients}) < len(clients):
         raise KvsimError(f"clients_mix must name each client once, got {text!r}")
     owners = _owners(clients, len(lengths), rng)
@@ -61,6 +66,27 @@ def with_clients(lengths: Lengths, text: str, rng: np.random.Generator) -> Lengt
         priority = np.array([client.priority for client in clients])[owners]
     note = f"Clients drawn: {text}."
     return replace(lengths, labels=labels, priority=priority, notes=(*lengths.notes, note))
+
+
+def paced(
+    lengths: Lengths, arrivals: Arrivals, text: str | None, rng: np.random.Generator
+) -> tuple[Lengths, Arrivals]:
+    """The requests of clients with rates at times of their own, all in the order in which they come then."""
+    rates = {client.name: client.rate for client in _clients(text) if client.rate} if text else {}
+    if not rates:
+        return lengths, arrivals
+    if arrivals.waits is not None:
+        raise KvsimError(f"clients_mix must name no rate where requests wait for answers, got {text!r}")
+    owner, times_ps = lengths.labels["client"], arrivals.arrival_ps.copy()
+    for name, rate in rates.items():
+        own = np.flatnonzero(owner == name)
+        times_ps[own] = np.cumsum(rng.exponential(PS_PER_S / rate, len(own))).astype(np.int64)
+    order = np.argsort(times_ps, kind="stable")
+    return lengths.rows(order), arrivals._replace(arrival_ps=times_ps[order])
+
+
+def _clients(text: str) -> list[Client]:
+    return [_client(part, text) for part in text.replace("+", ",").split(",")]
 
 
 def _owners(clients: list[Client], count: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
@@ -83,9 +109,10 @@ def _client(part: str, whole: str) -> Client:
         told = {key: float(value) for key, _, value in (word.partition("=") for word in rest[1:])}
     except (IndexError, ValueError):
         raise KvsimError(f"clients_mix must be {FORM}, got {whole!r}") from None
-    priority, burst = told.pop("priority", 0.0), told.pop("burst", 1.0)
+    priority, burst, rate = told.pop("priority", 0.0), told.pop("burst", 1.0), told.pop("rate", None)
     fine = name and 0 < share < 1e9 and told.keys() <= GOALS.keys() and priority == int(priority)
     fine = fine and 1 <= burst <= MOST_BURST and burst == int(burst)
+    fine = fine and (rate is None or 1e-6 <= rate <= 1e6)
     if not (fine and all(0 < goal <= 1e6 for goal in told.values())):
-        raise KvsimError(f"clients_mix must be {FORM}, or with tpot, priority, burst, got {part!r}")
-    return Client(name, share, told, int(priority), int(burst))
+        raise KvsimError(f"clients_mix must be {FORM}, or with tpot, priority, burst, rate, got {part!r}")
+    return Client(name, share, told, int(priority), int(burst), rate or 0.0)

@@ -94,14 +94,16 @@ def schedulers(
         str | None, typer.Argument(metavar="NAME", help="One of them, with its options.", show_default="all")
     ] = None,
 ) -> None:
-    """List the schedulers, or tell of one: its options, its rule."""
-    from kvsim.reports.listing import names_table, part_card, releases
+    """List the schedulers and policies by families, or tell of one: its options, its rule, six requests."""
+    from kvsim.reports.listing import releases
+    from kvsim.reports.schedulers import FamilyTree, policy_card, scheduler_card
+    from kvsim.sim.policies import POLICIES
     from kvsim.sim.schedulers import SCHEDULERS
 
     if name is not None:
-        print(part_card("scheduler", name))
+        print(policy_card(name) if name in POLICIES else scheduler_card(name))
         return
-    show(names_table(SCHEDULERS), f"Releases: {', '.join(releases(SCHEDULERS))}")
+    show(FamilyTree(), f"One of them: sim schedulers NAME. Releases: {', '.join(releases(SCHEDULERS))}")
 
 
 @lists_app.command(short_help="List the costs of a step, or tell of one.")
@@ -131,12 +133,13 @@ def policies(
     ] = None,
 ) -> None:
     """List who is served next by each policy, or tell of one: its options, what it needs, its source."""
-    from kvsim.reports.policies import card, policies_tree
+    from kvsim.reports.policies import policies_tree
+    from kvsim.reports.schedulers import policy_card
 
     if name is None:
         show(policies_tree(), "One of them: sim policies NAME. Your own: --policy package.module:Class")
     else:
-        print(card(name))
+        print(policy_card(name))
 
 
 @lists_app.command(short_help="List the predictors of answers' lengths, or tell of one.")

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from kvsim.reports.figures import (
     arena,
+    fairness,
     latency,
     ledger,
     lengths,
@@ -51,6 +52,9 @@ FIGURES: dict[str, Entry] = {
     "throughput": Entry(sweeps.throughput, "latency over the load, from runs at several rates"),
     "block-size": Entry(sweeps.block_size, "latency, waste and throughput over the block size"),
     "lengths": Entry(lengths.lengths, "the lengths of prompts and answers"),
+    "fairness": Entry(
+        fairness.fairness, "service by client over time; of several runs, how far clients were apart and TTFT"
+    ),
     "seeds": Entry(seeds.seeds, "the main numbers, a dot per seed, with the interval of the mean"),
     "map": Entry(arena.memory_map, "who holds which slots at an instant"),
 }

@@ -15,6 +15,7 @@ import numpy as np
 
 from kvsim.reports.alike import seed_of, traffic
 from kvsim.reports.lives.lines import Line, Teller
+from kvsim.reports.lives.passed import passed_over
 from kvsim.reports.lives.spans import STATES, Lives, Span
 from kvsim.reports.rundir.run import Run
 from kvsim.sim.errors import KvsimError
@@ -68,6 +69,7 @@ class Story:
     parts: list[Part]
     sample: int
     answers: list[Answer]
+    passed_over: str = ""
 
     @property
     def e2e_ps(self) -> int:
@@ -82,6 +84,7 @@ class Story:
             **({"chosen": self.how} if self.how else {}),
             **self.facts,
             "labels": self.labels,
+            **({"passed_over": self.passed_over} if self.passed_over else {}),
             "division": _parts_json(self.parts),
             "lines": [
                 {
@@ -231,6 +234,7 @@ def story(run: Run, lives: Lives, request: int, how: str = "") -> Story:
         parts=divided(spans),
         sample=int(lives.sample[last]),
         answers=answers if len(answers) > 1 else [],
+        passed_over=passed_over(run, lives, request),
     )
 
 

@@ -48,6 +48,8 @@ def story_view(story: Story) -> RenderableType:
     parts: list[RenderableType] = [_heading(story), "", _timeline(story, decimals)]
     if story.e2e_ps:
         parts += ["", Bar(story, story.e2e_ps), "", _division(story, decimals)]
+    if story.passed_over:
+        parts += ["", Text(story.passed_over)]
     if story.answers:
         parts += ["", _answers(story, decimals)]
     return Group(*parts)

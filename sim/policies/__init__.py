@@ -10,6 +10,11 @@ POLICIES: dict[str, str] = {
     "dlpm": "kvsim.sim.policies.dlpm:Dlpm",
     "edf": "kvsim.sim.policies.edf:Edf",
     "least-slack": "kvsim.sim.policies.least_slack:LeastSlack",
+    "qlm": "kvsim.sim.policies.qlm:Qlm",
+    "slo-annealing": "kvsim.sim.policies.slo_annealing:SloAnnealing",
+    "andes": "kvsim.sim.policies.andes:Andes",
+    "early-rejection": "kvsim.sim.policies.early_rejection:EarlyRejection",
+    "ewsjf": "kvsim.sim.policies.ewsjf:Ewsjf",
     "preflow": "kvsim.sim.policies.preflow:Preflow",
     "residual-sjf": "kvsim.sim.policies.residual_sjf:ResidualSjf",
 }

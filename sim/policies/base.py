@@ -51,6 +51,8 @@ class Policy:
     needs: ClassVar[str] = ""
     """What of a request it reads beside its lengths."""
     source: ClassVar[str] = ""
+    why: ClassVar[str] = "their keys were smaller"
+    """Why others go first, as `sim explain` says it of one who was passed over; CLIENT stands for theirs."""
     declares: ClassVar[type] = NoOptions
     """Its own options: a frozen dataclass of `option` fields (allocators/option.py)."""
     preempts: ClassVar[bool] = False
@@ -109,6 +111,21 @@ class Policy:
     def finished(self, request: Request) -> None:
         """It has its last token."""
 
+    # -- what it may do -----------------------------------------------------------------------
+
+    def place(self) -> None:
+        """Give those who came since the last step their keys now."""
+        if isinstance(self.server.waiting, Sorted):
+            self.server.waiting.place()
+
+    def refuse(self, request: Request, reason: str) -> None:
+        """A request that waits is dropped, and with it all other answers to its prompt that wait."""
+        server = self.server
+        answers = [each for each in server.waiting if each.index == request.index]
+        for each in answers:
+            server.waiting.remove(each)
+        server.step.reject(request.index, reason, sum(each.preemptions for each in answers))
+
     # -- how long an order holds --------------------------------------------------------------
 
     def alike_steps(self) -> int:
@@ -133,8 +150,7 @@ class Policy:
     def decided(self) -> None:
         """A step is decided: say how long that holds."""
         server = self.server
-        if isinstance(server.waiting, Sorted):
-            server.waiting.place()
+        self.place()
         if self.moves and server.waiting and (server.memory.abilities.external_slots or server.events):
             server.waiting[0]  # who will be asked for when the step is planned: nothing may change then
         if not server.waiting or (len(server.waiting) < 2 and not self.preempts):

@@ -1,4 +1,4 @@
-"""A queue of queues: each client's requests in order of arrival; a policy says whose turn it is."""
+"""A queue of queues: each client's or group's requests as they came; a policy says whose turn it is."""
 
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
@@ -10,7 +10,10 @@ Entry = tuple[int, int, Request]
 
 
 class Turns(Protocol):
-    """A policy that chooses among clients."""
+    """A policy that chooses among clients, or among other groups."""
+
+    def group(self, request: Request) -> str:
+        """Where it stands: with whom it waits in order of arrival."""
 
     def next_client(self) -> str:
         """Whose turn it is, of those who have requests that wait."""
@@ -42,7 +45,7 @@ class ByClient:
         """Put a request where it belongs among its client's."""
         self._turns.waits(request)
         entry = (request.index, request.sample, request)
-        heappush(self.waiting.setdefault(request.facts.client, []), entry)
+        heappush(self.waiting.setdefault(self._turns.group(request), []), entry)
         self._count += 1
 
     appendleft = append
@@ -57,7 +60,7 @@ class ByClient:
 
     def remove(self, request: Request) -> None:
         """Take a request out, wherever it stands."""
-        client = request.facts.client
+        client = self._turns.group(request)
         self.waiting[client] = [entry for entry in self.waiting[client] if entry[-1] is not request]
         heapify(self.waiting[client])
         self._took(client)

@@ -27,6 +27,7 @@ class ByDeadline(Policy):
     """Knows what is due when: `slo_ttft_s` to the first token, else `deadline_s` to the last."""
 
     family = "deadlines"
+    why = "they were due earlier, or it was too late for this one"
     declares: ClassVar[type] = DeadlineOptions
 
     def __init__(self, config: EngineConfig, max_model_len: int) -> None:
@@ -51,7 +52,7 @@ class ByDeadline(Policy):
     def waits(self, request: Request) -> None:
         self.late[request] = max(self.due_ps(request) - self.work_ps(request) + 1, 0)
 
-    def turns_ps(self, request: Request) -> int:
+    def turns_ps(self, request: Request) -> int | None:
         return self.late[request]
 
     def entered(self, request: Request) -> None:

@@ -147,6 +147,7 @@ class Dlpm(Policy):
 
     family = "fair to clients"
     idea = "the longest cached prefix first, within a deficit of each client"
+    why = "more of their prompts was cached, or client CLIENT was behind"
     needs = "client, prefixes"
     source = "arXiv 2501.14312, algorithm 1"
     declares = DeficitOptions

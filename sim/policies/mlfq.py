@@ -48,6 +48,7 @@ class Mlfq(Policy):
     """Multi-level feedback by time in the batch."""
 
     family = "time in the batch"
+    why = "they were in higher queues"
     idea = "doubling quanta, skip-join; who uses one up goes a queue down, who waits too long goes up"
     needs = "the cost of a prefill"
     source = "FastServe, arXiv 2305.05920; LLMServe/FastServe, fastserve/scheduler.py"

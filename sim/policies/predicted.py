@@ -11,6 +11,8 @@ from kvsim.sim.serving.request import Request
 class Predicting(Policy):
     """Asks a predictor."""
 
+    why = "less is predicted of their answers"
+
     declares: ClassVar[type] = PredictorOptions
 
     def __init__(self, config: EngineConfig, max_model_len: int) -> None:

@@ -41,6 +41,7 @@ class Preflow(Policy):
     """By aged attention work."""
 
     family = "work to prefill"
+    why = "less was to compute for them"
     idea = "the least attention work first, doubled by age"
     needs = "prefix hits"
     source = "vllm-ascend pull 16360"

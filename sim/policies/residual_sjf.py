@@ -35,6 +35,7 @@ class ResidualSjf(Policy):
     """By blocks to compute."""
 
     family = "work to prefill"
+    why = "less was to compute for them"
     idea = "the fewest uncached blocks of prompt first; who came back or waited long before all"
     needs = "prefix hits"
     source = "vllm pull 51375"

@@ -72,6 +72,7 @@ class Vtc(Policy):
 
     family = "fair to clients"
     idea = "the client with the least weighted service so far goes first"
+    why = "client CLIENT was behind"
     needs = "client"
     source = "OSDI '24, algorithm 2; Ying1123/VTC-artifact"
     declares = ServiceOptions
@@ -101,6 +102,9 @@ class Vtc(Policy):
         return self.counters[request.facts.client]
 
     # -- whose turn it is ---------------------------------------------------------------------
+
+    def group(self, request: Request) -> str:
+        return request.facts.client
 
     def next_client(self) -> str:
         if self._chosen is None:

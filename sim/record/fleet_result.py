@@ -22,7 +22,7 @@ T = TypeVar("T", TierTotals, UpkeepTotals)
 
 ADDED = (
     *("truncated", "step_count", "preemptions", "fragmented_refusals", "copied_slots", "cow_copies"),
-    *("hit_tokens", "swap_outs", "swapped_in_blocks", "swapped_out_blocks"),
+    *("hit_tokens", "thrown_tokens", "swap_outs", "swapped_in_blocks", "swapped_out_blocks"),
 )
 LARGEST = ("end_ps", "max_running", "peak_used_tokens")
 

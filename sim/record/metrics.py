@@ -237,7 +237,7 @@ def summary(result: Result, table: Mapping[str, Column]) -> dict[str, object]:
         **({} if result.upkeep is None else {"upkeep": _upkeep(result.upkeep)}),
         **({} if result.tier is None else {"tier": _tier(result.tier, result)}),
         **({"memory_stats": result.memory_stats} if result.memory_stats else {}),
-        **({} if (told := service(table)) is None else {"service": told}),
+        **({} if (told := service(table, result.thrown_tokens)) is None else {"service": told}),
     }
 
 

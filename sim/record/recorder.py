@@ -107,6 +107,7 @@ class Result:
     copied_slots: int
     cow_copies: int
     hit_tokens: int = 0
+    thrown_tokens: int = 0
     swap_outs: int = 0
     swapped_in_blocks: int = 0
     swapped_out_blocks: int = 0
@@ -331,6 +332,7 @@ class Recorder:
             copied_slots=allocator.copied_slots,
             cow_copies=allocator.cow_copies,
             hit_tokens=totals.hit_tokens,
+            thrown_tokens=totals.thrown_tokens,
             slots_per_token=self.slots_per_token,
             replica=self.log.replicas(),
             resent=self.log.times_resent(),

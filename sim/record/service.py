@@ -25,8 +25,11 @@ PROMPT, ANSWER = 1.0, 2.0
 """What a token counts: VTC's prices."""
 
 
-def service(table: Mapping[str, Column]) -> dict[str, object] | None:
-    """The numbers of a run by its table of requests; None where it tells of no client and no goal."""
+def service(table: Mapping[str, Column], wasted_tokens: int = 0) -> dict[str, object] | None:
+    """The numbers of a run by its table of requests; None where it tells of no client and no goal.
+
+    `wasted_tokens` were computed and thrown away by preemption.
+    """
     if "client" not in table and not any(name in table for name in TIMES):
         return None
     done = ~np.isnan(_floats(table, "finish_s"))
@@ -34,10 +37,11 @@ def service(table: Mapping[str, Column]) -> dict[str, object] | None:
     found: dict[str, object] = {
         "longest_wait_s": _most(_floats(table, "queueing_s")[done]),
         "attained_share": None if met is None else _mean(met),
+        "wasted_tokens": wasted_tokens,
     }
     if "client" not in table:
         return found
-    names = np.array(["" if client is None else str(client) for client in table["client"].tolist()])
+    names = names_of(table)
     clients, counts = np.unique(names, return_counts=True)
     whole = PROMPT * _floats(table, "prompt_tokens") + ANSWER * _floats(table, "output_tokens")
     of_each = {str(client): float(whole[done & (names == client)].sum()) for client in clients}
@@ -57,6 +61,11 @@ def service(table: Mapping[str, Column]) -> dict[str, object] | None:
         },
     }
     return found
+
+
+def names_of(table: Mapping[str, Column]) -> npt.NDArray[np.str_]:
+    """Whose each request is."""
+    return np.array(["" if client is None else str(client) for client in table["client"].tolist()])
 
 
 def attained(table: Mapping[str, Column]) -> Floats | None:
@@ -81,16 +90,12 @@ def jain(services: Floats) -> float | None:
 def largest_difference(table: Mapping[str, Column], names: npt.NDArray[np.str_], clients: list[str]) -> float:
     """The most by which two clients' services part while requests of both wait."""
     arrival, started = _floats(table, "arrival_s"), _floats(table, "first_scheduled_s")
-    first, last = _floats(table, "first_token_s"), _floats(table, "finish_s")
-    end = float(np.nanmax(last, initial=0.0))
-    instants = np.linspace(0.0, end, INSTANTS)
+    last = _floats(table, "finish_s")
+    instants = np.linspace(0.0, float(np.nanmax(last, initial=0.0)), INSTANTS)
     served, waits = {}, {}
     for client in clients:
         rows = (names == client) & ~np.isnan(last)
-        prompts = PROMPT * _floats(table, "prompt_tokens")[rows]
-        answers = ANSWER * _floats(table, "output_tokens")[rows]
-        served[client] = _stepped(first[rows], prompts, instants)
-        served[client] += _ramped(first[rows], last[rows], answers, instants)
+        served[client] = served_by(table, rows, instants)
         waiting = _stepped(arrival[rows], np.ones(rows.sum()), instants)
         waits[client] = waiting > _stepped(started[rows], np.ones(rows.sum()), instants)
     largest = 0.0
@@ -102,6 +107,14 @@ def largest_difference(table: Mapping[str, Column], names: npt.NDArray[np.str_],
             if both[part[0]]:
                 largest = max(largest, float(np.ptp(apart[part])))
     return largest
+
+
+def served_by(table: Mapping[str, Column], rows: npt.NDArray[np.bool_], instants: Floats) -> Floats:
+    """The service that these requests, which are finished, have had by each instant, in weighted tokens."""
+    first, last = _floats(table, "first_token_s")[rows], _floats(table, "finish_s")[rows]
+    prompts = PROMPT * _floats(table, "prompt_tokens")[rows]
+    answers = ANSWER * _floats(table, "output_tokens")[rows]
+    return _stepped(first, prompts, instants) + _ramped(first, last, answers, instants)
 
 
 def _stepped(times: Floats, amounts: Floats, instants: Floats) -> Floats:

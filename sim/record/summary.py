@@ -373,6 +373,7 @@ class Service(Part):
 
     longest_wait_s: float | None
     attained_share: float | None
+    wasted_tokens: int
     jain_index: float | None
     largest_difference: float | None
     clients: Part

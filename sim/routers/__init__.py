@@ -10,6 +10,7 @@ ROUTERS: dict[str, str] = {
     "consistent-hash": "kvsim.sim.routers.consistent_hash:ConsistentHash",
     "cache-aware": "kvsim.sim.routers.cache_aware:CacheAware",
     "dynamo": "kvsim.sim.routers.dynamo:Dynamo",
+    "d2lpm": "kvsim.sim.routers.d2lpm:D2lpm",
     "llm-d": "kvsim.sim.routers.llm_d:LlmD",
 }
 """Name on the command line -> where the class is; `name:OPTION` passes an option on."""

@@ -11,7 +11,16 @@ SCHEDULERS: dict[str, str] = {
     "orca": "kvsim.sim.schedulers.orca:Orca",
     "s3": "kvsim.sim.schedulers.s3:S3",
     "sarathi": "kvsim.sim.schedulers.sarathi:Sarathi",
+    "splitfuse": "kvsim.sim.schedulers.splitfuse:SplitFuse",
     "vtc-artifact": "kvsim.sim.schedulers.vtc_artifact:VtcArtifact",
     "static": "kvsim.sim.schedulers.static:Static",
 }
 """Name on the command line -> where the class is; `name@release` chooses among its `VERSIONS`."""
+
+FAMILIES: dict[str, str] = {
+    "pieces": "prompts and decodes in one step; prompts are split",
+    "whole prompts": "prompts and decodes in one step; prompts are not split",
+    "by turns": "prompts or decodes: who decodes stands still while prompts are computed",
+    "batches": "a batch is served to its end before the next one begins",
+}
+"""What a step computes, in the order in which they are told."""

@@ -42,6 +42,9 @@ class Scheduler:
     on the server's state only, never on how often it was asked.
     """
 
+    family: ClassVar[str] = "yours"
+    """What a step of it computes: one of `FAMILIES` (sim/schedulers/__init__.py)."""
+    idea: ClassVar[str] = ""
     VERSIONS: ClassVar[tuple[str, ...]] = ()
     """Releases whose behaviour it knows, the default last."""
     declares: ClassVar[type] = NoOptions

@@ -64,6 +64,8 @@ class LightLLMOptions(WaitOptions):
 class LightLLM(Scheduler):
     """Admission by future peak, prompts in steps of their own."""
 
+    family: ClassVar[str] = "by turns"
+    idea: ClassVar[str] = "admits while the peak of future memory fits"
     serves_in_turn: ClassVar[tuple[str, ...]] = ("fcfs",)
     declares: ClassVar[type] = LightLLMOptions
     reserves = True

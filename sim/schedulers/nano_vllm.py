@@ -27,6 +27,8 @@ from kvsim.sim.serving.server import Server
 class NanoVllm(Scheduler):
     """Whole prompts before decodes, preemption by recomputation."""
 
+    family: ClassVar[str] = "by turns"
+    idea: ClassVar[str] = "whole prompts up to a budget, else a decode for all"
     serves_in_turn: ClassVar[tuple[str, ...]] = ("fcfs",)
     caches: ClassVar[bool] = True
     publishes_late: ClassVar[bool] = True

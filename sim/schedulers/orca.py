@@ -27,6 +27,8 @@ from kvsim.sim.serving.server import Server
 class Orca(Scheduler):
     """First come first served, whole prompts, reservations held to the end."""
 
+    family: ClassVar[str] = "whole prompts"
+    idea: ClassVar[str] = "whoever's reservation fits enters at once, with all of its prompt"
     VERSIONS: ClassVar[tuple[str, ...]] = ("sosp23", "osdi22")
     serves_in_turn: ClassVar[tuple[str, ...]] = ("fcfs",)
 

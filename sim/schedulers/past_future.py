@@ -36,6 +36,8 @@ def drawn(number: int) -> int:
 class PastFuture(LightLLM):
     """Admission by future peak, with answers drawn from the past."""
 
+    family: ClassVar[str] = "by turns"
+    idea: ClassVar[str] = "as lightllm, with answers as long as earlier ones were"
     serves_in_turn: ClassVar[tuple[str, ...]] = ("fcfs",)
     declares = WaitOptions
 

@@ -66,6 +66,8 @@ class SarathiOptions:
 class Sarathi(Scheduler):
     """Stall-free batching in chunks."""
 
+    family: ClassVar[str] = "pieces"
+    idea: ClassVar[str] = "decodes first, then pieces of prompts up to a small fixed budget: no stalls"
     VERSIONS: ClassVar[tuple[str, ...]] = ("osdi24", "96f99117")
     declares: ClassVar[type] = SarathiOptions
     policies: ClassVar[tuple[str, ...]] = ("fcfs",)

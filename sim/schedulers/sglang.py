@@ -101,6 +101,8 @@ class SglangOptions:
 class Sglang(Scheduler):
     """Whole prompts before decodes, admission by estimated lengths, retraction."""
 
+    family: ClassVar[str] = "by turns"
+    idea: ClassVar[str] = "prompts up to a budget as long as predicted memory lasts, else a decode for all"
     VERSIONS: ClassVar[tuple[str, ...]] = ("0.5.23",)
     declares = SglangOptions
     caches = True

@@ -18,6 +18,8 @@ from kvsim.sim.serving.server import Server
 class Static(Scheduler):
     """Batches of whole requests, closed until the longest ends."""
 
+    family: ClassVar[str] = "batches"
+    idea: ClassVar[str] = "a batch is filled once and served until its last answer ends"
     serves_in_turn: ClassVar[tuple[str, ...]] = ("fcfs",)
 
     def schedule(self, server: Server) -> None:

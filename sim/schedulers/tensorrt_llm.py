@@ -49,6 +49,8 @@ class TensorRTOptions:
 class TensorRTLLM(Scheduler):
     """Inflight batching under a capacity policy."""
 
+    family: ClassVar[str] = "pieces"
+    idea: ClassVar[str] = "capacity first, then a token budget; nobody need be preempted"
     serves_in_turn: ClassVar[tuple[str, ...]] = ("fcfs",)
     declares: ClassVar[type] = TensorRTOptions
     caches = True

@@ -50,6 +50,10 @@ EARLY = ("0.1.0", "0.1.7")
 class VllmV0(Scheduler):
     """Prompts before decodes, fork and copy-on-write, recomputation and swapping."""
 
+    family: ClassVar[str] = "by turns"
+    idea: ClassVar[str] = (
+        "as many whole prompts as fit, else a decode for all; groups are swapped or computed anew"
+    )
     VERSIONS: ClassVar[tuple[str, ...]] = ("0.1.0", "0.1.7", "0.4.2")
     serves_in_turn: ClassVar[tuple[str, ...]] = ("fcfs",)
     declares: ClassVar[type] = VllmV0Options

@@ -101,6 +101,10 @@ def _urgency(request: Request) -> tuple[int, int, str]:
 class VllmV1(Scheduler):
     """Chunked prefill under a token budget, preemption by recomputation."""
 
+    family: ClassVar[str] = "pieces"
+    idea: ClassVar[str] = (
+        "decodes first, then the queue in pieces up to a token budget; the last is preempted"
+    )
     VERSIONS: ClassVar[tuple[str, ...]] = tuple(POLICIES)
     keyed: ClassVar[bool] = True
     serves_in_turn: ClassVar[tuple[str, ...]] = ("fcfs",)

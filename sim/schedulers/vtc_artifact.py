@@ -11,7 +11,7 @@ finishes, the whole batch is charged twice; a client that comes back to an idle 
 `--vtc-lengths` an answer is charged as predicted when its request is selected, and corrected later.
 
 Source: Ying1123/VTC-artifact, 192c2e21, slora/server/router: vtc_req_queue.py, vtc_oracle_req_queue.py,
-vtc_pred_len_req_queue.py, manager.py. Left out: aborted requests. There a block is a token; who finds none of
+vtc_pred_len_req_queue.py, manager.py. There a block is a token; who finds none of
 larger ones is computed anew.
 """
 
@@ -144,6 +144,8 @@ def profile(prompt: int, answer: float) -> float:
 class VtcArtifact(Scheduler):
     """Virtual token counters in S-LoRA's loop."""
 
+    family: ClassVar[str] = "by turns"
+    idea: ClassVar[str] = "every ten decodes, of the client with the least service, the oldest"
     policies: ClassVar[tuple[str, ...]] = ("fcfs",)
     declares: ClassVar[type] = ArtifactOptions
     hides_host = False
@@ -161,6 +163,7 @@ class VtcArtifact(Scheduler):
         self._waited_from = 0  # the clock of the last prefill
         self._prefilled: list[Request] = []  # whose prompts the step computes
         self._twice = -1  # the step in which somebody finished last
+        self._aborted: set[Request] = set()
 
     def new_server(self, allocator: Allocator, bound: Callable[[Request], int]) -> Server:
         """A server whose queue is by client."""
@@ -176,6 +179,10 @@ class VtcArtifact(Scheduler):
 
     # -- a step -------------------------------------------------------------------------------
 
+    def abort(self, request: Request) -> None:
+        """Its client gives up: who runs ends with the next token, who waits is dropped at its turn."""
+        self._aborted.add(request)
+
     def schedule(self, server: Server) -> None:
         """Prefill whom it selects, else decode."""
         self._settle()
@@ -189,6 +196,9 @@ class VtcArtifact(Scheduler):
                 self._waited_from, self._prefilled = server.progress.clock, chosen
                 self._batch += chosen
                 return
+        for request in self._batch if self._aborted else ():
+            if request in self._aborted and request.output_tokens > self._done(request) + 1:
+                server.batch.cut(request, self._done(request) + 1)
         server.grow_due()
         if server.waiting:
             server.hold_for(max(due, 1))
@@ -203,6 +213,8 @@ class VtcArtifact(Scheduler):
         while counters:
             client = min(counters, key=counters.__getitem__)
             waiting = self._queue.lists[client]
+            while waiting and waiting[0] in self._aborted:
+                server.step.reject(waiting.pop(0).index, "aborted by its client", 0)
             if not waiting:
                 del counters[client]
                 continue

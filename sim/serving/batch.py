@@ -116,6 +116,12 @@ class Batch:
         """The decoding requests whose last token is there after `step`, in order of admission."""
         return self.progress.finished()
 
+    def cut(self, request: Request, output_tokens: int) -> None:
+        """Let the answer of a decoding sequence end sooner: at least one token is still to come."""
+        self.growth.remove(request.seq, self._full_clock(request), self._growth_finish(request))
+        self.progress.cut(request, output_tokens)
+        self.plan_growth(request)
+
     def leave(self, request: Request) -> None:
         """Write back the tokens of a sequence that stops decoding before its end."""
         self.growth.remove(request.seq, self._full_clock(request), self._growth_finish(request))

@@ -136,6 +136,14 @@ class Progress:
         if request.finish_clock == self.next_finish:
             self._find_next_finish()
 
+    def cut(self, request: Request, output_tokens: int) -> None:
+        """Let a sequence's answer end sooner than it would: at least one token is still to come."""
+        finish = request.finish_clock - (request.output_tokens - output_tokens)
+        request.set_output(output_tokens)
+        request.finish_clock = finish
+        heappush(self._finishes, finish << SEQ_BITS | request.seq)
+        self._find_next_finish()
+
     def finished(self) -> list[Request]:
         """Take out those whose last token is there, in order of their ids."""
         done: list[Request] = []

@@ -539,6 +539,7 @@ class Server:
         if self.events:
             self.events.left("preempt", request, self.now_ps, self.steps, by)
         self.release(request, comes_back=True, unknown=unknown)
+        self.totals.thrown_tokens += request.computed
         request.computed = 0
         if requeue:
             self.waiting.appendleft(request)

@@ -51,6 +51,8 @@ class Totals:
     """preemptions by swapping"""
     swapped_in_blocks: int = 0
     swapped_out_blocks: int = 0
+    thrown_tokens: int = 0
+    """computed tokens of those who were preempted by recomputation; a prefix cache may find some again"""
     fragmented_refusals: int = 0
     """requests that were refused although enough was free in total"""
     hit_tokens: int = 0

@@ -55,6 +55,10 @@ def times(requests, **settings):
         {"policy": "vtc"},
         {"policy": "dlpm"},
         {"policy": "edf", "usual_slo": 1e6},
+        {"policy": "qlm", "usual_slo": 1e6, "slo_granularity": 1e6},
+        {"policy": "ewsjf", "ewsjf_step": 1 << 20, "ewsjf_weight": 0.0},
+        {"policy": "early-rejection", "usual_slo": 1e6},
+        {"policy": "slo-annealing", "usual_slo": 1e6, "predictor": "constant:9", "annealing_steps": 0},
     ],
     ids=str,
 )
@@ -87,6 +91,50 @@ def test_a_displaced_request_comes_back_and_ends():
     result = engine_for(requests, policy="srpt", kv_tokens=40_000).run()
     assert result.preemptions > 10  # for seats alone: there is memory for all
     assert result.finished.all()
+
+
+def test_splitfuse_fills_the_budget_while_anybody_waits():
+    engine = engine_for(work(2, gap_s=0.03), scheduler="splitfuse", kv_tokens=40_000, max_num_seqs=64)
+    full, decide = [], engine.replica.decide
+
+    def watched(server):
+        step = decide(server)
+        tokens = step.decodes + step.prefill_tokens
+        assert tokens <= 64
+        if server.waiting:
+            full.append(tokens)
+        return step
+
+    engine.replica.decide = watched
+    engine.run()
+    assert len(full) > 50
+    assert set(full) == {64}
+
+
+def test_who_is_not_refused_early_meets_the_goal_that_an_oracle_foresaw():
+    """One seat, steps of equal length: what is foreseen comes, so nobody who is served is late by a step."""
+    requests = work(3, gap_s=0.4)
+    settings = {"policy": "early-rejection", "usual_slo": 4.0, "max_num_seqs": 1, "async_scheduling": False}
+    result = engine_for(requests, kv_tokens=8192, **settings).run()
+    first = result.requests["first_token_ps"]
+    waited = (first - requests.arrival_ps)[result.finished] / PS_PER_S
+    assert 20 < sum(result.rejected.values()) < 230
+    assert waited.max() <= 4.0 + 0.1
+
+
+def test_annealing_meets_more_goals_than_the_order_of_arrival():
+    requests, met = work(4, gap_s=0.1), {}
+    for settings in ({}, {"policy": "slo-annealing", "usual_slo": 3.0}):
+        found = engine_for(requests, kv_tokens=8192, **settings).run()
+        waited = found.requests["first_token_ps"] - requests.arrival_ps
+        met[len(settings)] = int((waited <= 3 * PS_PER_S).sum())
+    assert met[2] > met[0] + 10
+
+
+def test_nobody_is_displaced_more_often_than_andes_allows():
+    for cap in (0, 1, 3):
+        result = engine_for(work(5), policy="andes", kv_tokens=40_000, andes_preemptions=cap).run()
+        assert bool(cap) <= result.requests["num_preemptions"].max() <= cap
 
 
 # -- one seat: queueing theory ------------------------------------------------------------------

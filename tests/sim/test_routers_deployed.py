@@ -11,6 +11,7 @@ import kvsim
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.routers.cache_aware import CacheAware
 from kvsim.sim.routers.consistent_hash import ConsistentHash
+from kvsim.sim.routers.d2lpm import D2lpm
 from kvsim.sim.routers.dynamo import Dynamo
 from kvsim.sim.routers.llm_d import LlmD
 from kvsim.sim.routers.power_of_two import PowerOfTwo
@@ -43,6 +44,19 @@ def prompt(tokens=160, index=0, content=()):
 
 def sessions(*names):
     return SimpleNamespace(labels={"session": np.array(names)})
+
+
+# -- D2LPM ---------------------------------------------------------------------------------------
+
+
+def test_d2lpm_keeps_a_client_at_its_prefix_until_its_deficit_there_is_used_up():
+    """A quantum of 200: 160 tokens less 64 cached are charged, so the third of them goes elsewhere."""
+    found = router(D2lpm, d2lpm_quantum=200)
+    found.begin(SimpleNamespace(labels={"client": np.array(["a", "a", "a", "a", "b"])}))
+    replicas = [replica(0), replica(1, cached=64)]
+    assert [found.choose(prompt(index=row), replicas) for row in range(3)] == [1, 1, 1]
+    assert found.choose(prompt(index=3), replicas) == 0
+    assert found.choose(prompt(index=4), replicas) == 1  # b has its own
 
 
 # -- Dynamo --------------------------------------------------------------------------------------

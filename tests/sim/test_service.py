@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from kvsim.sim.record.service import attained, jain, service
+from kvsim.sim.record.service import attained, jain, names_of, served_by, service
 
 
 def table(**columns):
@@ -40,6 +40,15 @@ def test_a_goal_is_met_or_missed_or_there_is_none():
     assert met[:2].tolist() == [1.0, 0.0]
     assert np.isnan(met[2])
     assert service(goals)["attained_share"] == 0.5
+
+
+def test_service_over_time_ends_at_what_each_got():
+    found = table(client=np.array(["a", "b", "a"], dtype=object))
+    instants = np.linspace(0, 10, 101)
+    a = served_by(found, names_of(found) == "a", instants)
+    assert [a[0], a[10], a[25], a[-1]] == pytest.approx([0, 10, 10 + 60 * 0.5, 120], abs=1e-6)
+    assert (np.diff(a) >= -1e-9).all()
+    assert service(found, 17)["wasted_tokens"] == 17
 
 
 def test_jains_index_is_one_for_equals_and_one_in_n_for_one_alone():

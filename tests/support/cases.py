@@ -296,6 +296,13 @@ POLICY_SETTINGS = {
     "usual_slo": (0.2, 2.0),
     "age_doubling": (0.05, 1.0),
     "aging": (0.0, 0.3, 30.0),
+    "ewsjf_step": (8, 40),
+    "ewsjf_weight": (0.0, 0.5),
+    "slo_granularity": (0.05, 1.0),
+    "andes_interval": (0.03, 0.3),
+    "andes_preemptions": (1, 4),
+    "reading_speed": (5.0, 60.0),
+    "annealing_steps": (0, 30),
 }
 """Options of policies -> what random cases choose from; times as long as a few steps are."""
 

@@ -37,8 +37,34 @@ def test_nothing_else_is_drawn_otherwise():
     assert one.prompt_tokens.tolist() == other.prompt_tokens.tolist()
 
 
+def test_a_client_with_a_rate_comes_at_its_own():
+    """A's 2,000 requests take 500 s, the others come as they would have: 2,000 of 4,000 at 10/s."""
+    found, plain = mixed("A:1:rate=4,B:1"), mixed("A:1,B:1")
+    owner, arrival_s = found.labels["client"], found.arrival_ps / 1e12
+    assert (np.diff(found.arrival_ps) >= 0).all()
+    gaps = np.diff(arrival_s[owner == "A"])
+    assert gaps.mean() == pytest.approx(1 / 4, rel=0.05)
+    assert gaps.std() == pytest.approx(1 / 4, rel=0.08)
+    others = plain.labels["client"] == "B"
+    assert found.arrival_ps[owner == "B"].tolist() == plain.arrival_ps[others].tolist()
+    assert found.prompt_tokens[owner == "B"].tolist() == plain.prompt_tokens[others].tolist()
+
+
 @pytest.mark.parametrize(
-    "text", ["", "A", "A:x", "A:0", "A:1:ttft=0", "A:1:speed=2", "A:1:burst=0", "A:1,A:2", "A:1:ttft"]
+    "text",
+    [
+        "A:1:rate=0",
+        "A:1:rate=x",
+        "",
+        "A",
+        "A:x",
+        "A:0",
+        "A:1:ttft=0",
+        "A:1:speed=2",
+        "A:1:burst=0",
+        "A:1,A:2",
+        "A:1:ttft",
+    ],
 )
 def test_another_form_is_refused(text):
     with pytest.raises(KvsimError, match="clients_mix must"):

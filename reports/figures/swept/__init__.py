@@ -1,4 +1,4 @@
-"""Figures of a sweep's table: `curves` over the load, the `pareto` front, a `heatmap` of two settings."""
+"""Figures of a sweep: `curves` over the load, the `pareto` front, a `heatmap` of two settings, `goals`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from kvsim.reports.figures.sheet import save, sign
 from kvsim.reports.figures.style import SCREEN, Style
-from kvsim.reports.figures.swept import curves, heatmap, pareto
+from kvsim.reports.figures.swept import curves, goals, heatmap, pareto
 from kvsim.reports.sweeps.systems import System, load_of, systems
 from kvsim.reports.sweeps.words import different_clocks, first_words, foot
 from kvsim.sim.record.slo import Slo
@@ -18,8 +18,11 @@ FIGURES: dict[str, Callable[..., Figure | None]] = {
     "curves": curves.curves,
     "pareto": pareto.pareto,
     "heatmap": heatmap.heatmap,
+    "goals": goals.goals,
 }
 """Name -> a function of systems, load, limits and style; None where these rows lack what it shows."""
+COUNTING = ("goals",)
+"""Figures in which a request that was refused counts: they need not say how many were."""
 
 
 def draw_sweep(  # noqa: PLR0917 - how and where
@@ -38,17 +41,23 @@ def draw_sweep(  # noqa: PLR0917 - how and where
     for name, figure in FIGURES.items():
         if found and figure(found, load, slo, style) is not None:
             path = part / f"{name}.{fmt or style.usual_format}"
-            save(path, style, partial(_signed, figure, found, load, slo, style))
+            refused = "" if name in COUNTING else first_words(found).rstrip()
+            save(path, style, partial(_signed, figure, found, load, slo, style, refused))
             drawn.append(path)
     return drawn
 
 
-def _signed(
-    figure: Callable[..., Figure], found: Sequence[System], load: str | None, slo: Slo | None, style: Style
+def _signed(  # noqa: PLR0917 - what a figure is given
+    figure: Callable[..., Figure],
+    found: Sequence[System],
+    load: str | None,
+    slo: Slo | None,
+    style: Style,
+    refused: str,
 ) -> Figure:
     """The figure, with what was rejected or is not comparable in its headline, and the clock at its foot."""
     drawn = figure(found, load, slo, style)
-    first = different_clocks(found) or first_words(found).rstrip()
+    first = different_clocks(found) or refused
     said = str(drawn.get_label())
     sign(drawn, style, "" if said.startswith(first) else first, foot(found))
     return drawn

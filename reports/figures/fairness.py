@@ -1,0 +1,82 @@
+"""fairness: who got how much over time; of several systems, how far clients were apart beside the latency.
+
+Service is prompt tokens + 2 x tokens of answers (sim/record/service.py). Both need requests that say whose
+they are.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from kvsim.reports import palette
+from kvsim.reports.figures import pieces
+from kvsim.reports.figures.choices import CannotDraw, Choices
+from kvsim.reports.figures.sheet import new_sheet
+from kvsim.reports.figures.systems import System
+from kvsim.reports.palette import Summary
+from kvsim.reports.quantities import TTFT_P50
+from kvsim.sim.record.service import INSTANTS, names_of, served_by
+
+MOST_CLIENTS = 8
+
+
+def fairness(systems: Sequence[System], choices: Choices) -> Figure:
+    """Service by client over time, or a mark for each system."""
+    if not all("clients" in (summary.get("service") or {}) for s in systems for summary in s.summaries):
+        raise CannotDraw(
+            "figure fairness needs requests that say whose they are (clients_mix, or a column client)"
+        )
+    return _over_time(systems[0], choices) if len(systems) == 1 else _compared(systems, choices)
+
+
+def _over_time(system: System, choices: Choices) -> Figure:
+    style, table = choices.style, system.first.columns.requests
+    names = names_of(table)
+    clients, counts = np.unique(names, return_counts=True)
+    shown = [str(clients[place]) for place in np.argsort(-counts, kind="stable")[:MOST_CLIENTS]]
+    done = ~np.isnan(np.asarray(table["finish_s"], dtype=np.float64))
+    end = float(np.nanmax(np.asarray(table["finish_s"], dtype=np.float64), initial=0.0))
+    instants = np.linspace(0.0, end, INSTANTS)
+    curves = [served_by(table, done & (names == client), instants) / 1000 for client in sorted(shown)]
+    apart = system.number(_apart)
+    most = palette.count(apart.mean if apart else 0)
+    figure = new_sheet(
+        style, 3.4, f"{system.name}: clients that both waited were up to {most} weighted tokens apart"
+    )
+    axes = figure.subplots()
+    looks = pieces.looks(style, curves)
+    for curve, look in zip(curves, looks, strict=True):
+        axes.plot(instants, curve, color=look.colour, linestyle=look.dash, linewidth=1.1 * style.line)
+    axes.grid(axis="y")
+    axes.set(xlim=(0, end or 1), ylim=(0, None), xlabel="time (s)", ylabel="service (1,000 weighted tokens)")
+    pieces.systems_below(figure, style, [f"client {client}" for client in sorted(shown)], looks)
+    return figure
+
+
+def _compared(systems: Sequence[System], choices: Choices) -> Figure:
+    style = choices.style
+    found = [(system.number(_apart), system.number(TTFT_P50.read)) for system in systems]
+    known = [(apart.mean, place) for place, (apart, ttft) in enumerate(found) if apart and ttft]
+    fairest = systems[min(known)[1]].name if known else "none"
+    figure = new_sheet(style, 4.0, f"{fairest} keeps its clients closest together; to the left is sooner")
+    axes = figure.subplots()
+    axes.grid()
+    for place, (apart, ttft) in enumerate(found):
+        if not (apart and ttft):
+            continue
+        look = style.look(place)
+        axes.plot(ttft.mean, apart.mean / 1000, look.marker, color=look.colour, markersize=4.5 * style.line)
+        how: Any = {"textcoords": "offset points", "fontsize": style.small_pt, "color": style.ink}
+        axes.annotate(systems[place].name, (ttft.mean, apart.mean / 1000), (5, 3), **how)
+    axes.margins(x=0.12)
+    axes.set_xlim(left=0)
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("median time to first token (s)")
+    axes.set_ylabel("clients apart (1,000 weighted tokens)")
+    return figure
+
+
+def _apart(summary: Summary) -> object:
+    return summary["service"].get("largest_difference")

@@ -1,0 +1,216 @@
+"""The tree of schedulers and policies, and a card of one, with six requests served by the real code.
+
+    what a step computes
+    ├─ pieces            prompts and decodes in one step; prompts are split
+    │  ├─ vllm-v1        decodes first, then the queue in pieces up to a token budget; the last is preempted
+    who is served next (--policy, over vllm-v1)
+    ├─ fair to clients
+    │  ├─ vtc            the client with the least weighted service so far goes first
+
+`python -m kvsim.reports.schedulers docs/policies.md docs/schedulers.md` writes the pictures of the documents.
+"""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from textwrap import wrap
+
+import numpy as np
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
+from kvsim.reports.listing import part_card
+from kvsim.reports.policies import card
+from kvsim.sim.build import build_engine
+from kvsim.sim.classes import class_named
+from kvsim.sim.deployment.deployment import Deployment
+from kvsim.sim.deployment.engine import POLICIES as ENGINES
+from kvsim.sim.deployment.engine import EngineConfig
+from kvsim.sim.models.catalog import gpu_named, model_named
+from kvsim.sim.policies import POLICIES
+from kvsim.sim.policies.named import policy_class
+from kvsim.sim.schedulers import FAMILIES, SCHEDULERS
+from kvsim.sim.schedulers.base import Scheduler
+from kvsim.sim.serving.decision import Decision
+from kvsim.sim.serving.observers import Observer
+from kvsim.sim.serving.request import State
+from kvsim.sim.serving.server import Server
+from kvsim.sim.workload import PS_PER_S, Workload
+
+STORY = {  # when it comes, its prompt and answer, whose it is, when its first token is due
+    "A": (0, 5, 9, "a", 30.0),
+    "B": (0, 3, 4, "a", 30.0),
+    "C": (1, 14, 3, "a", 30.0),
+    "D": (1, 2, 7, "a", 30.0),
+    "E": (2, 3, 2, "b", 4.0),
+    "F": (3, 4, 1, "b", 30.0),
+}
+SETTINGS = {"max_num_seqs": 2, "max_num_batched_tokens": 8, "block_size": 1, "max_model_len": 64}
+OPTIONS = {"mlfq_quantum": 2.0, "ewsjf_step": 4, "starvation": 8.0, "andes_interval": 1.0, "aging": 12.0}
+"""Options of policies whose usual values are made for longer runs."""
+WHOLE = {"enable_chunked_prefill": False, "max_num_batched_tokens": 64}
+OWN: dict[str, dict[str, object]] = {
+    "nano-vllm": {"enable_prefix_caching": True},
+    "lightllm": WHOLE,
+    "past-future": WHOLE,
+    "vtc-artifact": {"max_num_batched_tokens": 64, "vtc_wait": 3},
+    "orca": {"allocator": "contiguous"},
+    "s3": {"allocator": "contiguous"},
+    "static": {"allocator": "contiguous"},
+}
+"""What schedulers cannot be without, or cannot do."""
+LEGEND = (
+    "client, prompt + answer; --max-num-seqs 2, steps of 8 tokens (more where prompts are not split), a\n"
+    "column each: P computes a prompt, d decodes, x was displaced, . waits, R was refused; E is due in step 6"
+)
+
+
+class FamilyTree:
+    """All schedulers and policies, by their families: as wide as the terminal."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        start = max(map(len, [*SCHEDULERS, *POLICIES])) + 8
+        for head, families in (
+            ("what a step computes (--scheduler)", schedulers_by_family()),
+            ("who is served next (--policy, over vllm-v1)", policies_by_family()),
+        ):
+            yield Text(head, "bold")
+            for family, members in families.items():
+                last = family == [*families][-1]
+                yield from _rows(
+                    f"{'└─' if last else '├─'} {family}", FAMILIES.get(family, ""), start, options
+                )
+                stem = "   " if last else "│  "
+                for name, idea in members.items():
+                    yield from _rows(
+                        f"{stem}{'└─' if name == [*members][-1] else '├─'} {name}", idea, start, options
+                    )
+
+
+def _rows(left: str, text: str, start: int, options: ConsoleOptions) -> Iterator[Text]:
+    for place, line in enumerate(wrap(text, max(20, options.max_width - start)) or [""]):
+        yield Text.assemble((left.ljust(start) if not place else " " * start), line)
+
+
+def schedulers_by_family() -> dict[str, dict[str, str]]:
+    """Family -> name -> idea, of schedulers."""
+    found: dict[str, dict[str, str]] = {family: {} for family in FAMILIES}
+    for name in SCHEDULERS:
+        kind = class_named("scheduler", name, SCHEDULERS, Scheduler)  # type: ignore[type-abstract]
+        found[kind.family][name] = kind.idea
+    return found
+
+
+def policies_by_family() -> dict[str, dict[str, str]]:
+    """The same of policies; what engines have of their own stands first."""
+    found: dict[str, dict[str, str]] = {"engines": dict(ENGINES_IDEAS)}
+    for name in POLICIES:
+        kind = policy_class(name)
+        found.setdefault(kind.family, {})[name] = kind.idea
+    return found
+
+
+ENGINES_IDEAS = {
+    "fcfs": "the first to come",
+    "priority": "the lowest number; where memory is short, the highest is preempted",
+    "sjf": "the shortest answer, which only an oracle knows",
+}
+
+
+def scheduler_card(name: str) -> str:
+    """One scheduler in words, and six requests under it."""
+    return "\n".join([part_card("scheduler", name), "", *drawn(scheduler=name)])
+
+
+def policy_card(name: str) -> str:
+    """One policy in words, and six requests under it."""
+    if name in ENGINES_IDEAS:
+        return "\n".join([name, f"idea     {ENGINES_IDEAS[name]}", "", *drawn(policy=name)])
+    return "\n".join([card(name), "", *drawn(policy=name)])
+
+
+# -- six requests -------------------------------------------------------------------------------
+
+
+class Watched(Observer):
+    """What each request does in each step, a letter."""
+
+    def __init__(self, server: Server) -> None:
+        super().__init__()
+        self.most_steps = 1
+        self._server = server
+        self.rows = {name: "" for name in STORY}
+        self._preempted = dict.fromkeys(STORY, 0)
+        self._names = "".join(STORY)
+
+    def decided(self, step: Decision) -> None:
+        """One more letter for each."""
+        column = max(map(len, self.rows.values()))
+        server, found = self._server, dict[str, str]()
+        for request in server.waiting:
+            name = self._names[request.index]
+            found[name] = "x" if request.preemptions > self._preempted[name] else "."
+            self._preempted[name] = request.preemptions
+        chunks = [request.index for request in step.chunks]
+        for request in server.running.values():
+            name = self._names[request.index]
+            if request.index in chunks:
+                found[name] = "P"
+            elif request.state is State.DECODE and not step.paused:
+                found[name] = "d"
+            elif request.state is not State.FINISHED:
+                found[name] = "."
+        for row, _, _ in step.rejected:
+            found[self._names[row]] = "R"
+        for name in self.rows:
+            self.rows[name] = self.rows[name].ljust(column) + found.get(name, " ")
+
+
+def drawn(scheduler: str = "vllm-v1", policy: str = "fcfs") -> list[str]:
+    """The six requests, a line each, with when they come and how long they are; then the legend."""
+    declared = {} if policy in ENGINES else policy_class(policy).declares.__dataclass_fields__
+    options = {name: value for name, value in OPTIONS.items() if name in declared}
+    settings = {"scheduler": scheduler, "policy": policy, "allocator": "paged", **SETTINGS, **options}
+    settings |= OWN.get(scheduler.partition("@")[0], {})
+    where = Deployment(
+        model=model_named("opt-13b"),
+        gpu=gpu_named("h100"),
+        engine=EngineConfig.of(settings),
+        kv_tokens=200,
+        cost="constant:1",
+    )
+    engine = build_engine(where, _story(), max_span=1)
+    watched = Watched(engine.replica.server)
+    engine.replica.observers.append(watched)
+    engine.run()
+    lines = []
+    for name, (_, prompt, answer, client, _) in STORY.items():
+        lines.append(f"{name} {client} {prompt:2}+{answer}  {watched.rows[name].rstrip()}")
+    return [*lines, LEGEND]
+
+
+def _story() -> Workload:
+    comes, prompts, answers, clients, due = zip(*STORY.values(), strict=True)
+    return Workload(
+        "six requests",
+        np.array(comes, dtype=np.int64) * PS_PER_S,
+        np.array(prompts, dtype=np.int64),
+        np.array(answers, dtype=np.int64),
+        labels={"client": np.array(clients, dtype=object), "slo_ttft_s": np.array(due)},
+    )
+
+
+def with_pictures(text: str) -> str:
+    """A page of the documents: below a line `<!-- six: NAME -->` stands a text block, made anew."""
+    parts = text.split("<!-- six: ")
+    for index, part in enumerate(parts[1:], 1):
+        name, _, rest = part.partition(" -->")
+        behind = rest.partition("```text\n")[2].partition("```")[2]
+        lines = drawn(scheduler=name) if name in SCHEDULERS else drawn(policy=name)
+        parts[index] = f"{name} -->\n```text\n" + "\n".join(lines[: len(STORY)]) + f"\n```{behind}"
+    return "<!-- six: ".join(parts)
+
+
+if __name__ == "__main__":
+    for path in map(Path, sys.argv[1:]):
+        path.write_text(with_pictures(path.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,0 +1,102 @@
+"""Andes: who would keep a reader waiting goes first; who is ahead of its reader gives way.
+
+    tokens read by now     ------------>|         a reader begins at the goal for the first token and reads
+    A has   ==========================  |         at a steady speed (`slo_tpot_s`, else `--reading-speed`)
+    B has   =====                       |         gain of serving: tokens that a reader would miss at the
+                                                  end of the interval, for each token of context it holds
+
+Order is looked at once an interval. Who waits displaces who has a smaller gain; who was displaced
+`--andes-preemptions` times is not displaced again.
+
+Source: Liu et al., Andes (arXiv 2404.16283), section 4: a request's priority is the gain in quality of
+experience from serving it over the horizon, divided by its context; preemptions are capped. There quality is
+an area between delivered and expected tokens; here it is what is missing at the end of the horizon.
+"""
+
+from dataclasses import dataclass
+
+from kvsim.allocators.option import option
+from kvsim.sim.deployment.engine import EngineConfig
+from kvsim.sim.policies.base import Policy
+from kvsim.sim.serving.facts import PS_PER_S
+from kvsim.sim.serving.request import Request, State
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadingOptions:
+    """How people read, and how often one looks."""
+
+    reading_speed: float = option(
+        "Tokens that a reader takes in a second, where the trace names no goal.",
+        default=4.8,
+        value="X",
+        above=0,
+        most=1e6,
+    )
+    reading_start: float = option(
+        "Seconds after which a reader expects the first token, where the trace names no goal.",
+        default=1.0,
+        value="S",
+        above=0,
+    )
+    andes_interval: float = option(
+        "Seconds between two looks at who gains.",
+        default=0.5,
+        value="S",
+        above=0,
+    )
+    andes_preemptions: int = option(
+        "Times that a request may be displaced.",
+        default=1,
+        value="N",
+        least=0,
+    )
+
+
+class Andes(Policy):
+    """By gain in quality of experience."""
+
+    family = "deadlines"
+    why = "their readers would have waited"
+    idea = "who would keep its reader waiting first, by gain for each token held; preemptions are capped"
+    needs = "slo_ttft_s and slo_tpot_s, or a reading speed"
+    source = "arXiv 2404.16283, section 4"
+    declares = ReadingOptions
+    preempts = True
+
+    def __init__(self, config: EngineConfig, max_model_len: int) -> None:
+        super().__init__(config, max_model_len)
+        own = self.own(ReadingOptions)
+        self._token_ps = max(1, round(PS_PER_S / own.reading_speed))
+        self._start_ps = round(own.reading_start * PS_PER_S)
+        self._interval_ps = max(1, round(own.andes_interval * PS_PER_S))
+        self._cap = own.andes_preemptions
+        self._looked = -1  # the interval in which somebody was displaced, or could have been
+
+    def key(self, request: Request, now_ps: int) -> tuple[float, int]:
+        end_ps = self._next_ps(now_ps)
+        facts = request.facts
+        start_ps = request.arrival_ps + (self._start_ps if facts.slo_ttft_ps is None else facts.slo_ttft_ps)
+        pace_ps = facts.slo_tpot_ps or self._token_ps
+        read = min((end_ps - start_ps) // pace_ps + 1, request.output_tokens) if end_ps >= start_ps else 0
+        has = request.generated if request.state is State.WAITING else self.generated(request)
+        missing = max(read - has, 0)
+        return -missing / (request.prompt_tokens + has), -read
+
+    def _next_ps(self, now_ps: int) -> int:
+        return (now_ps // self._interval_ps + 1) * self._interval_ps
+
+    def turns_ps(self, request: Request) -> int:
+        return self._next_ps(self.server.now_ps)
+
+    def displaceable(self, request: Request) -> bool:
+        return request.preemptions < self._cap
+
+    def decide(self, seats: int, budget: int) -> int:
+        """Displace in the first step of an interval only."""
+        interval = self.server.now_ps // self._interval_ps
+        if interval == self._looked:
+            self._fitted = None
+            return 0
+        self._looked = interval
+        return super().decide(seats, budget)
