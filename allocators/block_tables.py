@@ -41,6 +41,7 @@ class BlockTables(Blocks):
         super().__init__(capacity_slots, block_size)
         self.growth_unit = block_size
         self.host_capacity_slots = host_slots // block_size * block_size
+        self.host_used_slots = 0
         self.order = order
         self.caches = cache is not None
         self.prefixes = None if cache is None else Prefixes(self.num_blocks, block_size, cache, order)
@@ -138,7 +139,8 @@ class BlockTables(Blocks):
         return -(-tokens // self.block_size) <= self._pool.free
 
     def match(self, content: Content, own: int, most: int) -> Match:
-        return self.prefixes.match(content, own, most) if self.prefixes else super().match(content, own, most)
+        assert self.prefixes is not None
+        return self.prefixes.match(content, own, most)
 
     def can_admit_after(self, match: Match, tokens: int, bound: int) -> bool:
         needed = -(-tokens // self.block_size) * self.block_size - match.tokens + match.woken_slots

@@ -116,8 +116,6 @@ class Tgi(Blocks):
         return self.slots_needed(tokens, bound) <= self.free_slots
 
     def match(self, content: Content, own: int, most: int) -> Match:
-        if not self.caches:
-            return super().match(content, own, most)
         match = BlockMatch(0, 0, content, own, most, self._changes)
         for node, blocks in self.tree.look(match.text(most), most):
             match.tokens += blocks * self.block_size

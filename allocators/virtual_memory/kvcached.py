@@ -78,8 +78,6 @@ class Kvcached(ElasticTables):
     # -- placing ------------------------------------------------------------------------------
 
     def match(self, content: Content, own: int, most: int) -> Match:
-        if not self.caches:
-            return super().match(content, own, most)
         keys = self._texts.keys(content)
         shareable = sum(count for _, count in keys)
         known = Known(keys, shareable, self._left_over.get(own, []), own)

@@ -50,8 +50,6 @@ class VAttention(Allocator):
 
     scheduler = "vllm-v1"
     idles: ClassVar[bool] = True
-    works_after_steps: ClassVar[bool] = True
-    works_in_spans: ClassVar[bool] = True
     windows: ClassVar[bool] = True  # a token may take several slots
     family = "virtual"
     idea = "a row of virtual addresses each, pages of 64 KiB mapped ahead"

@@ -27,6 +27,7 @@ from typing import ClassVar
 
 from mypy_extensions import mypyc_attr
 
+from kvsim.allocators.abilities import Abilities
 from kvsim.allocators.base import Allocator
 from kvsim.allocators.options import CacheRules, Order
 from kvsim.sim.deployment.engine import EngineConfig
@@ -181,7 +182,7 @@ class VllmV1(Scheduler):
         self, speculation: Speculation, allocator: Allocator, rules: Rules, waiting: Queue | None
     ) -> Drafts:
         config, seats = self.config, self.config.max_num_seqs
-        if allocator.ends_pieces:
+        if Abilities.of(allocator).ends_pieces:
             raise KvsimError(
                 "speculative_config must be left out where states of recurrent layers are kept for prefixes "
                 "(or use --no-enable-prefix-caching)"
@@ -222,7 +223,7 @@ class VllmV1(Scheduler):
         if policy is not None:
             policy.begin(server)
         threshold = self.own(VllmV1Options).long_prefill_token_threshold
-        if threshold or allocator.ends_pieces:
+        if threshold or server.memory.abilities.ends_pieces:
             self._pieces = Pieces(server, threshold, POLICIES[self.version].threshold_alone)
         return server
 
@@ -244,13 +245,13 @@ class VllmV1(Scheduler):
         if self._lower is not None:
             self._lower.schedule(self._budget, self.config.max_num_seqs)
             return
-        policy, told = self.policy, server.memory.abilities.knows_prompts
+        policy, told = self.policy, server.memory.abilities.pieces
         self._displaced = 0
         if policy is not None:
             departed = list(server.batch.departed.values())  # as is known after this decision
             self._displaced = policy.decide(self.config.max_num_seqs, self._budget)
-        if told:
-            server.allocator.new_step()
+        if told is not None:
+            told.new_step()
         if self._drafts is not None:
             self._drafts.decide()
         elif self._pieces is not None:
@@ -263,8 +264,8 @@ class VllmV1(Scheduler):
                 if prefilling:
                     budget -= self._continue_last(server, budget)
                 self._admit(server, budget)
-        if told:
-            server.allocator.decided()
+        if told is not None:
+            told.decided()
         if policy is not None:
             policy.decided()
             for request in departed:
@@ -289,7 +290,7 @@ class VllmV1(Scheduler):
             return
         room = self.config.max_num_seqs - len(server.running)
         caches, match, hits = server.allocator.caches, None, 0
-        pieces = server.allocator.ends_pieces
+        pieces = server.memory.abilities.ends_pieces
         longest = self._budget if self._pieces is None else self._pieces.most(self._budget)
         while waiting and budget > 0 and room > 0:
             chunk = known = waiting[0].known_tokens
@@ -302,8 +303,8 @@ class VllmV1(Scheduler):
                 if not self.config.enable_chunked_prefill:
                     return
                 chunk = budget
-            if pieces:
-                chunk = server.allocator.piece(match, -1, hits, chunk, self._budget)
+            if pieces is not None:
+                chunk = pieces.piece(match, -1, hits, chunk, self._budget)
                 if chunk < 1:
                     return
             needed = known if self._whole else hits + chunk

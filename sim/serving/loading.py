@@ -161,10 +161,7 @@ class Loading:
         if not self._fits(match, tokens, self._reserved()):
             return None
         seq, bound = self._names, server.rules.bound(request)
-        placed = (
-            allocator.admit_after(match, seq, tokens, bound) if match else allocator.admit(seq, tokens, bound)
-        )
-        if not placed:
+        if not server.memory.admit(match, seq, tokens, bound):
             return None
         self._names -= 1
         server.waiting.popleft()
@@ -186,8 +183,8 @@ class Loading:
         server, allocator, seq = self.server, self.server.allocator, request.seq
         if not user.promoted:
             user.promoted = True
-            if allocator.caches:
-                allocator.fill(seq, request.computed)
+            if server.memory.prefixes is not None:
+                server.memory.prefixes.fill(seq, request.computed)
             if request.computed == request.known_tokens:
                 request.computed -= 1
                 server.memory.prefill_held -= 1
