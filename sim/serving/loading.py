@@ -161,7 +161,12 @@ class Loading:
         if not self._fits(match, tokens, self._reserved()):
             return None
         seq, bound = self._names, server.rules.bound(request)
-        if not server.memory.admit(match, seq, tokens, bound):
+        placed = (
+            server.memory.admit_after(match, seq, tokens, bound)
+            if match
+            else allocator.admit(seq, tokens, bound)
+        )
+        if not placed:
             return None
         self._names -= 1
         server.waiting.popleft()

@@ -48,10 +48,9 @@ class KvMemory:
         self.admissions += 1
         return seq
 
-    def admit(self, match: Match | None, seq: int, tokens: int, bound: int) -> bool:
-        """Place a new sequence, which shares what `match` found; False: no room."""
-        if match is None or self.prefixes is None:
-            return self.allocator.admit(seq, tokens, bound)
+    def admit_after(self, match: Match, seq: int, tokens: int, bound: int) -> bool:
+        """Place a new sequence that shares what `match` found; False: no room."""
+        assert self.prefixes is not None
         return self.prefixes.admit_after(match, seq, tokens, bound)
 
     def can_hold(self, match: Match | None, tokens: int, bound: int) -> bool:

@@ -257,7 +257,11 @@ class Server:
         request, memory, allocator = self.waiting[0], self.memory, self.allocator
         seq = memory.admissions
         bound, copied = self.rules.bound(request), allocator.copied_slots
-        if not memory.admit(match, seq, tokens, bound):
+        if not (
+            allocator.admit(seq, tokens, bound)
+            if match is None
+            else memory.admit_after(match, seq, tokens, bound)
+        ):
             self._note_refusal(request, tokens, bound)
             return False
         if self.events:
