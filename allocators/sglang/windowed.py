@@ -4,7 +4,7 @@
                   .    .    .    s s s s    . . s s s s s s s                       windowed pages (SWA)
                                  a lock     freed behind the window
 
-Pages come from both pools at once (dual.py). The windowed ones of a sequence's own tokens go when they are
+Pages come from both pools at once (pairs.py). The windowed ones of a sequence's own tokens go when they are
 behind the window, not at once but when `interval` tokens can (SGLang: 128); as prefixes are kept, so much
 stays that a whole window lies before the end of what may be entered. Those in the tree go when nobody's
 window needs them and room is short (window_tree.py). A text that meets full pages without windowed ones
