@@ -220,7 +220,7 @@ class LightLLM(Allocator):
 def _path(node: Node) -> list[int]:
     """The slots of the text that ends with a node."""
     pieces, above = [], node
-    while above.parent is not None:
+    while above.parent is not above:
         pieces.append(above.slots)
         above = above.parent
     return [slot for piece in reversed(pieces) for slot in piece]

@@ -23,6 +23,7 @@ from kvsim.allocators.base import Content, Holdings, InvariantError, Match, Run
 from kvsim.allocators.blocks import Blocks
 from kvsim.allocators.options import Options
 from kvsim.allocators.runs import text_of
+from kvsim.allocators.text_tree import find
 from kvsim.allocators.tgi_blocks import FreeBlocks
 from kvsim.allocators.tgi_tree import BlockTree, Node
 
@@ -103,7 +104,7 @@ class Tgi(Blocks):
 
     def layout(self) -> Layout:
         tables = ((seq, 0, self._held[seq].blocks, 1) for seq in sorted(self._held))
-        unheld = (node for node in self.tree.nodes() if not node.holders)
+        unheld = (node for node in self.tree.nodes() if not node.locks)
         cached = {block for node in unheld for block in node.blocks[: node.findable]}
         return layout_of_tables(range(1, self.num_blocks + 1), self.block_size, tables, cached)
 
@@ -117,9 +118,8 @@ class Tgi(Blocks):
 
     def match(self, content: Content, own: int, most: int) -> Match:
         match = BlockMatch(0, 0, content, own, most, self._changes)
-        for node, blocks in self.tree.look(match.text(most), most):
-            match.tokens += blocks * self.block_size
-            match.woken_slots += 0 if node.holders else blocks * self.block_size
+        end, common, match.woken_slots = find(self.tree.root, match.text(most), most, self.block_size)
+        match.tokens = end.parent.end + common
         return match
 
     def can_admit_after(self, match: Match, tokens: int, bound: int) -> bool:

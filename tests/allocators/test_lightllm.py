@@ -86,7 +86,7 @@ class Replay:
     def match(self, tokens: list[int]) -> tuple[Node, list[int]]:
         node = above = self.tree.match(runs(tokens[:-1]))
         found: list[int] = []
-        while above.parent is not None:
+        while above.parent is not above:
             found = [cell.slot for cell in above.slots] + found
             above = above.parent
         return node, found
