@@ -25,8 +25,8 @@ from kvsim.allocators.base import Allocator, InvariantError, Match
 from kvsim.allocators.block_tables import BlockTables
 from kvsim.allocators.branching import Branching
 from kvsim.allocators.hybrid.groups import Hybrid
-from kvsim.allocators.known import PrefixMatch
 from kvsim.allocators.options import CacheRules, Options, Order
+from kvsim.allocators.prefix import PrefixMatch
 from kvsim.allocators.records import expect_new, holds_nothing
 from kvsim.allocators.windowed import Windowed
 

@@ -23,8 +23,8 @@ from itertools import chain, islice
 from typing import Self
 
 from kvsim.allocators.base import Content, InvariantError, Match
-from kvsim.allocators.known import NOBODY, Known, PrefixMatch
 from kvsim.allocators.options import Options
+from kvsim.allocators.prefix import NOBODY, Known, PrefixMatch
 from kvsim.allocators.texts import Keys, Texts
 from kvsim.allocators.virtual_memory.elastic_prefixes import ElasticPrefixes
 from kvsim.allocators.virtual_memory.elastic_tables import ElasticTables

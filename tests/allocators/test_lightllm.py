@@ -6,8 +6,7 @@ import pytest
 from support.zoo_lightllm import Cell, Rows, names, recorded, runs
 
 from kvsim.allocators.base import InvariantError, Ledger, Region
-from kvsim.allocators.lightllm import LightLLM
-from kvsim.allocators.lightllm_pool import TokenPool
+from kvsim.allocators.lightllm import LightLLM, TokenPool
 from kvsim.allocators.lightllm_tree import Node, TokenTree
 
 SYSTEM, OTHER = (0, 0, 4), (1, 0, 6)
