@@ -26,7 +26,8 @@ What it counts:
     free_slots     = cached + idle + external + free        of nobody (allocators/arena.py)
 
 An allocator keeps its counts up to date in every call. The ledger sorts all slots from scratch, by what each
-sequence holds.
+sequence holds. Seven methods must be written, all others follow from them. What only some allocators can do
+(prefixes, forks, swaps, windows, work between steps) stands in allocators/abilities.py.
 """
 
 from abc import abstractmethod
@@ -83,10 +84,8 @@ class Allocator:
     cow_copies : int
         Copy-on-write copies since the start.
     caches : bool
-        Whether it keeps prefixes: sequences are then placed by `match` and `admit_after`, what they compute
-        is told by `fill`, also just before `release` or `evict`.
-    ends_pieces : bool
-        Whether it says where pieces of prompts end (`piece`), as states can be kept only there.
+        Whether it keeps prefixes (`Prefixes`): sequences are then placed by `match` and `admit_after`, what
+        they compute is told by `fill`, also just before `release` or `evict`.
     evicted_by : list of int
         Which growths of the last `grow_many` took slots of a cached prefix, one unit each; counted from 0.
     """
@@ -116,35 +115,22 @@ class Allocator:
     """Whether `admit` sets aside all of `bound`, so that a reservation policy has a meaning."""
     frees_when_refused: ClassVar[bool] = False
     """Whether a refused growth may free what no later token of the sequence sees, as engines do."""
-    knows_prompts: ClassVar[bool] = False
-    """Whether it is told where prompts end (`introduce`) and when steps begin (`new_step`)."""
     keeps_groups: ClassVar[bool] = False
     """Whether the option `hybrid` has a meaning."""
     own_page_sizes: ClassVar[bool] = False
     """Whether pages of unlike layers may differ in bytes: a slot is then a grain that divides them all."""
     idles: ClassVar[bool] = False
     """Whether free slots may be `idle`: results then have one kind more."""
-    works_after_steps: ClassVar[bool] = False
-    """Whether `after_step` does anything: the engine then plans one step at a time."""
-    works_in_spans: ClassVar[bool] = False
-    """Whether many steps can be taken at once all the same: `grows_by`, `grow_mapped`, `pass_steps`."""
     moves_on_release: ClassVar[bool] = False
     """Whether `release` may copy slots, as a pool does that leaves no holes."""
     moves_in_part: ClassVar[bool] = False
     """Whether only so much is moved for a refused sequence: a token in a hole may save the move it lacks."""
-    reads_holes: ClassVar[bool] = False
-    """Whether decoding reads `read_slots`, whatever the contexts are: each step is then priced by itself."""
     windows: ClassVar[bool] = False
     """Whether a token may take several slots, or none any more (`slots_per_token`, `expired_slots`)."""
     pages: ClassVar[bool] = False
     """Whether memory is in pieces found through a table, as the kernels of paging engines read it."""
     has_blocks: ClassVar[bool] = False
     """Whether the option `block_size` has a meaning, and kernels read blocks of that size."""
-    forks: ClassVar[bool] = False
-    """Whether `fork`, `swap_out` and `swap_in` work."""
-    copies_on_write: ClassVar[bool] = False
-    """Whether `fork` copies nothing, and who writes behind a shared last token then copies the tokens of its
-    block, but for the last who shares it."""
     pools_windows: ClassVar[bool] = False
     """Whether windowed layers have a pool of their own, so that no scheduler of vLLM's has a say in it"""
     caches_windows: ClassVar[bool] = False
@@ -170,10 +156,6 @@ class Allocator:
     """What a call takes that gives memory, in nanoseconds."""
     unmap_ns: int = 0
     """What a call takes that takes memory back."""
-    host_capacity_slots: int = 0
-    """Size of the host pool."""
-    host_used_slots: int = 0
-    """What swapped sequences hold there."""
 
     def __init__(self, capacity_slots: int) -> None:
         if capacity_slots < 1:
@@ -192,7 +174,6 @@ class Allocator:
         self.cow_copies = 0
         self.most_sequences: int | None = None
         self.caches = False
-        self.ends_pieces = False
         self.evicted_by: list[int] = []
 
     @property
@@ -200,64 +181,50 @@ class Allocator:
         """Slots that nobody has borrowed, cached and idle ones included."""
         return self.capacity_slots - self.used_slots
 
-    @property
-    def block_slots(self) -> int:
-        """Slots of a block, as logs count them; 1 for those that have none."""
-        return self.growth_unit or 1
+    # -- seven methods that each allocator writes --------------------------------------------
 
-    # -- of sequences -------------------------------------------------------------------------
+    @abstractmethod
+    def slots_needed(self, tokens: int, bound: int) -> int:
+        """Slots that `admit` would allocate: `tokens` or `bound` after rounding."""
+
+    @abstractmethod
+    def can_admit(self, tokens: int, bound: int) -> bool:
+        """Whether `admit` would succeed; changes nothing."""
+
+    @abstractmethod
+    def admit(self, seq: int, tokens: int, bound: int) -> bool:
+        """Place a new sequence that holds `tokens` now and `bound` at most; False when there is no room.
+
+        A `bound` below `tokens` counts as `tokens`. Raises InvariantError when the sequence holds
+        something already or `tokens` is below 1.
+        """
 
     @abstractmethod
     def capacity(self, seq: int) -> int:
         """Tokens that the sequence may hold before it must grow."""
 
-    def surplus(self, seq: int, tokens: int) -> int:
-        """Slots allocated to a sequence that `tokens` tokens leave empty; below 0: it must grow for them."""
-        return self.capacity(seq) - tokens
+    @abstractmethod
+    def grow(self, seq: int, tokens: int) -> bool:
+        """Make room for `tokens` in all, ready to be written; False when there is no room.
 
-    @property
-    def growth_slots(self) -> int:
-        """Slots that a growth by `growth_unit` or `grows_by` tokens allocates."""
-        return (self.growth_unit or self.grows_by) * self.slots_per_token
+        Up to `capacity(seq)` tokens there is always room, and nothing changes but what is left behind a
+        window (`LeavesBehind`).
+        """
 
-    @property
-    def growth_end(self) -> int:
-        """Tokens beyond which a sequence that grows by `grows_by` grows no more."""
-        return 1 << 62
-
-    def logical_slots(self) -> int:
-        """Slots allocated, each counted once for every sequence that holds it."""
-        return self.used_slots
-
-    def shared_slots(self) -> int:
-        """Slots allocated to more than one sequence."""
-        return 0
-
-    def shared_tail_slots(self) -> int:
-        """Empty slots behind the tokens of shared blocks: nobody writes there before one owns the block."""
-        return 0
-
-    # -- of the arena -------------------------------------------------------------------------
-
-    def memory_stats(self) -> Mapping[str, int]:
-        """What a deep-learning framework would report of its memory, by its names; of most: nothing."""
-        return {}
-
-    def read_slots(self) -> int:
-        """Slots that attention reads in a step in which somebody decodes; needs `reads_holes`."""
-        return self.used_slots
-
-    def external_slots(self, need: int) -> int:
-        """Free slots in extents below `need`, neither cached nor idle; 0 where any free slot serves."""
-        return 0
-
-    def largest_free_extent(self) -> int:
-        """The largest number of slots that one request could still get."""
-        return self.free_slots
+    @abstractmethod
+    def release(self, seq: int) -> None:
+        """Take back what the sequence holds (shared slots: only its claim to them)."""
 
     @abstractmethod
     def regions(self) -> Iterator[Region]:
         """Every range of addresses, allocated or free, in ascending order, without gaps."""
+
+    # -- how it is built, and where every slot is --------------------------------------------
+
+    @classmethod
+    def from_options(cls, capacity_slots: int, options: Options) -> "Allocator":
+        """Build one from the choices of a run, of which it takes those it knows."""
+        return cls(capacity_slots)
 
     def layout(self) -> Layout:
         """The regions as columns."""
@@ -293,16 +260,7 @@ class Allocator:
             raise InvariantError(f"no kind of slot can be negative: {ledger} of {self.capacity_slots}")
         return ledger
 
-    @classmethod
-    def from_options(cls, capacity_slots: int, options: Options) -> "Allocator":
-        """Build one from the choices of a run, of which it takes those it knows."""
-        return cls(capacity_slots)
-
-    # -- placing ------------------------------------------------------------------------------
-
-    @abstractmethod
-    def slots_needed(self, tokens: int, bound: int) -> int:
-        """Slots that `admit` would allocate: `tokens` or `bound` after rounding."""
+    # -- what follows, unless an allocator says it in a way of its own: what fits ------------
 
     def fits(self, tokens: int, bound: int) -> bool:
         """Whether a sequence of `tokens` (reserving `bound`) fits an empty arena at all.
@@ -326,36 +284,19 @@ class Allocator:
         """Whether a new sequence would find room all the way to `tokens`, if nobody else took any."""
         return self.can_admit(tokens, bound)
 
-    @abstractmethod
-    def can_admit(self, tokens: int, bound: int) -> bool:
-        """Whether `admit` would succeed; changes nothing."""
+    def external_slots(self, need: int) -> int:
+        """Free slots in extents below `need`, neither cached nor idle; 0 where any free slot serves."""
+        return 0
 
-    @abstractmethod
-    def admit(self, seq: int, tokens: int, bound: int) -> bool:
-        """Place a new sequence that holds `tokens` now and `bound` at most; False when there is no room.
+    def largest_free_extent(self) -> int:
+        """The largest number of slots that one request could still get."""
+        return self.free_slots
 
-        A `bound` below `tokens` counts as `tokens`. Raises InvariantError when the sequence holds
-        something already or `tokens` is below 1.
-        """
-
-    @abstractmethod
-    def grow(self, seq: int, tokens: int) -> bool:
-        """Make room for `tokens` in all, ready to be written; False when there is no room.
-
-        Up to `capacity(seq)` tokens there is always room, and nothing changes but what is left behind a
-        window (`leaves_at`).
-        """
+    # -- growing and leaving -----------------------------------------------------------------
 
     def grow_chunk(self, seq: int, computed: int, tokens: int) -> bool:
         """As `grow`, for a piece of a prompt: only `computed` tokens are written by now, not `capacity`."""
         return self.grow(seq, tokens)
-
-    def leaves_at(self, seq: int) -> int:
-        """Tokens with which a sequence frees what is behind its windows, though it has room: it grows then.
-
-        0: it never does, or `capacity` ends there.
-        """
-        return 0
 
     def growth_budget(self) -> int:
         """How many growths by `growth_unit` are sure to succeed, whoever asks; 0 is always a safe answer."""
@@ -371,119 +312,47 @@ class Allocator:
             if not self.grow(seq, tokens):
                 raise InvariantError(f"sequence {seq} was promised growth to {tokens} tokens and got none")
 
-    def grow_mapped(self, seqs: Sequence[int]) -> bool:
-        """Grow full sequences by `grows_by` each, in this order, if that maps nothing; else nothing is done.
+    @property
+    def growth_slots(self) -> int:
+        """Slots that a growth by `growth_unit` or `grows_by` tokens allocates."""
+        return (self.growth_unit or self.grows_by) * self.slots_per_token
 
-        Needs `works_in_spans`, as `pass_steps` does.
-        """
-        return False
-
-    @abstractmethod
-    def release(self, seq: int) -> None:
-        """Take back what the sequence holds (shared slots: only its claim to them)."""
+    @property
+    def growth_end(self) -> int:
+        """Tokens beyond which a sequence that grows by `grows_by` grows no more."""
+        return 1 << 62
 
     def retire(self, seq: int) -> int:
         """The sequence is finished, but keeps its memory until it is released: returns its slots."""
         return self.capacity(seq)
 
-    def fork(self, parent: int, child: int, tokens: int) -> bool:
-        """Let `child` start as a copy of all `tokens` of `parent`, sharing slots; False when out of room."""
-        raise NotImplementedError(f"{type(self).__name__.lower()} cannot fork a sequence")
-
-    def fork_over(self, seq: int, parent: int, child: int, tokens: int) -> bool:
-        """`fork`, then `release` of `seq`, whose place the child takes; False, and no change: no room."""
-        if not self.fork(parent, child, tokens):
-            return False
-        self.release(seq)
-        return True
-
-    def branch(self, forks: list[tuple[int, int, int, int]], writers: list[tuple[list[int], int]]) -> None:
-        """`fork_over` of each (seq, parent, child, tokens), then `grow` of those who write.
-
-        These are (sequences of one search, tokens that each of them gets to, one more than it has). For all
-        of that there must be room, else InvariantError is raised.
-        """
-        for fork in forks:
-            if not self.fork_over(*fork):
-                raise InvariantError(f"sequence {fork[1]} was refused a fork")
-        for seqs, tokens in writers:
-            for seq in seqs:
-                if not self.grow(seq, tokens):
-                    raise InvariantError(f"sequence {seq} got no slot for its token {tokens}")
-
-    # -- working beside -----------------------------------------------------------------------
-
-    def after_step(self, lengths: Mapping[int, int]) -> None:
-        """A step is over, in which the living sequences have come to hold so many tokens.
-
-        What is mapped, unmapped or copied here is done while the next step computes; in any other call, the
-        step waits for it. It may give sequences room ahead, if `growth_unit` is 0. Needs `works_after_steps`.
-        """
-
-    def pass_steps(self, growths: Iterator[Sequence[int]], most_ns: int) -> list[int]:
-        """Steps pass: `after_step`, then `grow_mapped` by the sequences that the next one names, and so on.
-
-        Each step adds a token to each living sequence, the one that has begun already, too. Where the work
-        after a step might take longer than `most_ns`, or a growth have to map, neither is done any more.
-        Returns the idle slots in each step that was begun.
-        """
-        return []
-
-    # -- keeping prefixes ---------------------------------------------------------------------
-
-    def match(self, content: Content, own: int, most: int) -> Match:
-        """Look up a sequence's text: how much of its first `most` tokens is there already.
-
-        `content` is the part that other sequences may have too; what follows it can only be found by the
-        sequence itself, by the name `own`, after `evict`. Changes nothing.
-        """
-        raise NotImplementedError(f"{type(self).__name__.lower()} keeps no prefixes")
-
-    def can_admit_after(self, match: Match, tokens: int, bound: int) -> bool:
-        """Whether `admit_after` would succeed; changes nothing."""
-        raise NotImplementedError(f"{type(self).__name__.lower()} keeps no prefixes")
-
-    def can_hold_after(self, match: Match, tokens: int, bound: int) -> bool:
-        """As `can_hold`, for a new sequence that shares what `match` found."""
-        return self.can_admit_after(match, tokens, bound)
-
-    def admit_after(self, match: Match, seq: int, tokens: int, bound: int) -> bool:
-        """As `admit`, but share what `match` found: of `tokens`, the first `match.tokens` are there."""
-        raise NotImplementedError(f"{type(self).__name__.lower()} keeps no prefixes")
-
-    def introduce(self, own: int, prompt_tokens: int) -> None:
-        """Say how long the prompt of the sequence named `own` is, before `match`."""
-
-    def new_step(self) -> None:
-        """A step is to be decided: what the last one computed may be hit."""
-
-    def decided(self) -> None:
-        """The step is decided: what was copied from need not be kept any longer."""
-
-    def piece(self, match: Match | None, seq: int, start: int, tokens: int, most: int) -> int:
-        """How many of these tokens of a prompt to compute now, of a step's `most`; 0: none, for now.
-
-        Of a new sequence with this `match`, else of one that runs.
-        """
-        return tokens
-
-    def fill(self, seq: int, tokens: int) -> None:
-        """Say that the first `tokens` tokens of a sequence are computed: `match` finds them from now on."""
-
     def evict(self, seq: int) -> None:
         """Release a sequence that will come back, under the same `own`, and may find what is left of it."""
         self.release(seq)
 
-    # -- swapping -----------------------------------------------------------------------------
+    # -- what it holds -----------------------------------------------------------------------
 
-    def slots_held(self, seqs: Sequence[int]) -> int:
-        """Slots that these sequences hold together, here or in the host pool; shared ones count once."""
-        raise NotImplementedError(f"{type(self).__name__.lower()} cannot swap")
+    @property
+    def block_slots(self) -> int:
+        """Slots of a block, as logs count them; 1 for those that have none."""
+        return self.growth_unit or 1
 
-    def swap_out(self, seqs: Sequence[int]) -> bool:
-        """Move sequences to the host pool, with what they share among each other; False: no room there."""
-        raise NotImplementedError(f"{type(self).__name__.lower()} cannot swap")
+    def surplus(self, seq: int, tokens: int) -> int:
+        """Slots allocated to a sequence that `tokens` tokens leave empty; below 0: it must grow for them."""
+        return self.capacity(seq) - tokens
 
-    def swap_in(self, seqs: Sequence[int]) -> bool:
-        """Bring swapped sequences back; False when there is no room."""
-        raise NotImplementedError(f"{type(self).__name__.lower()} cannot swap")
+    def logical_slots(self) -> int:
+        """Slots allocated, each counted once for every sequence that holds it."""
+        return self.used_slots
+
+    def shared_slots(self) -> int:
+        """Slots allocated to more than one sequence."""
+        return 0
+
+    def shared_tail_slots(self) -> int:
+        """Empty slots behind the tokens of shared blocks: nobody writes there before one owns the block."""
+        return 0
+
+    def memory_stats(self) -> Mapping[str, int]:
+        """What a deep-learning framework would report of its memory, by its names; of most: nothing."""
+        return {}

@@ -5,22 +5,60 @@
 
 Here is all that can be asked of such a memory; how blocks come and go is for allocators/paged.py. A block in
 several tables is shared: allocators/claims.py counts its holders.
+
+Swapped sequences wait in the host's memory, in other blocks, of which the same are shared:
+
+on the device    7: [47, 12, 83]    8: [47, 12, 90]
+here             7: [0, 1, 2]       8: [0, 1, 3]         other numbers, the same blocks shared
+and back         7: [5, 6, 31]      8: [5, 6, 14]
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from mypy_extensions import mypyc_attr
 
 from kvsim.allocators.arena import layout_of_tables
-from kvsim.allocators.base import Content, InvariantError, Layout, Match
+from kvsim.allocators.base import Content, Holdings, InvariantError, Layout, Match
 from kvsim.allocators.blocks import Blocks
-from kvsim.allocators.claims import Claims
-from kvsim.allocators.forked import Forked
-from kvsim.allocators.host_pool import HostPool
+from kvsim.allocators.claims import Claims, Forked
 from kvsim.allocators.options import CacheRules, Order
 from kvsim.allocators.pool import FreeList, Pool
 from kvsim.allocators.prefix import Prefixes
 from kvsim.allocators.records import holds_nothing
+
+
+class HostPool:
+    """Block tables of swapped sequences: which blocks they share, not where these lie."""
+
+    def __init__(self) -> None:
+        self.tables: Holdings[list[int]] = Holdings()
+        self._filled: dict[int, int] = {}
+        self._next_block = 0
+
+    def put(self, tables: Mapping[int, list[int]], filled: Mapping[int, int]) -> None:
+        """Take in tables of device blocks; `filled` has the tokens of shared blocks that are not full."""
+        names: dict[int, int] = {}
+        for seq, table in tables.items():
+            for block in table:
+                names.setdefault(block, self._next_block + len(names))
+            self.tables[seq] = [names[block] for block in table]
+        self._next_block += len(names)
+        self._filled |= {names[block]: filled[block] for block in names.keys() & filled.keys()}
+
+    def take(self, seqs: Sequence[int], blocks: Sequence[int]) -> tuple[dict[int, list[int]], dict[int, int]]:
+        """Give tables back, over these device blocks, and the tokens of shared last blocks."""
+        names: dict[int, int] = {}
+        for seq in seqs:
+            for block in self.tables[seq]:
+                if block not in names:
+                    names[block] = blocks[len(names)]
+        tables = {seq: [names[block] for block in self.tables.pop(seq)] for seq in seqs}
+        return tables, {names[block]: self._filled.pop(block) for block in names if block in self._filled}
+
+    def drop(self, seq: int) -> int:
+        """Forget a sequence; returns the blocks that nobody else in the pool shares."""
+        others = {block for other, table in self.tables.items() if other != seq for block in table}
+        return len(set(self.tables.pop(seq)) - others)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -41,6 +79,7 @@ class BlockTables(Blocks):
         super().__init__(capacity_slots, block_size)
         self.growth_unit = block_size
         self.host_capacity_slots = host_slots // block_size * block_size
+        self.host_used_slots = 0
         self.order = order
         self.caches = cache is not None
         self.prefixes = None if cache is None else Prefixes(self.num_blocks, block_size, cache, order)
@@ -138,7 +177,8 @@ class BlockTables(Blocks):
         return -(-tokens // self.block_size) <= self._pool.free
 
     def match(self, content: Content, own: int, most: int) -> Match:
-        return self.prefixes.match(content, own, most) if self.prefixes else super().match(content, own, most)
+        assert self.prefixes is not None
+        return self.prefixes.match(content, own, most)
 
     def can_admit_after(self, match: Match, tokens: int, bound: int) -> bool:
         needed = -(-tokens // self.block_size) * self.block_size - match.tokens + match.woken_slots

@@ -10,18 +10,53 @@ sequence finds all that is left of itself.
 
 Any slot serves any token: waste of a sequence is 0, internal and external. In the ledger, text that nobody
 will ask for again (the private answer of a finished request) is free, not cached, though it stays in the tree
-and takes room from what could be hit, as in LightLLM. Pool and tree are allocators/lightllm_pool.py and
-allocators/lightllm_tree.py; each is equal to LightLLM's own (revision fc72ffab) in every recorded step.
+and takes room from what could be hit, as in LightLLM. The tree is allocators/lightllm_tree.py; it and
+the pool are equal to LightLLM's own (revision fc72ffab) in every recorded step.
 """
 
 from collections.abc import Iterator, Sequence
 
 from kvsim.allocators.arena import Layout, layout_of_slots
 from kvsim.allocators.base import Allocator, Content, Holdings, InvariantError, Match, Region
-from kvsim.allocators.lightllm_pool import TokenPool
 from kvsim.allocators.lightllm_tree import Node, TokenTree
 from kvsim.allocators.runs import text_of
 from kvsim.allocators.shares import shares
+
+
+class TokenPool:
+    """Free slots of one token each, last in, first out.
+
+    Attributes
+    ----------
+    slots : list of int
+        All slot numbers; those from `mark` on are free, in the order in which they will be allocated.
+    mark : int
+        The stack pointer: how many slots are allocated.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.slots = list(range(size))
+        self.mark = 0
+
+    @property
+    def free(self) -> int:
+        """Slots that can be allocated."""
+        return len(self.slots) - self.mark
+
+    def alloc(self, count: int) -> list[int] | None:
+        """The next `count` slots; None when there are fewer."""
+        start = self.mark
+        if count > len(self.slots) - start:
+            return None
+        self.mark = start + count
+        return self.slots[start : self.mark]
+
+    def give_back(self, slots: Sequence[int]) -> None:
+        """Take slots back, each allocated once."""
+        end = self.mark
+        self.mark = end - len(slots)
+        self.slots[self.mark : end] = slots
+
 
 NAMELESS = 1 << 40
 """From here on, names of those that were placed without one and so find nothing when they come back."""
@@ -220,7 +255,7 @@ class LightLLM(Allocator):
 def _path(node: Node) -> list[int]:
     """The slots of the text that ends with a node."""
     pieces, above = [], node
-    while above.parent is not None:
+    while above.parent is not above:
         pieces.append(above.slots)
         above = above.parent
     return [slot for piece in reversed(pieces) for slot in piece]

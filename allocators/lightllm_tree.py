@@ -15,6 +15,10 @@ from heapq import heappop, heappush
 
 from kvsim.allocators.base import InvariantError, Run
 from kvsim.allocators.runs import cut, take_common
+from kvsim.allocators.text_tree import Key, find, nodes_below, put_above
+
+GONE = -1
+"""Locks of a node that is no longer in the tree."""
 
 
 class Node:
@@ -24,14 +28,14 @@ class Node:
 
     def __init__(self, number: int, parent: "Node | None", runs: list[Run], slots: list[int]) -> None:
         self.number = number
-        self.parent = parent
-        self.runs = runs
+        self.parent: Node = parent or self
+        self.runs: Sequence[Run] = runs
         self.slots = slots
         self.end: int = (parent.end if parent else 0) + len(slots)  # tokens from the root to its last
         self.locks = 0  # of sequences that end here or below
         self.time = 0  # of the last touch
         self.findable = len(slots)
-        self.children: dict[tuple[int, int], Node] = {}  # by their first token
+        self.children: dict[Key, Node] = {}  # by their first token
 
 
 class TokenTree:
@@ -59,26 +63,12 @@ class TokenTree:
 
     def find(self, text: Sequence[Run]) -> tuple[int, int]:
         """How many tokens of a text are there, and how many of these nobody has locked; changes nothing."""
-        node, rest, tokens, unlocked = self.root, list(text)[::-1], 0, 0
-        while rest:
-            child = node.children.get(rest[-1][:2])
-            if child is None:
-                break
-            common = take_common(child.runs, rest)
-            tokens += common
-            unlocked += 0 if child.locks else common
-            if common < len(child.slots):
-                break
-            node = child
-        return tokens, unlocked
+        end, common, unlocked = find(self.root, text, sum([length for _, _, length in text]))
+        return end.parent.end + common, unlocked
 
     def nodes(self) -> Iterator[Node]:
         """All nodes but the root, each before its children."""
-        stack = list(self.root.children.values())[::-1]
-        while stack:
-            node = stack.pop()
-            yield node
-            stack += list(node.children.values())[::-1]
+        return nodes_below(self.root)
 
     def eviction_order(self) -> list[Node]:
         """The leaves, the next victim first, those that are locked last."""
@@ -146,18 +136,17 @@ class TokenTree:
 
     def unlock(self, node: Node) -> None:
         """Let one sequence less end here."""
-        end: Node | None = node
-        while end is not None and end is not self.root:
-            end.locks -= 1
-            if not end.locks:
-                self.locked -= len(end.slots)
-                self.found += end.findable
-                self._queue(end)
-            end = end.parent
+        while node is not self.root:
+            node.locks -= 1
+            if not node.locks:
+                self.locked -= len(node.slots)
+                self.found += node.findable
+                self._queue(node)
+            node = node.parent
 
     def hide(self, node: Node, tokens: int) -> None:
         """Nobody will look for what follows the first `tokens` of the path to a node."""
-        while node.end > tokens and node.parent is not None:
+        while node.end > tokens and node is not self.root:
             kept = max(0, len(node.slots) - (node.end - tokens))
             if kept < node.findable:
                 self.found -= 0 if node.locks else node.findable - kept
@@ -176,13 +165,13 @@ class TokenTree:
     def _next_victim(self) -> Node:
         while self._leaves:
             time, _, leaf = heappop(self._leaves)
-            if leaf.time != time or leaf.locks or leaf.children or leaf.parent is None:
+            if leaf.time != time or leaf.locks or leaf.children:
                 continue  # queued again since, or will be when it is free
-            parent, leaf.parent = leaf.parent, None
-            del parent.children[leaf.runs[0][:2]]
+            leaf.locks = GONE
+            del leaf.parent.children[leaf.runs[0][:2]]
             self.tokens -= len(leaf.slots)
             self.found -= leaf.findable
-            self._queue(parent)
+            self._queue(leaf.parent)
             return leaf
         raise InvariantError(f"no leaf can go: of {self.tokens} tokens in the tree {self.locked} are locked")
 
@@ -212,16 +201,12 @@ class TokenTree:
 
     def _split(self, node: Node, common: int) -> Node:
         """Put a new node above one, for its first `common` tokens."""
-        assert node.parent is not None
         self._numbers += 1
         head = Node(self._numbers, node.parent, cut(node.runs, 0, common), node.slots[:common])
         self._touch(head)
         head.locks = node.locks
         head.findable = min(node.findable, common)
-        head.parent.children[head.runs[0][:2]] = head  # type: ignore[union-attr]
-        node.runs = cut(node.runs, common, len(node.slots))
-        node.slots = node.slots[common:]
+        put_above(head, node)
+        node.slots, node.parent = node.slots[common:], head
         node.findable -= head.findable
-        node.parent = head
-        head.children[node.runs[0][:2]] = node
         return head

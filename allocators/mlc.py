@@ -15,7 +15,6 @@ prefix cache of whole sequences that MLC recycles, and popping of tokens.
 
 from typing import Self
 
-from kvsim.allocators.base import Allocator
 from kvsim.allocators.options import Options
 from kvsim.allocators.paged import Paged
 from kvsim.allocators.records import expect_new
@@ -52,4 +51,6 @@ class Mlc(Paged):
 
     def fork_over(self, seq: int, parent: int, child: int, tokens: int) -> bool:
         """As in `Allocator`: the copy is made, whatever `seq` shares with the parent."""
-        return Allocator.fork_over(self, seq, parent, child, tokens)
+        forked = self.fork(parent, child, tokens)
+        self.release(seq)
+        return forked

@@ -25,8 +25,8 @@ from kvsim.allocators.base import Allocator, InvariantError, Match
 from kvsim.allocators.block_tables import BlockTables
 from kvsim.allocators.branching import Branching
 from kvsim.allocators.hybrid.groups import Hybrid
-from kvsim.allocators.known import PrefixMatch
 from kvsim.allocators.options import CacheRules, Options, Order
+from kvsim.allocators.prefix import PrefixMatch
 from kvsim.allocators.records import expect_new, holds_nothing
 from kvsim.allocators.windowed import Windowed
 
@@ -55,7 +55,6 @@ class Paged(BlockTables):
     used_by: ClassVar[str] = "vLLM, nano-vLLM"
     source: ClassVar[str] = "PagedAttention, SOSP '23"
 
-    forks: ClassVar[bool] = True
     copies_on_write: ClassVar[bool] = True
     frees_behind_windows: ClassVar[bool] = True
     keeps_prefixes: ClassVar[bool] = True
@@ -158,9 +157,11 @@ class Paged(BlockTables):
         return True
 
     def fork_over(self, seq: int, parent: int, child: int, tokens: int) -> bool:
-        """As in `Allocator`, in one go."""
+        """As `Branches` has it, in one go."""
         if self.prefixes is not None:
-            return super().fork_over(seq, parent, child, tokens)
+            self.fork(parent, child, tokens)
+            self.release(seq)
+            return True
         old = self._table(seq)
         self._claims.fork(parent, child, tokens)
         del self._tables[seq]
@@ -169,10 +170,10 @@ class Paged(BlockTables):
         return True
 
     def branch(self, forks: list[tuple[int, int, int, int]], writers: list[tuple[list[int], int]]) -> None:
-        """As in `Allocator`, in one go where only last blocks that fork now can be shared and not full."""
+        """In one go where only last blocks that fork now can be shared and not full."""
         claims = self._claims
         if self.prefixes is not None or claims.part_filled:
-            super().branch(forks, writers)
+            self._branch_one_by_one(forks, writers)
             return
         try:
             copies, copied_slots = self._branching.step(claims, forks, writers)
@@ -183,11 +184,20 @@ class Paged(BlockTables):
         self.shared_tokens = claims.tokens
         self.used_slots = self.capacity_slots - self._pool.free * self.block_size
 
+    def _branch_one_by_one(
+        self, forks: list[tuple[int, int, int, int]], writers: list[tuple[list[int], int]]
+    ) -> None:
+        for fork in forks:
+            self.fork_over(*fork)
+        for seqs, tokens in writers:
+            for seq in seqs:
+                if not self.grow(seq, tokens):
+                    raise InvariantError(f"sequence {seq} got no slot for its token {tokens}")
+
     # -- keeping prefixes ---------------------------------------------------------------------
 
     def admit_after(self, match: Match, seq: int, tokens: int, bound: int) -> bool:
-        if self.prefixes is None:
-            return super().admit_after(match, seq, tokens, bound)
+        assert self.prefixes is not None
         assert isinstance(match, PrefixMatch)
         if seq in self._tables or tokens < 1:
             expect_new(self._tables, seq, tokens)

@@ -5,24 +5,78 @@
     left            [11  5]                              allocated next: 5, then 11
 
 A free block is found until it is allocated. The queue is made of spans (allocators/spans.py), so that work
-goes by spans, whatever their length: what is known of keys (allocators/keyed_blocks.py) changes in slices.
+goes by spans, whatever their length: what is known of keys changes in slices.
 
-Of equal blocks a look-up finds the first that was entered; with `newest` it finds the last, and the others
-are forgotten.
+    keys of a text    0   1   2   3   4   5   6
+    blocks found      4   9   2   7  11   5   -
+                     '- in use -' '-- idle --'   unknown
+
+A key stands for the text of a block and all text before it (allocators/texts.py). Of equal blocks, which are
+not merged, a look-up finds the first that was entered, and the others wait behind it; when the one that is
+found is allocated, the next takes its place. With `newest` it finds the last, and the others are forgotten.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from mypy_extensions import mypyc_attr
 
-from kvsim.allocators.keyed_blocks import IDLE, IN_USE, UNKNOWN, KeyedBlocks
 from kvsim.allocators.options import CacheRules
+from kvsim.allocators.pool import Pool
 from kvsim.allocators.records import Id, InvariantError
 from kvsim.allocators.spans import Span
 
 
+class EqualBlocks:
+    """Those that wait.
+
+    Attributes
+    ----------
+    waiting : dict of list of int
+        By key: the blocks, the next first.
+    key : dict of int
+        By block: its key.
+    span : dict of Span
+        By block, if it is free: its span, which has no other block.
+    """
+
+    def __init__(self) -> None:
+        self.waiting: dict[int, list[int]] = {}
+        self.key: dict[int, int] = {}
+        self.span: dict[int, Span] = {}
+
+    def add(self, key: int, block: int) -> None:
+        """Let a block in use wait behind those with its key."""
+        self.waiting.setdefault(key, []).append(block)
+        self.key[block] = key
+
+    def next(self, key: int) -> int | None:
+        """The block that waits next for a key."""
+        blocks = self.waiting.get(key)
+        return blocks[0] if blocks else None
+
+    def remove(self, block: int) -> Span | None:
+        """A block waits no more; returns its span, if it is free."""
+        key = self.key.pop(block)
+        self.waiting[key].remove(block)
+        if not self.waiting[key]:
+            del self.waiting[key]
+        return self.span.pop(block, None)
+
+    def forget(self, key: int) -> int:
+        """No block waits for a key any more; returns how many of them are free."""
+        free = 0
+        for block in self.waiting.pop(key, ()):
+            del self.key[block]
+            free += self.span.pop(block, None) is not None
+        return free
+
+
+UNKNOWN, IN_USE, IDLE = 0, 1, 2
+"""What the pool knows of a key: no block, one that a sequence holds, one that is free."""
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
-class PrefixPool(KeyedBlocks):
+class PrefixPool(Pool):
     """Allocates the block that was freed first, and finds those whose text is known.
 
     Attributes
@@ -36,9 +90,73 @@ class PrefixPool(KeyedBlocks):
 
     def __init__(self, num_blocks: int, rules: CacheRules) -> None:
         super().__init__(num_blocks)
+        self._ends = Span([], None, None)  # the queue is a ring: behind its ends comes what is allocated next
+        self._state = bytearray()  # by key: UNKNOWN, IN_USE or IDLE
+        self._found: list[int] = []  # by key: the block, unless UNKNOWN
+        self._spans: dict[int, Span] = {}  # by the key of their first block: the free ones that have keys
+        self._equals = EqualBlocks()
         self.newest = rules.newest
         self.unlike = True
         self._put([*range(num_blocks - 1, -1, -1)], None, self._ends)
+
+    def know(self, keys: int) -> None:
+        """Make room for so many keys in all."""
+        more = keys - len(self._state)
+        if more > 0:
+            self._state += bytes(more)
+            self._found += [0] * more
+
+    def find(self, key: int, count: int) -> list[int]:
+        """The blocks of the next keys, up to the first without one."""
+        miss = self._state.find(UNKNOWN, key, key + count)
+        return self._found[key : key + count if miss < 0 else miss]
+
+    def idle(self, key: int, count: int) -> int:
+        """How many of these keys have a block that is free."""
+        return self._state.count(IDLE, key, key + count)
+
+    def holds(self, key: int, block: int) -> bool:
+        """Whether the block is known by this key."""
+        return bool(self._state[key] and self._found[key] == block) or self._equals.key.get(block) == key
+
+    def is_free(self, block: int, key: int) -> bool:
+        """Whether a block is free that is known by this key."""
+        if self._state[key] and self._found[key] == block:
+            return self._state[key] == IDLE
+        return block in self._equals.span
+
+    def _kind(self, key: int, block: int) -> int:
+        """1: look-ups find the block by this key; 0: it is not known; else it waits behind another one."""
+        if self._state[key] and self._found[key] == block:
+            return 1
+        return -key - 1 if block in self._equals.key else 0
+
+    def known_blocks(self) -> Iterator[tuple[int, int]]:
+        """All blocks that have a text, free or not, and their keys."""
+        for key, (state, block) in enumerate(zip(self._state, self._found, strict=True)):
+            if state:
+                yield block, key
+        yield from self._equals.key.items()
+
+    def queue(self) -> Iterator[int]:
+        """The free blocks in the order in which they will be allocated."""
+        for span in self._ends.others():
+            yield from reversed(span.blocks)
+
+    def keyed_queue(self) -> Iterator[tuple[int, int]]:
+        """The same with their keys; -1: none."""
+        equals = self._equals.key
+        for span in self._ends.others():
+            blocks, key = span.blocks, span.key
+            for at in range(len(blocks) - 1, -1, -1):
+                yield blocks[at], key + at if key is not None else equals.get(blocks[at], -1)
+
+    def cached_blocks(self) -> Iterator[int]:
+        """The free blocks that have a text."""
+        for span in self._ends.others():
+            if span.key is not None:
+                yield from span.blocks
+        yield from self._equals.span
 
     # -- finding ------------------------------------------------------------------------------
 

@@ -32,6 +32,7 @@ from kvsim.allocators.radix_tree import Node, RadixMatch, RadixTree
 from kvsim.allocators.records import Id
 from kvsim.allocators.runs import cut
 from kvsim.allocators.shares import rounds
+from kvsim.allocators.text_tree import follow
 
 
 class Holding:
@@ -137,9 +138,9 @@ class Radix(Allocator):
         if shared:
             held.shareable = 0
             held.node = self.tree.add(held.node, (), held.private[:shared])
-            held.node.holders = 1  # the parent, which held the node above
+            held.node.locks = 1  # the parent, which held the node above
             del held.private[:shared]
-        held.node.holders += 1
+        held.node.locks += 1
         self._held[child] = Holding(held.node, [], (), 0)
         self.shared_tokens += tokens
         return True
@@ -200,7 +201,7 @@ class Radix(Allocator):
         if tokens > start + len(held.private):
             raise InvariantError(f"sequence {seq} cannot have computed {tokens} tokens: it holds {held}")
         rest = cut(held.content, start, stop)[::-1]
-        node = self.tree.touch(*self.tree.follow(old, rest))
+        node = self.tree.touch(*follow(old, rest))
         doubles = node.end - start
         if rest:
             node = self.tree.add(node, rest[::-1], held.private[doubles : stop - start])

@@ -18,7 +18,8 @@ from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 
 from kvsim.allocators.base import Content, InvariantError, Match, Run
-from kvsim.allocators.runs import cut, take_common
+from kvsim.allocators.runs import cut
+from kvsim.allocators.text_tree import Key, find, nodes_below, put_above
 
 
 class Node:
@@ -29,7 +30,7 @@ class Node:
     """
 
     __slots__ = (
-        *("children", "end", "holders", "last", "parent"),
+        *("children", "end", "last", "locks", "parent"),
         *("private", "queued", "runs", "serial", "slots"),
     )
 
@@ -39,10 +40,10 @@ class Node:
         self.runs = runs
         self.slots = slots
         self.end: int = (parent.end if parent else 0) + len(slots)  # tokens from the root to its last
-        self.holders = 0
+        self.locks = 0
         self.last = 0  # access
         self.queued = False  # for eviction
-        self.children: dict[tuple[int, int], Node] = {}  # by their first token
+        self.children: dict[Key, Node] = {}  # by their first token
         self.private = 0  # how many nodes with private text follow
 
 
@@ -71,36 +72,14 @@ class RadixTree:
 
     def __init__(self) -> None:
         self.root = Node(0, None, (), [])
-        self.root.holders = 1  # it is never evicted
+        self.root.locks = 1  # it is never evicted
         self.accesses = 0
         self._nodes = 0  # made so far
         self._leaves: list[tuple[int, int, Node]] = []  # a heap: (access when it was queued, serial, node)
 
     def find(self, text: Content, most: int) -> tuple[Node, int, int]:
-        """The longest start of the first `most` tokens of a text that is in the tree.
-
-        Returns the last node of the path, how many of its tokens belong to it, and how many of the path
-        nobody has locked.
-        """
-        end, common = self.follow(self.root, cut(text, 0, most)[::-1])
-        idle, node = 0, end
-        while not node.holders:
-            idle += len(node.slots) if node is not end else common
-            node = node.parent
-        return end, common, idle
-
-    def follow(self, node: Node, rest: list[Run]) -> tuple[Node, int]:
-        """Go down from the end of `node` along a text, runs last first, and take off it what is there.
-
-        Returns the last node that has some of it, and how many of that node's tokens belong to the path.
-        """
-        common = len(node.slots)
-        while rest and common == len(node.slots):
-            child = node.children.get(rest[-1][:2])
-            if child is None:
-                break
-            node, common = child, take_common(child.runs, rest)
-        return node, common
+        """What of a text's first `most` tokens is there, as `text_tree.find` tells it."""
+        return find(self.root, text, most)
 
     def touch(self, node: Node, common: int) -> Node:
         """Touch a path, and split its last node behind `common` tokens; returns the node that ends there."""
@@ -112,11 +91,9 @@ class RadixTree:
         if common == len(node.slots):
             return node
         head = self.add(node.parent, cut(node.runs, 0, common), node.slots[:common])
-        head.holders = min(node.holders, 1)
-        node.runs = cut(node.runs, common, len(node.slots))
-        node.slots = node.slots[common:]
-        node.parent = head
-        head.children[node.runs[0][:2]] = node
+        head.locks = min(node.locks, 1)
+        put_above(head, node)
+        node.slots, node.parent = node.slots[common:], head
         return head
 
     def add(self, parent: Node, runs: Sequence[Run], slots: list[int]) -> Node:
@@ -137,35 +114,32 @@ class RadixTree:
     def lock(self, node: Node) -> int:
         """Let one more sequence end here; how many slots that locks anew."""
         locked = 0
-        node.holders += 1
-        while node.holders == 1:
+        node.locks += 1
+        while node.locks == 1:
             locked += len(node.slots)
             node = node.parent
-            node.holders += 1
+            node.locks += 1
         return locked
 
     def unlock(self, node: Node) -> tuple[int, int]:
         """Let one sequence less end here; how many slots that unlocks, those that can be found and others."""
         idle = private = 0
         self.accesses += 1
-        node.holders -= 1
-        while not node.holders:
+        node.locks -= 1
+        while not node.locks:
             if node.runs:
                 idle += len(node.slots)
             else:
                 private += len(node.slots)
             self._queue(node)
             node = node.parent
-            node.holders -= 1
+            node.locks -= 1
         return idle, private
 
     def idle_slots(self) -> Iterator[int]:
         """The slots of text that can be found and that nobody uses now."""
-        nodes = [self.root]
-        while nodes:
-            node = nodes.pop()
-            nodes += node.children.values()
-            if not node.holders:
+        for node in nodes_below(self.root):
+            if not node.locks:
                 yield from node.slots
 
     def evict(self) -> Node:
@@ -187,6 +161,6 @@ class RadixTree:
 
     def _queue(self, node: Node) -> None:
         """Let a node be evicted in its turn, if it is a leaf without a lock."""
-        if not (node.holders or node.children or node.private or node.queued):
+        if not (node.locks or node.children or node.private or node.queued):
             node.queued = True
             heappush(self._leaves, (node.last, node.serial, node))

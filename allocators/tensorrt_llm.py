@@ -99,8 +99,6 @@ class TensorRTLLM(Blocks):
         return self.slots_needed(tokens, bound) <= self.free_slots
 
     def match(self, content: tuple[tuple[int, int, int], ...], own: int, most: int) -> Match:
-        if not self.caches:
-            return super().match(content, own, most)
         match = self.texts.find(content, own, most, self._changes)
         unused = sum([not self._users[block] for block in match.blocks])
         match.woken_slots = unused * self.block_size + match.partial

@@ -6,7 +6,11 @@
 
 Waste of a sequence: `bound - 1 - tokens`, and the rest of its last block. As blocks may lie anywhere,
 external is 0: this is what paging alone brings, without growth. The free list is taken from its end, and
-what comes back is put there.
+what comes back is put there:
+
+    simple            [1 2 3 4 5 6 7]  -> 3 blocks: 5 6 7     back: [1 2 3 4 5 6 7]
+    with a window     at most ceil(window / block) blocks, whose slots are used over and over, as a ring
+    on Gaudi (HPU)    one slot more for every request; the lowest blocks first, in ascending order
 
 With `cache`, the prompt of a finished request stays in a trie (allocators/tgi_tree.py), in whole blocks; the
 answer is freed. Blocks that are short are taken from the leaf used least recently, from its end. Both lists
@@ -16,6 +20,8 @@ Left out: the window, for which TGI uses a request's blocks as a ring; block 0, 
 that TGI finds a whole prompt and computes its last token again, where here that token is not looked up.
 """
 
+from collections.abc import Sequence
+from itertools import cycle, islice
 from typing import ClassVar, Self
 
 from kvsim.allocators.arena import Layout, layout_of_tables
@@ -23,8 +29,50 @@ from kvsim.allocators.base import Content, Holdings, InvariantError, Match, Run
 from kvsim.allocators.blocks import Blocks
 from kvsim.allocators.options import Options
 from kvsim.allocators.runs import text_of
-from kvsim.allocators.tgi_blocks import FreeBlocks
+from kvsim.allocators.text_tree import find
 from kvsim.allocators.tgi_tree import BlockTree, Node
+
+
+def slots_of(blocks: Sequence[int], block_size: int, tokens: int) -> list[int]:
+    """The slots of so many tokens, which go round through the blocks where these are too few."""
+    each = [slot for block in blocks for slot in range(block * block_size, (block + 1) * block_size)]
+    return each[:tokens] if tokens <= len(each) else list(islice(cycle(each), tokens))
+
+
+class FreeBlocks:
+    """The free blocks 1 to `blocks - 1`.
+
+    Attributes
+    ----------
+    free : list of int
+        Taken from its end.
+    """
+
+    def __init__(self, blocks: int, block_size: int, window: int = 0, hpu: bool = False) -> None:
+        self.free = list(range(1, blocks))
+        self.block_size = block_size
+        self.window = window
+        self.hpu = hpu
+
+    def blocks_needed(self, tokens: int) -> int:
+        """Blocks of a request of so many tokens in all."""
+        tokens += self.hpu
+        return -(-(min(tokens, self.window) if self.window else tokens) // self.block_size)
+
+    def take(self, count: int) -> list[int] | None:
+        """So many blocks; None when there are fewer."""
+        start = len(self.free) - count
+        if start < 0:
+            return None
+        if self.hpu:
+            self.free.sort(reverse=True)
+        blocks = self.free[start:]
+        del self.free[start:]
+        return sorted(blocks) if self.hpu else blocks
+
+    def give_back(self, blocks: Sequence[int]) -> None:
+        """Take blocks back, which are the next to be allocated."""
+        self.free += blocks
 
 
 class Holding:
@@ -103,7 +151,7 @@ class Tgi(Blocks):
 
     def layout(self) -> Layout:
         tables = ((seq, 0, self._held[seq].blocks, 1) for seq in sorted(self._held))
-        unheld = (node for node in self.tree.nodes() if not node.holders)
+        unheld = (node for node in self.tree.nodes() if not node.locks)
         cached = {block for node in unheld for block in node.blocks[: node.findable]}
         return layout_of_tables(range(1, self.num_blocks + 1), self.block_size, tables, cached)
 
@@ -116,12 +164,9 @@ class Tgi(Blocks):
         return self.slots_needed(tokens, bound) <= self.free_slots
 
     def match(self, content: Content, own: int, most: int) -> Match:
-        if not self.caches:
-            return super().match(content, own, most)
         match = BlockMatch(0, 0, content, own, most, self._changes)
-        for node, blocks in self.tree.look(match.text(most), most):
-            match.tokens += blocks * self.block_size
-            match.woken_slots += 0 if node.holders else blocks * self.block_size
+        end, common, match.woken_slots = find(self.tree.root, match.text(most), most, self.block_size)
+        match.tokens = end.parent.end + common
         return match
 
     def can_admit_after(self, match: Match, tokens: int, bound: int) -> bool:

@@ -14,30 +14,33 @@ and times included. What sequences hold of the tree, and what may be found again
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from kvsim.allocators.base import InvariantError, Run
 from kvsim.allocators.runs import cut, take_common
+from kvsim.allocators.text_tree import Key, find, key_of, nodes_below, put_above
 
 
 class Node:
     """A piece of text in whole blocks."""
 
     __slots__ = (
-        *("blocks", "children", "findable", "holders", "number"),
+        *("blocks", "children", "end", "findable", "locks", "number"),
         *("parent", "runs", "time", "users", "version"),
     )
 
     def __init__(self, number: int, version: int, parent: "Node | None", time: int) -> None:
         self.number = number
         self.version = version  # 1, 3, 5, ...: how often the number was in use
-        self.parent = parent
-        self.runs: list[Run] = []
+        self.parent: Node = parent or self
+        self.runs: Sequence[Run] = []
+        self.end = 0  # tokens from the root to its last
         self.blocks: list[int] = []
         self.users = 0  # requests that end here, and children
-        self.holders = 0  # requests that end here or below
+        self.locks = 0  # requests that end here or below
         self.findable = 0  # blocks, from the first on, whose text may be asked for again
         self.time = time  # of the last visit
-        self.children: dict[tuple[Run, ...], Node] = {}  # by the text of their first block
+        self.children: dict[Key, Node] = {}  # by the text of their first block
 
 
 class BlockTree:
@@ -61,42 +64,28 @@ class BlockTree:
         self._count = 1
         self._vacant: list[tuple[int, int]] = []  # (number, version) of nodes that are gone
         self.root = Node(1, 1, None, 0)
+        self.root.locks = 1
         self._leaves: list[tuple[int, int, Node]] = []  # (time, number, node) of those that may go, in order
 
     def nodes(self) -> Iterator[Node]:
         """All nodes but the root, each before its children."""
-        stack = list(self.root.children.values())
-        while stack:
-            node = stack.pop()
-            yield node
-            stack += node.children.values()
+        return nodes_below(self.root)
 
     def leaves(self) -> list[Node]:
         """Those that may go, the next victim first."""
         return [node for _, _, node in self._leaves]
 
-    def look(self, text: Sequence[Run], tokens: int) -> list[tuple[Node, int]]:
-        """The path of a text's start: each node, and how many of its blocks are on it; changes nothing."""
-        node, path, rest, size = self.root, list[tuple[Node, int]](), list(text), self.block_size
-        while tokens >= size:
-            child = node.children.get(tuple(cut(rest, 0, size)))
-            if child is None:
-                break
-            common = self._common(child, rest)
-            path.append((child, common // size))
-            rest, tokens, node = cut(rest, common, tokens), tokens - common, child
-            if common < len(child.blocks) * size:
-                break
-        return path
-
     def find(self, text: Sequence[Run], tokens: int) -> tuple[list[int], Node, int]:
         """The blocks of a text's start, the node to lock for them, and how many of them are that node's."""
         self.time += 1
-        path, blocks = self.look(text, tokens), list[int]()
-        for node, common in path:
+        end, common, _ = find(self.root, text, tokens, self.block_size)
+        path, node, last = list[Node](), end, common // self.block_size
+        while node is not self.root:
+            path.append(node)
+            node = node.parent
+        for node in reversed(path):
             self._visit(node)
-            blocks += node.blocks[:common]
-        return blocks, *(path[-1] if path else (self.root, 0))
+        return [*chain.from_iterable(above.blocks for above in path[:0:-1]), *end.blocks[:last]], end, last
 
     # -- using --------------------------------------------------------------------------------
 
@@ -108,10 +97,10 @@ class BlockTree:
         if common < len(node.blocks):
             node = self._split(node, common * self.block_size)
         self.lock(node)
-        above: Node | None = node
-        while above is not None and above is not self.root:
-            above.holders += 1
-            if above.holders == 1:
+        above = node
+        while above is not self.root:
+            above.locks += 1
+            if above.locks == 1:
                 self.held += len(above.blocks)
                 self.found -= above.findable
             above = above.parent
@@ -120,13 +109,12 @@ class BlockTree:
     def let_go(self, node: Node) -> None:
         """A request uses a path no more that ends with a node."""
         self.unlock(node)
-        above: Node | None = node
-        while above is not None and above is not self.root:
-            above.holders -= 1
-            if not above.holders:
-                self.held -= len(above.blocks)
-                self.found += above.findable
-            above = above.parent
+        while node is not self.root:
+            node.locks -= 1
+            if not node.locks:
+                self.held -= len(node.blocks)
+                self.found += node.findable
+            node = node.parent
 
     def lock(self, node: Node) -> None:
         """A request more uses the node."""
@@ -157,7 +145,7 @@ class BlockTree:
         node, known, size = self.root, 0, self.block_size
         rest, left = list(text), len(blocks) * size
         while True:
-            child = node.children.get(tuple(cut(rest, 0, size)))
+            child = node.children.get(key_of(rest, size))
             if child is None:
                 node = self._add(node, rest, list(blocks[known:]))
                 node.findable = len(node.blocks) if findable is None else max(0, findable - known)
@@ -184,6 +172,7 @@ class BlockTree:
                 self.found -= max(0, node.findable - kept)
                 node.findable = min(node.findable, kept)
                 node.runs = cut(node.runs, 0, kept * self.block_size)
+                node.end -= wanted * self.block_size
             else:
                 del self._leaves[0]
                 evicted += node.blocks
@@ -217,9 +206,10 @@ class BlockTree:
             number, version = self._count, 1
         node = Node(number, version, parent, self.time)
         node.runs, node.blocks = runs, blocks
+        node.end = parent.end + len(blocks) * self.block_size
         self.blocks += len(blocks)
         insort(self._leaves, (self.time, number, node))
-        first = tuple(cut(runs, 0, self.block_size))
+        first = key_of(runs, self.block_size)
         if first not in parent.children:  # a child that takes another's place is no new user
             self.lock(parent)
         parent.children[first] = node
@@ -227,21 +217,18 @@ class BlockTree:
 
     def _split(self, node: Node, common: int) -> Node:
         """Put a new node above one, for its first `common` tokens."""
-        assert node.parent is not None
         kept = common // self.block_size
         head = self._add(node.parent, cut(node.runs, 0, common), node.blocks[:kept])
         self.blocks -= kept
-        head.holders, head.findable = node.holders, min(node.findable, kept)
+        head.locks, head.findable = node.locks, min(node.findable, kept)
         node.findable -= head.findable
-        node.runs = cut(node.runs, common, len(node.blocks) * self.block_size)
+        put_above(head, node, self.block_size)
         del node.blocks[:kept]
         node.parent = head
-        head.children[tuple(cut(node.runs, 0, self.block_size))] = node
         self.lock(head)
         return head
 
     def _remove(self, node: Node) -> None:
-        assert node.parent is not None
-        del node.parent.children[tuple(cut(node.runs, 0, self.block_size))]
+        del node.parent.children[key_of(node.runs, self.block_size)]
         self._vacant.append((node.number, node.version + 2))
         self.unlock(node.parent)

@@ -8,6 +8,7 @@ after them, and now and then makes a mistake that no caller may make. Each call 
 from collections.abc import Callable, Iterator
 from random import Random
 
+from kvsim.allocators.abilities import AfterSteps, Forks
 from kvsim.allocators.base import Allocator, InvariantError, Ledger
 from kvsim.allocators.steps import NEEDS, State, Step
 
@@ -39,9 +40,11 @@ class Walk:
             return [self._admit]
         kinds = [self._admit] * 8 + [self._grow] * 4 + [self._grow_promised] * 2
         kinds += [self._release] * 3 + [self._mistake]
-        kinds += [self._end_step] * 6 * self._allocator.works_after_steps
-        forks = type(self._allocator).fork is not Allocator.fork and call > self._calls // 2
-        return kinds + [self._fork] * 4 + [self._release] * 3 if forks else kinds
+        if isinstance(self._allocator, AfterSteps):
+            kinds += [self._end_step] * 6
+        if isinstance(self._allocator, Forks) and call > self._calls // 2:
+            kinds += [self._fork] * 4 + [self._release] * 3
+        return kinds
 
     # -- calls --------------------------------------------------------------------------------
 
@@ -98,12 +101,14 @@ class Walk:
         yield step._replace(grown=tuple(seqs))
 
     def _fork(self) -> Iterator[Step]:
+        allocator = self._allocator
+        assert isinstance(allocator, Forks)
         self._last_seq += 1
         parent, child = self._any(), self._last_seq
         tokens = self._tokens[parent]
         yield self._step(
             f"fork({parent}, {child}, {tokens})",
-            lambda: self._allocator.fork(parent, child, tokens),
+            lambda: allocator.fork(parent, child, tokens),
             {child: tokens},
             self._finals[parent],
         )
@@ -117,8 +122,10 @@ class Walk:
         yield self._step(f"release({seq})", lambda: self._allocator.release(seq), {seq: 0})
 
     def _end_step(self) -> Iterator[Step]:
+        allocator = self._allocator
+        assert isinstance(allocator, AfterSteps)
         self._refused = []
-        yield self._step("after_step", lambda: self._allocator.after_step(dict(self._tokens)))
+        yield self._step("after_step", lambda: allocator.after_step(dict(self._tokens)))
 
     def _mistake(self) -> Iterator[Step]:
         allocator, seq, stranger = self._allocator, self._any(), self._last_seq + 1

@@ -23,6 +23,11 @@ as far as blocks are free. It comes back in between, at `leaves_at` tokens, to l
 vLLM 0.11 frees even if the new blocks do not fit then; here a refused `grow` changes nothing, but counts what
 it would free as room. The numbers are equal at every step, as whoever is refused evicts others, then grows,
 or goes itself; only the order of the free blocks may differ. Ignored: fork, prefixes, swapping.
+
+What a sequence holds is a row of blocks for each stretch of its tokens:
+
+    blocks    f0 w0 v0 | f1 w1 v1 | f2 w2 v2 | f3 w3 v3       groups f (full), w and v (windowed)
+              '- behind = 2 -------'                          w0 v0 w1 v1 were freed; length = 4
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,9 +37,35 @@ from mypy_extensions import mypyc_attr
 
 from kvsim.allocators.arena import Table, layout_of_tables
 from kvsim.allocators.base import Allocator, Holdings, InvariantError, Layout, Region
-from kvsim.allocators.group_blocks import Holding
 from kvsim.allocators.options import Groups, Order
 from kvsim.allocators.pool import FreeList
+
+
+class Holding:
+    """The blocks of a sequence.
+
+    Attributes
+    ----------
+    blocks : list of int
+        Block i of group g is `blocks[i * groups + g]`; what was freed stands there still.
+    length : int
+        Blocks of a group, freed ones included.
+    behind : int
+        Blocks that each windowed group has freed.
+    start, tokens : int
+        The tokens that it had before its last piece, or step that changed anything, and after that.
+    expired : int
+        Slots that the sequence has freed.
+    """
+
+    __slots__ = ("behind", "blocks", "expired", "length", "start", "tokens")
+
+    def __init__(self) -> None:
+        self.blocks: list[int] = []
+        self.length = self.behind = self.start = self.tokens = self.expired = 0
+
+    def __repr__(self) -> str:
+        return f"{self.length} blocks in each group, {self.behind} behind the window"
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

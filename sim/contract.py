@@ -270,6 +270,7 @@ def _every_request_ends(result: Result, replica: Replica) -> str:
 
 def _memory_is_given_back(replica: Replica) -> str:
     server, allocator = replica.server, replica.server.allocator
+    assert isinstance(allocator, CountedPaged)
     left = {
         "allocated": allocator.used_slots,
         "in the host pool": allocator.host_used_slots,

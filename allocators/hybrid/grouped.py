@@ -113,7 +113,6 @@ class Grouped(Allocator):
     pages = True
     has_blocks = True
     frees_when_refused = True
-    knows_prompts = True
     keeps_groups = True
 
     def __init__(self, layers: Layers, memory: Memory, caching: bool, max_model_len: int) -> None:

@@ -22,10 +22,9 @@ from typing import ClassVar
 from mypy_extensions import mypyc_attr
 
 from kvsim.allocators.arena import Table
-from kvsim.allocators.group_blocks import Holding
 from kvsim.allocators.options import Groups
 from kvsim.allocators.options import Hybrid as Layers
-from kvsim.allocators.windowed import Windowed
+from kvsim.allocators.windowed import Holding, Windowed
 
 NEVER_REACHED = 1 << 40
 """The window of groups that keep every token."""

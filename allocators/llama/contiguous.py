@@ -50,7 +50,7 @@ class LlamaContiguous(Allocator):
     used_by = "llama.cpp until August 2025"
     source = "llama.cpp src/llama-kv-cache-unified.cpp, PRs 5735 and 11707"
 
-    moves_on_release = moves_in_part = reads_holes = True
+    moves_on_release = moves_in_part = True
     grows_by = 1
 
     @classmethod

@@ -36,7 +36,6 @@ class LlamaScattered(Allocator):
     source = "llama.cpp src/llama-kv-cache.cpp, PR 15473"
 
     growth_unit = 1
-    reads_holes = True
 
     def __init__(self, capacity_slots: int) -> None:
         super().__init__(capacity_slots)

@@ -223,7 +223,7 @@ class End(Member):
 
 
 class Middle(Member):
-    """A pool between two others that can be asked to move away (allocators/sglang/floating.py)."""
+    """A pool between two others that can be asked to move away."""
 
     def open_for(self, short: End, pages: int) -> None:
         """Open the side that faces an end pool which is short of so many pages."""

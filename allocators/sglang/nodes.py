@@ -6,9 +6,10 @@
 Source: SGLang 0.5.23, `mem_cache/radix_cache.py` (TreeNode), `unified_cache/unified_tree_core.py`.
 """
 
-from kvsim.allocators.base import Run
+from collections.abc import Sequence
 
-Key = tuple[Run, ...] | tuple[int, int]
+from kvsim.allocators.base import Run
+from kvsim.allocators.text_tree import Key
 
 
 class Node:
@@ -36,7 +37,7 @@ class Node:
         *("priority", "queued", "recent", "runs", "serial", "tokens", "window_locks", "windowed"),
     )
 
-    def __init__(self, serial: int, parent: "Node | None", runs: list[Run], pages: list[int]) -> None:
+    def __init__(self, serial: int, parent: "Node | None", runs: Sequence[Run], pages: list[int]) -> None:
         self.serial = serial
         self.parent: Node = parent or self
         self.children: dict[Key, Node] = {}

@@ -4,7 +4,7 @@
                |   |       |   |
     windowed   2   5   .   1   6        page 3 has lost its partner: it lies behind every window
 
-Source: SGLang 0.5.23, `mem_cache/allocator/swa.py`, whose map has slots (dual.py); its trees and rows only
+Source: SGLang 0.5.23, `mem_cache/allocator/swa.py`, whose map has slots; its trees and rows only
 ever use whole pages of it.
 """
 

@@ -5,18 +5,15 @@
 
 Page 0 is padding, so slots start at the size of a page. A sequence first fills its last page. With
 `need_sort` freed pages wait in a list of their own; when the free list is too short, both are merged and
-sorted. Within a *group* frees are held back until it ends (a batch frees the memory of many requests at
-once).
+sorted.
 
 A refused call returns None and changes nothing, but that the two lists may be merged by then. Source: SGLang
 0.5.23, `mem_cache/allocator/token.py` and `paged.py`.
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import islice
-
-from kvsim.allocators.base import InvariantError
 
 
 class PagePool:
@@ -39,8 +36,6 @@ class PagePool:
         self.need_sort = need_sort
         self.free: deque[int] = deque(range(1, pages + 1))
         self.staged: list[int] = []
-        self._group: list[int] | None = None
-        self._group_slots: list[int] = []
 
     @property
     def available(self) -> int:
@@ -63,67 +58,17 @@ class PagePool:
 
     def give(self, pages: Sequence[int]) -> None:
         """Take pages back, each once, in this order."""
-        if self._group is not None:
-            self._group += pages
-        elif self.need_sort:
+        if self.need_sort:
             self.staged += pages
         elif self.in_front:
             self.free.extendleft(reversed(pages))
         else:
             self.free += pages
 
-    def begin_group(self) -> None:
-        """Hold what is given back from now on."""
-        if self._group is not None:
-            raise InvariantError("a group of frees has begun already: they do not nest")
-        self._group = []
-
-    def end_group(self) -> None:
-        """Give back what was held: what came as slots first."""
-        pages, self._group = self._group, None
-        slots, self._group_slots = self._group_slots, []
-        if slots:
-            self.give(self._pages_of(slots))
-        if pages:
-            self.give(pages)
-
     def _merge(self) -> None:
         if self.staged:
             self.free = deque(sorted([*self.free, *self.staged]))
             self.staged = []
-
-    def _pages_of(self, slots: Iterable[int]) -> list[int]:
-        return sorted({slot // self.page_size for slot in slots})
-
-    # -- slots --------------------------------------------------------------------------------
-
-    def extend(self, befores: Sequence[int], afters: Sequence[int], lasts: Sequence[int]) -> list[int] | None:
-        """Slots for sequences that grow from `befores` to `afters` tokens, one after another.
-
-        `lasts` are the slots of their last tokens, -1 for who has none.
-        """
-        size, growing = self.page_size, list(zip(befores, afters, strict=True))
-        pages = sum(-(-after // size) - -(-before // size) for before, after in growing)
-        at_most = sum(after - before for before, after in growing) // size + len(growing) + 1
-        return slots_in(self.take(pages, at_most), size, growing, lasts)
-
-    def decode(self, afters: Sequence[int], lasts: Sequence[int]) -> list[int] | None:
-        """A slot more for each sequence, which has `afters` tokens then."""
-        pages = sum(after % self.page_size == 1 or self.page_size == 1 for after in afters)
-        growing = [(after - 1, after) for after in afters]
-        return slots_in(self.take(pages, len(afters)), self.page_size, growing, lasts)
-
-    def free_slots(self, slots: Sequence[int]) -> None:
-        """Take back the pages of any slots: in order of their numbers."""
-        if self._group is not None:
-            self._group_slots += slots
-        elif slots:
-            self.give(self._pages_of(slots))
-
-    def free_segment(self, slots: Sequence[int]) -> None:
-        """Take back the slots of a sequence from the beginning of a page on: its pages in its own order."""
-        if slots:
-            self.give([slot // self.page_size for slot in slots[:: self.page_size]])
 
 
 class TokenPool(PagePool):
@@ -137,10 +82,6 @@ class TokenPool(PagePool):
     def take(self, pages: int, at_most: int | None = None) -> list[int] | None:
         """As of pages; the lists are merged only when they must be."""
         return super().take(pages)
-
-    def free_slots(self, slots: Sequence[int]) -> None:
-        """Take them back in the order given."""
-        self.give(slots)
 
 
 def slots_in(

@@ -22,7 +22,8 @@ from kvsim.allocators.base import InvariantError, Run
 from kvsim.allocators.runs import cut, take_common
 from kvsim.allocators.sglang.eviction import STRATEGIES, Strategy
 from kvsim.allocators.sglang.leaves import Leaves
-from kvsim.allocators.sglang.nodes import Key, Node
+from kvsim.allocators.sglang.nodes import Node
+from kvsim.allocators.text_tree import find, follow, key_of, nodes_below, put_above
 
 DEPTH = 1 << 20
 """Accesses of `unified` are so far apart that each node of a path has a time of its own."""
@@ -58,24 +59,15 @@ class SglangTree:
     # -- looking up ---------------------------------------------------------------------------
 
     def find(self, text: Sequence[Run], most: int) -> tuple[Node, int, int]:
-        """The longest start of the first `most` tokens that is there; changes nothing.
-
-        Returns the last node of the path, how many of its tokens belong to it, and how many tokens of the
-        path nobody has locked.
-        """
-        node, common = self._follow(cut(text, 0, most - most % self.page_size)[::-1])
-        idle, at = 0, node
-        while not at.locks:
-            idle += at.tokens if at is not node else common
-            at = at.parent
-        return node, common, idle
+        """What of a text's first `most` tokens is there, as `text_tree.find` tells it."""
+        return find(self.root, text, most, self.page_size)
 
     def match(self, text: Sequence[Run], most: int) -> Node:
         """As `find`, but the path counts as used, and the node that it ends in is split there."""
         most -= most % self.page_size
         if most < 1:
             return self.root
-        node, common = self._follow(cut(text, 0, most)[::-1])
+        node, common = follow(self.root, cut(text, 0, most)[::-1], self.page_size)
         return self.touch(node, common)
 
     def touch(self, node: Node, common: int) -> Node:
@@ -92,19 +84,6 @@ class SglangTree:
             self.leaves.queue(at)
             at = at.parent
         return end if self.unified or common == node.tokens else self._split(node, common)
-
-    def _follow(self, rest: list[Run]) -> tuple[Node, int]:
-        """Go down along a text, runs last first: the last node, and how many of its tokens are the text's."""
-        node, common, size = self.root, 0, self.page_size
-        while rest:
-            child = node.children.get(rest[-1][:2] if size == 1 else tuple(cut(rest[::-1], 0, size)))
-            if child is None:
-                break
-            node, common = child, take_common(child.runs, rest)
-            if common < child.tokens:
-                common -= common % size
-                break
-        return node, common
 
     # -- entering -----------------------------------------------------------------------------
 
@@ -134,7 +113,7 @@ class SglangTree:
         rest, node = list(text)[::-1], self.root
         node.priority = max(node.priority, priority)
         while rest:
-            child = node.children.get(rest[-1][:2] if size == 1 else tuple(cut(rest[::-1], 0, size)))
+            child = node.children.get(rest[-1][:2] if size == 1 else key_of(rest[::-1], size))
             if child is None:
                 break
             child.last = self._tick() if self.unified else now
@@ -153,7 +132,7 @@ class SglangTree:
         size = self.page_size
         leaf = self._new(node, cut(text, node.end, len(pages) * size), list(pages[node.end // size :]))
         leaf.priority = priority
-        node.children[self._key(leaf.runs)] = leaf
+        node.children[key_of(leaf.runs, self.page_size)] = leaf
         self.evictable += leaf.tokens
         leaf.raise_history()
         return leaf
@@ -193,18 +172,13 @@ class SglangTree:
     def _remove(self, leaf: Node) -> None:
         self.changes += 1
         leaf.queued = None
-        del leaf.parent.children[self._key(leaf.runs)]
+        del leaf.parent.children[key_of(leaf.runs, self.page_size)]
         self.evictable -= leaf.tokens
         self.leaves.queue(leaf.parent)
 
     def nodes(self) -> Iterator[Node]:
         """All but the root, depth first."""
-        left = [self.root]
-        while left:
-            node = left.pop()
-            if node is not self.root:
-                yield node
-            left += reversed(node.children.values())
+        return nodes_below(self.root)
 
     # -- pieces -------------------------------------------------------------------------------
 
@@ -220,9 +194,6 @@ class SglangTree:
         node.end = node.tokens + (parent.end if parent else 0)
         return node
 
-    def _key(self, runs: list[Run]) -> Key:
-        return runs[0][:2] if self.page_size == 1 else tuple(cut(runs, 0, self.page_size))
-
     def _split(self, node: Node, tokens: int) -> Node:
         """Cut a node behind so many tokens; returns the new one, which is in front."""
         if not 0 < tokens < node.tokens or tokens % self.page_size:
@@ -232,11 +203,9 @@ class SglangTree:
         head = self._new(node.parent, cut(runs, 0, tokens), pages[: tokens // size])
         head.locks, head.hits, head.priority = node.locks, node.hits, node.priority
         head.history = node.history
-        node.parent.children[self._key(head.runs)] = head
-        node.runs, node.pages = cut(runs, tokens, node.tokens), pages[tokens // size :]
+        put_above(head, node, size)
+        node.pages, node.parent = pages[tokens // size :], head
         node.tokens -= tokens
-        node.parent = head
-        head.children[self._key(node.runs)] = node
         if self.unified:
             head.created = node.created
             node.last = self._tick()

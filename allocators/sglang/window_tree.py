@@ -23,6 +23,7 @@ from kvsim.allocators.sglang.eviction import Strategy
 from kvsim.allocators.sglang.nodes import Node
 from kvsim.allocators.sglang.pairs import PagePairs
 from kvsim.allocators.sglang.tree import SglangTree
+from kvsim.allocators.text_tree import follow
 
 
 class WindowTree(SglangTree):
@@ -50,7 +51,7 @@ class WindowTree(SglangTree):
 
     def reach(self, text: Sequence[Run], most: int) -> tuple[Node, int, int]:
         """Where the longest usable start ends, as `find` says it; and how many tokens have full pages."""
-        node, common = self._follow(cut(text, 0, most - most % self.page_size)[::-1])
+        node, common = follow(self.root, cut(text, 0, most - most % self.page_size)[::-1], self.page_size)
         return *self._usable(node, common), node.end - node.tokens + common
 
     def look(self, text: Sequence[Run], most: int) -> tuple[Node, int]:
@@ -58,7 +59,7 @@ class WindowTree(SglangTree):
         most -= most % self.page_size
         if most < 1:
             return self.root, 0
-        node, common = self._follow(cut(text, 0, most)[::-1])
+        node, common = follow(self.root, cut(text, 0, most)[::-1], self.page_size)
         if common < node.tokens:
             node = self._split(node, common)
         return self.touch(*self._usable(node, node.tokens)), node.end

@@ -9,8 +9,7 @@ SWA page is freed; not at once, but when `interval` tokens can go, as in SGLang 
 
     waste of a sequence = groups.each * (-tokens % page_size), and SWA pages not freed yet
 
-Where the pools lie: dual_windows.py, unified_windows.py. They are those that replay SGLang's (dual.py,
-unified.py). Ignored: prefixes (windowed.py), fork, swapping.
+Where the pools lie: dual_windows.py, unified_windows.py. Ignored: prefixes (windowed.py), fork, swapping.
 """
 
 from abc import abstractmethod

@@ -39,8 +39,6 @@ class ElasticTables(Allocator):
 
     pages = has_blocks = True
     idles: ClassVar[bool] = True
-    works_after_steps: ClassVar[bool] = True
-    works_in_spans: ClassVar[bool] = True
     windows: ClassVar[bool] = True  # a token may take several slots
 
     def __init__(self, capacity_slots: int, options: Options | None = None) -> None:

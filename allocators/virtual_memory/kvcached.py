@@ -23,8 +23,8 @@ from itertools import chain, islice
 from typing import Self
 
 from kvsim.allocators.base import Content, InvariantError, Match
-from kvsim.allocators.known import NOBODY, Known, PrefixMatch
 from kvsim.allocators.options import Options
+from kvsim.allocators.prefix import NOBODY, Known, PrefixMatch
 from kvsim.allocators.texts import Keys, Texts
 from kvsim.allocators.virtual_memory.elastic_prefixes import ElasticPrefixes
 from kvsim.allocators.virtual_memory.elastic_tables import ElasticTables
@@ -78,8 +78,6 @@ class Kvcached(ElasticTables):
     # -- placing ------------------------------------------------------------------------------
 
     def match(self, content: Content, own: int, most: int) -> Match:
-        if not self.caches:
-            return super().match(content, own, most)
         keys = self._texts.keys(content)
         shareable = sum(count for _, count in keys)
         known = Known(keys, shareable, self._left_over.get(own, []), own)

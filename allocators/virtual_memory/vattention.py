@@ -19,6 +19,15 @@ Time per call, in microseconds (the paper's table, pages of 64, 128, 256 KiB and
 2 plus 38 to set the access; unmap: nothing with the small pages, as their driver only forgets them; 34.
 
 Source: microsoft/vattention ef3fff2; Prabhu et al., vAttention, ASPLOS 2025 (arXiv 2405.04437).
+
+Its other kinds:
+
+vattention         pages of 64 KiB     the first row with enough pages, or the first     pages stay
+vattention-128k    128 KiB
+vattention-256k    256 KiB
+vattention-2m      2 MiB
+vattention-best                        the row with just enough
+vattention-eager                                                                         one goes in a step
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,8 +38,7 @@ from typing import ClassVar, Self
 from kvsim.allocators.arena import equal_regions
 from kvsim.allocators.base import Allocator, Holdings, Region
 from kvsim.allocators.options import Options
-from kvsim.allocators.virtual_memory.mapped_rows import NONE
-from kvsim.allocators.virtual_memory.rows import Rows
+from kvsim.allocators.virtual_memory.rows import NONE, Rows
 
 KIB = 1 << 10
 MAP_NS = {64 * KIB: 8_000, 128 * KIB: 8_500, 256 * KIB: 9_000, 2048 * KIB: 40_000}
@@ -50,8 +58,6 @@ class VAttention(Allocator):
 
     scheduler = "vllm-v1"
     idles: ClassVar[bool] = True
-    works_after_steps: ClassVar[bool] = True
-    works_in_spans: ClassVar[bool] = True
     windows: ClassVar[bool] = True  # a token may take several slots
     family = "virtual"
     idea = "a row of virtual addresses each, pages of 64 KiB mapped ahead"
@@ -232,3 +238,47 @@ class VAttention(Allocator):
         rows = self.rows
         self.maps, self.unmaps = rows.maps * self.calls, rows.unmaps * self.calls
         self.idle_slots = (rows.maps - rows.unmaps) * self.kvblock_slots - self.used_slots
+
+
+class VAttention128K(VAttention):
+    """Pages of 128 KiB."""
+
+    idea = "as vattention, with pages of 128 KiB"
+    wastes = "< 2 * layers pages: 8 MiB (Llama-3-8B); nothing between"
+
+    page_bytes = 128 * KIB
+
+
+class VAttention256K(VAttention):
+    """Pages of 256 KiB."""
+
+    idea = "as vattention, with pages of 256 KiB"
+    wastes = "< 2 * layers pages: 16 MiB (Llama-3-8B); nothing between"
+
+    page_bytes = 256 * KIB
+
+
+class VAttention2M(VAttention):
+    """Pages of 2 MiB, the only ones that CUDA's own driver has."""
+
+    idea = "as vattention, with pages of 2 MiB: no driver of its own"
+    wastes = "< 2 * layers pages: 128 MiB (Llama-3-8B); nothing between"
+
+    page_bytes = 2048 * KIB
+
+
+class VAttentionBestFit(VAttention):
+    """A new sequence gets the row that has just enough pages."""
+
+    idea = "as vattention; a new sequence gets the row that fits best"
+    used_by = "nobody: what vAttention's comment says"
+
+    choice = "best"
+
+
+class VAttentionEager(VAttention):
+    """Rows without a sequence give their pages up, one kvblock in a step."""
+
+    idea = "as vattention; rows of nobody are unmapped bit by bit"
+
+    deferred = False

@@ -11,7 +11,7 @@ def start_of_step(  # noqa: PLR0917 - what the replica knows already
 
     `held` slots hold a token; so many run and wait as the engine itself counts them.
     """
-    allocator = server.allocator
+    allocator, swaps = server.allocator, server.memory.abilities.swaps
     unit = allocator.block_slots
     return (
         server.steps,
@@ -28,7 +28,7 @@ def start_of_step(  # noqa: PLR0917 - what the replica knows already
         step.cow_copies,
         step.swapped_in_blocks,
         step.swapped_out_blocks,
-        allocator.host_used_slots // unit,
+        swaps.host_used_slots // unit if swaps else 0,
         step.budget_spent,
         0 if step.paused else server.progress.added(1),
         step.hit_tokens,

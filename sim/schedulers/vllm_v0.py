@@ -25,6 +25,7 @@ from typing import ClassVar
 
 from mypy_extensions import mypyc_attr
 
+from kvsim.allocators.abilities import Abilities
 from kvsim.allocators.base import Allocator
 from kvsim.allocators.options import CacheRules, Order
 from kvsim.sim.deployment.engine import EngineConfig
@@ -91,7 +92,8 @@ class VllmV0(Scheduler):
 
     def new_server(self, allocator: Allocator, bound: Callable[[Request], int]) -> Server:
         """A server whose requests may be several sequences."""
-        if not allocator.forks:
+        abilities = Abilities.of(allocator)
+        if abilities.branches is None or abilities.swaps is None:
             name = self.config.allocator
             raise KvsimError(f"allocator must be paged for scheduler vllm-v0, got {name}")
         self.unit = allocator.growth_unit
@@ -266,7 +268,7 @@ class VllmV0(Scheduler):
                 self._evicted.append(first)
         elif not self._groups.swap_out(group, by):
             self._groups.drop_running(
-                group, f"no room in the host pool of {server.allocator.host_capacity_slots:,} slots"
+                group, f"no room in the host pool of {self._groups.swaps.host_capacity_slots:,} slots"
             )
 
     def _swap_in(self, server: Server, budget: int) -> int:
@@ -275,7 +277,7 @@ class VllmV0(Scheduler):
         seats = self.config.max_num_seqs - sum(group.seats for group in self._groups.running)
         for group in sorted(self._groups.swapped, key=self._groups.urgency):
             seqs = [request.seq for request in group.sequences]
-            needed = allocator.slots_held(seqs) + len(seqs) * self.unit
+            needed = self._groups.swaps.slots_held(seqs) + len(seqs) * self.unit
             never = allocator.capacity_slots < needed
             if never or (not server.running and allocator.capacity_slots - needed < self.watermark_slots):
                 self._groups.drop_swapped(group, "does not fit an empty arena above the watermark")

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from mypy_extensions import mypyc_attr
 
+from kvsim.allocators.abilities import Abilities
 from kvsim.allocators.base import Allocator
 from kvsim.allocators.options import CacheRules, Order
 from kvsim.sim.deployment.engine import EngineConfig
@@ -43,7 +44,7 @@ from kvsim.sim.serving.pieces import Pieces
 from kvsim.sim.serving.queues import Ordered, Queue
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.server import Rules, Server
-from kvsim.sim.serving.steps import Limits, Steps, Told
+from kvsim.sim.serving.steps import Limits, Steps, told
 from kvsim.sim.workload import Workload
 
 if TYPE_CHECKING:
@@ -191,7 +192,7 @@ class VllmV1(Scheduler):
     def _drafts(
         self, speculation: Speculation, allocator: Allocator, rules: Rules, waiting: Queue | None
     ) -> Drafts:
-        if allocator.ends_pieces:
+        if Abilities.of(allocator).ends_pieces:
             raise KvsimError(
                 "speculative_config must be left out where states of recurrent layers are kept for prefixes "
                 "(or use --no-enable-prefix-caching)"
@@ -209,7 +210,7 @@ class VllmV1(Scheduler):
         if self.speculation is not None:
             rules = Rules(bound, config.policy, publishes_late=True, known_late=self.asynchronous)
             drafts = self._drafts(self.speculation, allocator, rules, waiting)
-            self.use(Told(drafts) if allocator.knows_prompts else drafts)
+            self.use(told(drafts))
             return drafts.server
         victim = policy.victim if policy is not None and policy.preempts else None
         rules = Rules(bound, config.policy, known_late=self.asynchronous, victim=victim)
@@ -227,12 +228,12 @@ class VllmV1(Scheduler):
 
     def steps_of(self, server: Server) -> Steps:
         """How its steps are decided, without drafts, a policy with keys, or a tier."""
-        allocator, limits = server.allocator, self.limits
+        limits = self.limits
         steps: Steps = InTurn(server, limits)
-        if limits.threshold or allocator.ends_pieces:
+        if limits.threshold or server.memory.abilities.ends_pieces:
             pieces = Pieces(server, limits.threshold, POLICIES[self.version].threshold_alone)
             steps = InPieces(server, limits, pieces)
-        return Told(steps) if allocator.knows_prompts else steps
+        return told(steps)
 
     def use(self, steps: Steps) -> None:
         """Decide the steps of its server in this way."""
@@ -305,7 +306,8 @@ class InTurn(Steps):
             return
         room = limits.seats - len(server.running)
         caches, match, hits = server.allocator.caches, None, 0
-        pieces, whole, watermark = server.allocator.ends_pieces, limits.whole_prompt, limits.watermark
+        pieces = server.memory.abilities.ends_pieces
+        whole, watermark = limits.whole_prompt, limits.watermark
         while waiting and budget > 0 and room > 0:
             chunk = known = waiting[0].known_tokens
             if caches:
@@ -317,8 +319,8 @@ class InTurn(Steps):
                 if not limits.in_pieces:
                     return
                 chunk = budget
-            if pieces:
-                chunk = server.allocator.piece(match, -1, hits, chunk, limits.budget)
+            if pieces is not None:
+                chunk = pieces.piece(match, -1, hits, chunk, limits.budget)
                 if chunk < 1:
                     return
             needed = known if whole else hits + chunk

@@ -74,7 +74,8 @@ class Batch:
         self.departed: dict[int, Request] = {}
         self.loading: dict[int, Request] = {}
         unit = allocator.growth_unit or allocator.grows_by
-        self.works_in_spans = self.may_work_in_spans and allocator.works_in_spans and progress.linear
+        in_spans = memory.abilities.in_spans is not None
+        self.works_in_spans = self.may_work_in_spans and in_spans and progress.linear
         if not self.works_in_spans and allocator.growth_slots != unit * allocator.slots_per_token:
             unit = 0  # it allocates more than its tokens take: what is left over is known growth by growth
         self.growth = GrowthCalendar(unit if progress.linear else 0)
@@ -168,7 +169,7 @@ class Batch:
         if not (due or leaving):  # most often
             return None
         allocator = self.allocator
-        if self.works_in_spans and allocator.grow_mapped(due):
+        if self.works_in_spans and self._grow_mapped(due):
             pass
         elif growth.unit and len(due) <= allocator.growth_budget():
             if leaving:
@@ -257,7 +258,9 @@ class Batch:
         used_before, idle_before = allocator.used_slots, allocator.idle_slots
         counts: list[int] = []
         most_ns = min(map(sub, ends[1:], ends)) // PS_PER_NS
-        idles = allocator.pass_steps(growth.growths(clock, len(ends) - 1, counts), most_ns)
+        in_spans = self.memory.abilities.in_spans
+        assert in_spans is not None
+        idles = in_spans.pass_steps(growth.growths(clock, len(ends) - 1, counts), most_ns)
         del ends[len(idles) + 1 :]
         total, slots = ends[-1], allocator.growth_slots
         used = internal = idle = 0
@@ -343,14 +346,20 @@ class Batch:
         if grown:
             allocator.grow_many(grown)
 
+    def _grow_mapped(self, due: list[int]) -> bool:
+        """Grow these if that maps nothing."""
+        in_spans = self.memory.abilities.in_spans
+        return in_spans is not None and in_spans.grow_mapped(due)
+
     def plan_growth(self, request: Request) -> None:
         """Write down when a sequence must grow next, or what it will never fill."""
         allocator, unit = self.allocator, self.growth.unit
         capacity = allocator.capacity(request.seq)
-        if self.memory.abilities.leaves_at:
+        leaves_behind = self.memory.abilities.leaves_behind
+        if leaves_behind is not None:
             if unit:
                 self.plan_leaving(request)
-            elif leaves_at := allocator.leaves_at(request.seq):
+            elif leaves_at := leaves_behind.leaves_at(request.seq):
                 capacity = min(capacity, leaves_at - 1)
         clock = self.progress.growth_clock(request, capacity)
         if clock < request.finish_clock:
@@ -375,7 +384,7 @@ class Batch:
 
     def _plan_growths(self, seqs: Sequence[int]) -> None:
         """The same for those that just grew one by one, where nothing is promised."""
-        if self.memory.abilities.leaves_at:
+        if self.memory.abilities.leaves_behind is not None:
             for seq in seqs:
                 if seq in self.running:  # by priority, who grew may be evicted in the same step
                     self.plan_growth(self.running[seq])
@@ -397,7 +406,8 @@ class Batch:
 
     def plan_leaving(self, request: Request) -> None:
         """Write down when a sequence leaves slots next."""
-        leaves_at = self.allocator.leaves_at(request.seq)
+        leaves_behind = self.memory.abilities.leaves_behind
+        leaves_at = leaves_behind.leaves_at(request.seq) if leaves_behind is not None else 0
         if leaves_at:
             clock = self.progress.growth_clock(request, leaves_at - 1)
             if clock < request.finish_clock:

@@ -25,10 +25,10 @@ from kvsim.sim.serving.memory import KvMemory
 from kvsim.sim.serving.request import Group, Request
 
 Fork = tuple[Id, Id, Id, int]
-"""(sequence that makes way, parent, child, tokens), as `Allocator.fork_over` takes them."""
+"""(sequence that makes way, parent, child, tokens), as `Branches.fork_over` takes them."""
 
 Writers = tuple[list[Id], int]
-"""(sequences of a group, tokens that each of them gets to), as `Allocator.branch` takes them."""
+"""(sequences of a group, tokens that each of them gets to), as `Branches.branch` takes them."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -41,12 +41,17 @@ class BeamBatch(GroupBatch):
         Which groups search, and whom they drop.
     urgency : callable
         In which order groups write.
+    forks : Branches
+        The allocator, as one that forks.
     watched : bool
         Whether somebody looks at every step.
     """
 
     def __init__(self, memory: KvMemory, search: Search, urgency: Urgency) -> None:
         super().__init__(memory)
+        forks = memory.abilities.branches
+        assert forks is not None
+        self.forks = forks
         self.search, self.urgency = search, urgency
         self.watched = False
 
@@ -64,7 +69,7 @@ class BeamBatch(GroupBatch):
 
     def steps_behind(self, done: int, at_most: int, anybody_waits: bool) -> Iterator[tuple[int, int]]:
         """As in `Batch`, where nobody waits for blocks that a drop frees, and what is copied is known."""
-        if anybody_waits or not (self.alike and self.allocator.copies_on_write):
+        if anybody_waits or not (self.alike and self.forks.copies_on_write):
             return
         search, unit, size = self.search, self.growth.unit, self.progress.size
         groups, clock, drops, copies = search.groups, self.progress.clock, search.drops, 0
@@ -145,7 +150,7 @@ class BeamBatch(GroupBatch):
             tokens = living[0].base + clock
             fork = self._take_place(group, living[stays], living[gone], tokens)
             foreseen = tokens % unit  # slots copied
-            allocator.branch([fork], [([fork[1], fork[2]], tokens + 1)])
+            self.forks.branch([fork], [([fork[1], fork[2]], tokens + 1)])
         else:
             foreseen = self._branch_several(drops, due, clock)
         if allocator.copied_slots - copied != foreseen:
@@ -180,7 +185,7 @@ class BeamBatch(GroupBatch):
                 known = group = running[seq].its_group
                 writers[group] = [request.seq for request in group.sequences], running[seq].base + clock + 1
         order = sorted(writers, key=self.urgency) if len(writers) > 1 else writers
-        self.allocator.branch(forks, [writers[group] for group in order])
+        self.forks.branch(forks, [writers[group] for group in order])
         return foreseen
 
     # -- branching ----------------------------------------------------------------------------
@@ -191,7 +196,7 @@ class BeamBatch(GroupBatch):
         if parent.seq not in self.unwritten:
             self._await_write(parent, full)
         tokens = parent.base + self.progress.clock
-        if not self.allocator.fork_over(*self._take_place(group, parent, candidate, tokens)):
+        if not self.forks.fork_over(*self._take_place(group, parent, candidate, tokens)):
             raise InvariantError(f"sequence {parent.seq} was refused a fork")
         self._await_write(candidate, full)
 

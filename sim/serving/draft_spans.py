@@ -14,6 +14,7 @@ from bisect import bisect_right
 from itertools import accumulate
 from typing import NamedTuple
 
+from kvsim.allocators.abilities import AfterSteps
 from kvsim.allocators.base import Allocator
 from kvsim.sim.serving.batch import Within
 from kvsim.sim.serving.request import Request
@@ -54,7 +55,7 @@ def may_span(allocator: Allocator) -> bool:
     return (
         allocator.growth_unit > 0
         and allocator.growth_slots == allocator.growth_unit * allocator.slots_per_token
-        and not (allocator.windows or allocator.works_after_steps or allocator.reserves)
+        and not (allocator.windows or isinstance(allocator, AfterSteps) or allocator.reserves)
     )
 
 

@@ -307,7 +307,9 @@ class Drafts(Steps):
             full = tokens - self.rules.hash_lookahead
         if full >= seen.published:
             seen.published = full - full % self._block + self._block
-            self.server.allocator.fill(taken.seq, full)
+            prefixes = self.server.memory.prefixes
+            if prefixes is not None:
+                prefixes.fill(taken.seq, full)
 
     def _forget_preempted(self, before: list[Request]) -> None:
         """Some of those who ran before were preempted: what was scheduled for them is given back."""

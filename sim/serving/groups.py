@@ -38,10 +38,16 @@ class Groups:
         Those in the host pool.
     urgency : callable
         What they are sorted by.
+    forks, swaps : Branches, Swaps
+        Its allocator, as one that forks and swaps.
     """
 
     def __init__(self, server: Server, batch: GroupBatch) -> None:
         self.server, self.batch = server, batch
+        forks, swaps = server.memory.abilities.branches, server.memory.abilities.swaps
+        assert forks is not None
+        assert swaps is not None
+        self.forks, self.swaps = forks, swaps
         self.running: dict[Group, None] = {}
         self.swapped: list[Group] = []
         self.urgency = urgency_of(server.rules.policy)
@@ -123,7 +129,7 @@ class Groups:
         child.first_token_step = parent.first_token_step
         child.seq = server.memory.new_seq()
         copied = server.allocator.copied_slots
-        if not server.allocator.fork(parent.seq, child.seq, child.computed):
+        if not self.forks.fork(parent.seq, child.seq, child.computed):
             raise InvariantError(f"sequence {parent.seq} was refused a fork")
         server.running[child.seq] = child
         if server.events:
@@ -182,18 +188,18 @@ class Groups:
         """Preempt a group, for what `by` needs, by moving it to the host pool; False: no room there."""
         server, allocator = self.server, self.server.allocator
         seqs = [request.seq for request in group.sequences]
-        slots = allocator.slots_held(seqs)
-        if slots > allocator.host_capacity_slots - allocator.host_used_slots:
+        slots = self.swaps.slots_held(seqs)
+        if slots > self.swaps.host_capacity_slots - self.swaps.host_used_slots:
             return False
         for request in group.sequences:
             self.batch.leave(request)
             request.move(State.SWAPPED)
             del server.running[request.seq]
             server.memory.set_internal(request, 0)
-            allocator.fill(request.seq, request.computed)
+            server.memory.publish(request, server.step)
             if server.events:
                 server.events.left("swap_out", request, server.now_ps, server.steps, by)
-        if not allocator.swap_out(seqs):
+        if not self.swaps.swap_out(seqs):
             raise InvariantError(f"sequences {seqs} found no room to be swapped out")
         group.sequences[0].preemptions += 1
         del self.running[group]
@@ -209,10 +215,10 @@ class Groups:
         """Bring a group back, for which there is room: it decodes in this step."""
         server, allocator = self.server, self.server.allocator
         seqs = [request.seq for request in group.sequences]
-        blocks = allocator.slots_held(seqs) // allocator.growth_unit
+        blocks = self.swaps.slots_held(seqs) // allocator.growth_unit
         server.step.swapped_in_blocks += blocks
         server.totals.swapped_in_blocks += blocks
-        if not allocator.swap_in(seqs):
+        if not self.swaps.swap_in(seqs):
             raise InvariantError(f"sequences {seqs} found no room to be swapped in")
         self.swapped.remove(group)
         server.swapped -= len(seqs)

@@ -150,7 +150,9 @@ class Loading:
             return None
         seq, bound = self._names, server.rules.bound(request)
         placed = (
-            allocator.admit_after(match, seq, tokens, bound) if match else allocator.admit(seq, tokens, bound)
+            server.memory.admit_after(match, seq, tokens, bound)
+            if match
+            else allocator.admit(seq, tokens, bound)
         )
         if not placed:
             return None
@@ -174,8 +176,8 @@ class Loading:
         server, allocator, seq = self.server, self.server.allocator, request.seq
         if not user.promoted:
             user.promoted = True
-            if allocator.caches:
-                allocator.fill(seq, request.computed)
+            if server.memory.prefixes is not None:
+                server.memory.prefixes.fill(seq, request.computed)
             if request.computed == request.known_tokens:
                 request.computed -= 1
                 server.memory.prefill_held -= 1

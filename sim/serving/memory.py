@@ -1,41 +1,13 @@
 """The KV memory of a server: its allocator, and what is counted of it while sequences run."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Self
 
 from mypy_extensions import mypyc_attr
 
-from kvsim.allocators.base import Allocator
+from kvsim.allocators.abilities import Abilities
+from kvsim.allocators.base import Allocator, Match
 from kvsim.sim.serving.decision import Decision
 from kvsim.sim.serving.request import Request
-
-
-@dataclass(frozen=True)
-class Abilities:
-    """Which parts of the contract an allocator does in a way of its own; the others need not be asked."""
-
-    leaves_at: bool
-    surplus: bool
-    external_slots: bool
-    windows: bool
-    knows_prompts: bool
-    rests: bool
-    """slots that are external, cached or idle"""
-
-    @classmethod
-    def of(cls, allocator: Allocator) -> Self:
-        """Of an allocator, by the methods that its class has."""
-        kind = type(allocator)
-        external = kind.external_slots is not Allocator.external_slots
-        return cls(
-            leaves_at=kind.leaves_at is not Allocator.leaves_at,
-            surplus=kind.surplus is not Allocator.surplus,
-            external_slots=external,
-            windows=allocator.windows,
-            knows_prompts=allocator.knows_prompts,
-            rests=external or allocator.idles or allocator.caches,
-        )
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -46,6 +18,8 @@ class KvMemory:
     ----------
     abilities : Abilities
         What the allocator can do; asked once.
+    prefixes : Prefixes or None
+        The allocator, if it keeps prefixes.
     internal : int
         Allocated slots that will never be written.
     prefill_held : int
@@ -60,7 +34,8 @@ class KvMemory:
 
     def __init__(self, allocator: Allocator) -> None:
         self.allocator = allocator
-        self.abilities = Abilities.of(allocator)
+        self.abilities = abilities = Abilities.of(allocator)
+        self.prefixes = abilities.prefixes
         self.internal = 0
         self.prefill_held = 0
         self.admissions = 0
@@ -72,6 +47,18 @@ class KvMemory:
         seq = self.admissions
         self.admissions += 1
         return seq
+
+    def admit_after(self, match: Match, seq: int, tokens: int, bound: int) -> bool:
+        """Place a new sequence that shares what `match` found; False: no room."""
+        assert self.prefixes is not None
+        return self.prefixes.admit_after(match, seq, tokens, bound)
+
+    def can_hold(self, match: Match | None, tokens: int, bound: int) -> bool:
+        """Whether a new sequence that shares what `match` found would find room all the way to `tokens`."""
+        can_hold_after = self.abilities.can_hold_after
+        if match is None or can_hold_after is None:
+            return self.allocator.can_hold(tokens, bound)
+        return can_hold_after(match, tokens, bound)
 
     def set_internal(self, request: Request, slots: int) -> None:
         """So many of a request's slots will never be written."""
@@ -86,13 +73,14 @@ class KvMemory:
 
     def publish(self, request: Request, step: Decision) -> None:
         """A chunk that `step` computed is there: from now on its prefix can be found."""
-        self.allocator.fill(request.seq, request.computed)
+        if self.prefixes is not None:
+            self.prefixes.fill(request.seq, request.computed)
 
     def free(self, request: Request, comes_back: bool = False, unknown: int = 0) -> None:
         """Free a request's memory. Its prefix can be found again, but for the last `unknown` tokens."""
         allocator = self.allocator
-        if allocator.caches:
-            allocator.fill(request.seq, request.computed - unknown)
+        if self.prefixes is not None:
+            self.prefixes.fill(request.seq, request.computed - unknown)
         if comes_back:
             allocator.evict(request.seq)
         else:

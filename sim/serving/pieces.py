@@ -46,6 +46,7 @@ class Pieces:
         self.server, self.batch = server, server.batch
         self.passed_over: set[int] = set()
         self._threshold, self._alone = threshold, alone
+        self._ends = server.memory.abilities.ends_pieces
 
     def most(self, budget: int) -> int:
         """Tokens of one prompt that this step may compute."""
@@ -88,7 +89,8 @@ class Pieces:
             else:
                 start, reached = request.computed, request.reached
                 tokens = min(request.known_tokens - start, longest, budget)
-                tokens = server.allocator.piece(None, request.seq, start, tokens, most)
+                if self._ends is not None:
+                    tokens = self._ends.piece(None, request.seq, start, tokens, most)
                 if tokens > 0 and server.continue_prefill(request, tokens):
                     pieces.append(Piece(request, start, tokens, reached))
             if server.step.preemptions != preempted:

@@ -32,8 +32,8 @@ class Pricing:
         self.cost = cost
         self._server = server
         self._upkeep = Upkeep(server) if Upkeep.needed(allocator) else None
-        self._reads_holes = allocator.reads_holes
-        self.beside = self._reads_holes or self._upkeep is not None
+        self._reads_holes = server.memory.abilities.reads_holes
+        self.beside = self._reads_holes is not None or self._upkeep is not None
         self._works_in_spans = server.batch.works_in_spans
         self._linear = server.progress.linear
         self._hears = cost.flags
@@ -50,7 +50,8 @@ class Pricing:
 
     def read(self, contexts: int) -> int:
         """Slots that decoding reads of so many tokens: holes, too, where they are not left out."""
-        return self._server.allocator.read_slots() if self._reads_holes and contexts else contexts
+        holes = self._reads_holes
+        return holes.read_slots() if holes is not None and contexts else contexts
 
     def due(self) -> bool:
         """Whether the step just decided pays for what the allocator did beside."""
@@ -58,7 +59,7 @@ class Pricing:
 
     def is_unlike(self, due: bool) -> bool:
         """Whether such a step is like none behind it."""
-        return self._reads_holes or (due and not self._works_in_spans)
+        return self._reads_holes is not None or (due and not self._works_in_spans)
 
     def shape(self, step: Decision, contexts: int) -> StepShape:
         """What the decided step computes, for the cost model: made here and nowhere else."""

@@ -97,7 +97,7 @@ class Replica:
             scheduler.policy.cost = cost
         self.recorder = Recorder(log, step_log, timeline_rows, server.allocator.slots_per_token)
         self.events, self.memory_map = events, memory_map
-        server.watch(events, 0 if server.allocator.reads_holes else cost.context_tile)
+        server.watch(events, 0 if server.memory.abilities.reads_holes else cost.context_tile)
         self.observers: list[Observer] = []
         if check:
             self.observers.append(Checks(server.check))
@@ -107,7 +107,7 @@ class Replica:
             self.observers.append(MapDrawer(memory_map, server))
         if step_log:
             self.observers.append(StepLog(self.recorder, server, scheduler))
-        if server.allocator.works_after_steps and not server.batch.works_in_spans:
+        if server.memory.abilities.after_steps and not server.batch.works_in_spans:
             max_span = 1
         self._planner = Planner(server, scheduler, self.pricing, self.recorder, self.observers, max_span)
         self._turned_away = TurnedAway(self.recorder, self.observers)
@@ -132,7 +132,7 @@ class Replica:
             self._planner.most_steps = 1  # who comes could end a span whose work is done
         self._record = self.recorder.add if server.progress.linear else self._record_unlike
         self._after_steps = [observer.after for observer in self.observers]
-        if server.allocator.works_after_steps:
+        if server.memory.abilities.after_steps:
             self._after_steps.append(self.pricing.after_step)
         if self.scheduler.forks:
             self._after_steps.insert(0, self._choose_beams)

@@ -82,14 +82,15 @@ class SglangMemory(KvMemory):
         """What of a request's first `most` tokens is cached; it counts as used, where memory is SGLang's."""
         if self.cached is not None:
             return self.cached.look(request.content, request.own, most)
-        return self.allocator.match(request.content, request.own, most)
+        assert self.prefixes is not None
+        return self.prefixes.match(request.content, request.own, most)
 
     def enter(self, request: Request, ends: bool = False) -> None:
         """From now on what is computed of a request can be found; `ends`: it is finished."""
-        if not self.allocator.caches:
+        if self.prefixes is None:
             return
         if self.cached is None:
-            self.allocator.fill(request.seq, request.computed)
+            self.prefixes.fill(request.seq, request.computed)
             return
         self.cached.fill(request.seq, request.computed, ends)
         self.cached.part(request.seq, request.prompt_tokens)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from mypy_extensions import mypyc_attr
 
+from kvsim.allocators.abilities import Pieces
 from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.server import Server
 
@@ -91,8 +92,17 @@ class Around(Steps):
 class Told(Around):
     """The allocator is told where a decision begins and ends: it knows whose prompts are introduced in it."""
 
+    def __init__(self, inner: Steps, pieces: Pieces) -> None:
+        super().__init__(inner)
+        self._pieces = pieces
+
     def decide(self) -> None:
-        allocator = self.server.allocator
-        allocator.new_step()
+        self._pieces.new_step()
         self.inner.decide()
-        allocator.decided()
+        self._pieces.decided()
+
+
+def told(steps: Steps) -> Steps:
+    """The same way, of which an allocator that knows where prompts end is told."""
+    pieces = steps.server.memory.abilities.pieces
+    return steps if pieces is None else Told(steps, pieces)

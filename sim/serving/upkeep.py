@@ -12,6 +12,7 @@ alone. What is still to do when the server falls idle is done before somebody co
 all this is nothing has no upkeep at all.
 """
 
+from kvsim.allocators.abilities import AfterSteps
 from kvsim.allocators.base import Allocator
 from kvsim.sim.cost.step_cost import CostModel, StepShape
 from kvsim.sim.serving.server import Server
@@ -39,7 +40,7 @@ class Upkeep:
     @staticmethod
     def needed(allocator: Allocator) -> bool:
         """Whether there may ever be anything to pay for."""
-        beside = allocator.works_after_steps or allocator.moves_on_release
+        beside = isinstance(allocator, AfterSteps) or allocator.moves_on_release
         return bool(beside or allocator.idles or allocator.map_ns or allocator.unmap_ns)
 
     @property

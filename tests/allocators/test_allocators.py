@@ -7,13 +7,14 @@ import pytest
 from support.allocator_contract import BUILT_IN, LEAST, Case, cases
 
 from kvsim.allocators import ALLOCATORS
+from kvsim.allocators.abilities import Abilities
 from kvsim.allocators.base import Allocator, InvariantError, Ledger, Region
 from kvsim.allocators.buddy import Buddy
 from kvsim.allocators.contiguous import Contiguous
 from kvsim.allocators.contract import RULES, check, check_allocator
 from kvsim.allocators.dynamic import Dynamic
 from kvsim.allocators.extents import ExtentArena, ExtentOptions
-from kvsim.allocators.options import Options, Order
+from kvsim.allocators.options import CacheRules, Options, Order
 from kvsim.allocators.paged import Paged
 from kvsim.allocators.records import expect_new
 from kvsim.allocators.steps import Step
@@ -99,12 +100,15 @@ def test_options_of_the_command_line_reach_the_allocator_that_knows_them():
     assert Buddy.from_options(100, chosen).capacity_slots == 100
 
 
-def test_only_paged_can_fork():
-    for name in ("contiguous first fit", "dynamic first fit", "buddy"):
-        allocator = BUILT_IN[name](1_000)
-        allocator.admit(1, 10, 20)
-        with pytest.raises(NotImplementedError, match="cannot fork a sequence"):
-            allocator.fork(1, 2, 10)
+def test_who_has_the_methods_of_an_ability_has_it():
+    plain = Abilities.of(BUILT_IN["buddy"](1_000))
+    assert {plain.prefixes, plain.pieces, plain.leaves_behind, plain.branches, plain.swaps} == {None}
+    assert {plain.after_steps, plain.in_spans, plain.reads_holes} == {None}
+    paged = Paged(160, 16)
+    able = Abilities.of(paged)
+    assert able.branches is able.swaps is paged and able.prefixes is None
+    caching = Paged(160, 16, Order.QUEUE, cache=CacheRules())
+    assert Abilities.of(caching).prefixes is caching
 
 
 def test_mistakes_are_told_with_their_numbers():

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from kvsim.allocators.base import Allocator, InvariantError
+from kvsim.allocators.base import InvariantError
 from kvsim.allocators.options import Order
 from kvsim.allocators.paged import Paged
 
@@ -12,8 +12,12 @@ from kvsim.allocators.paged import Paged
 class Apart(Paged):
     """One after the other, as the contract says it."""
 
-    fork_over = Allocator.fork_over
-    branch = Allocator.branch
+    def fork_over(self, seq, parent, child, tokens):
+        self.fork(parent, child, tokens)
+        self.release(seq)
+        return True
+
+    branch = Paged._branch_one_by_one
 
 
 def seen(allocator, seqs):

@@ -5,8 +5,7 @@ from random import Random
 
 import pytest
 
-from kvsim.allocators.claims import Claims
-from kvsim.allocators.forked import Forked
+from kvsim.allocators.claims import Claims, Forked
 from kvsim.allocators.records import Holdings, InvariantError
 
 SIZE = 4

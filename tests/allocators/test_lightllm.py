@@ -6,8 +6,7 @@ import pytest
 from support.zoo_lightllm import Cell, Rows, names, recorded, runs
 
 from kvsim.allocators.base import InvariantError, Ledger, Region
-from kvsim.allocators.lightllm import LightLLM
-from kvsim.allocators.lightllm_pool import TokenPool
+from kvsim.allocators.lightllm import LightLLM, TokenPool
 from kvsim.allocators.lightllm_tree import Node, TokenTree
 
 SYSTEM, OTHER = (0, 0, 4), (1, 0, 6)
@@ -86,7 +85,7 @@ class Replay:
     def match(self, tokens: list[int]) -> tuple[Node, list[int]]:
         node = above = self.tree.match(runs(tokens[:-1]))
         found: list[int] = []
-        while above.parent is not None:
+        while above.parent is not above:
             found = [cell.slot for cell in above.slots] + found
             above = above.parent
         return node, found

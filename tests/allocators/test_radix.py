@@ -61,7 +61,7 @@ def nodes(radix):
 
 def drawn(radix):
     """The tree as text -> holders."""
-    return {text: node.holders for text, node in nodes(radix)}
+    return {text: node.locks for text, node in nodes(radix)}
 
 
 # -- worked by hand -------------------------------------------------------------------------------
@@ -726,7 +726,7 @@ class RadixMachine(RuleBasedStateMachine):
             assert (node.end, length(node.runs)) == (len(text), len(node.slots))
             starts |= {text[:end]: node for end in range(before + 1, len(text) + 1)}
         assert starts.keys() == found
-        assert {start for start, node in starts.items() if node.holders} == model.locked() & found
+        assert {start for start, node in starts.items() if node.locks} == model.locked() & found
         times = {(model.tree[start], node.last) for start, node in starts.items()}
         assert all(a < c and b < d for (a, b), (c, d) in pairwise(sorted(times)))
 
@@ -735,7 +735,7 @@ class RadixMachine(RuleBasedStateMachine):
         tree, idle = self.radix.tree, {}
         for _, _, leaf in tree._leaves:
             node = leaf
-            while node is not tree.root and not node.holders:
+            while node is not tree.root and not node.locks:
                 if not node.runs:
                     idle[id(node)] = node
                 node = node.parent
@@ -763,9 +763,9 @@ class RadixMachine(RuleBasedStateMachine):
                 above.append(node)
         below = [node.parent for node in apart.values()]
         for node in [*apart.values(), *(node for _, node in nodes(self.radix))]:
-            children = sum(child.holders > 0 for child in node.children.values())
+            children = sum(child.locks > 0 for child in node.children.values())
             claims = [other for other in ends + below if other is node]
-            assert node.holders == children + len(claims)
+            assert node.locks == children + len(claims)
 
     @invariant()
     def slots_are_shared_as_in_the_model_and_none_is_both_free_and_used(self):
@@ -774,7 +774,7 @@ class RadixMachine(RuleBasedStateMachine):
             pairs |= set(zip(self.radix.slots(seq), self.model.slots(seq), strict=True))
         assert len(pairs) == len(dict(pairs)) == len({b: a for a, b in pairs})
         in_tree = [slot for _, node in nodes(self.radix) for slot in node.slots]
-        cached = [slot for _, node in nodes(self.radix) if not node.holders for slot in node.slots]
+        cached = [slot for _, node in nodes(self.radix) if not node.locks for slot in node.slots]
         assert len(set(in_tree)) == len(in_tree)
         private = [slot for node in self.idle_private() for slot in node.slots]
         every = [*self.radix._free, *cached, *private, *dict(pairs)]

@@ -1,10 +1,10 @@
 """The pools of SGLang 0.5.23, replayed: what each call returned, and both lists after it."""
 
 import pytest
+from support.sglang_dual import DualPool, pool_of
 from support.zoo import rows_at
 
-from kvsim.allocators.sglang.dual import DualPool
-from kvsim.allocators.sglang.pools import PagePool, TokenPool, pool_of
+from kvsim.allocators.sglang.pools import PagePool, TokenPool
 
 pytestmark = pytest.mark.golden
 POOLS, DUAL = rows_at("sglang/allocators.json.gz"), rows_at("sglang/swa_dual_pool.json.gz")

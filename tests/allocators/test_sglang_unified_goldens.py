@@ -3,10 +3,10 @@
 from itertools import pairwise
 
 import pytest
+from support.sglang_floating import Floating
 from support.zoo import rows_at
 
 from kvsim.allocators.sglang.ends import End
-from kvsim.allocators.sglang.floating import Floating
 from kvsim.allocators.sglang.members import Pass
 from kvsim.allocators.sglang.unified import UnifiedPair
 

@@ -5,8 +5,7 @@ from support.zoo_lightllm import names, recorded, runs
 
 from kvsim.allocators.base import InvariantError, Ledger, Region
 from kvsim.allocators.runs import cut
-from kvsim.allocators.tgi import Tgi
-from kvsim.allocators.tgi_blocks import FreeBlocks, slots_of
+from kvsim.allocators.tgi import FreeBlocks, Tgi, slots_of
 from kvsim.allocators.tgi_tree import BlockTree, Node
 
 SYSTEM = (0, 0, 8)

@@ -6,10 +6,8 @@ import pytest
 
 from kvsim.allocators.options import Options
 from kvsim.allocators.virtual_memory.kvcached import Kvcached
-from kvsim.allocators.virtual_memory.mapped_rows import NONE
-from kvsim.allocators.virtual_memory.rows import Rows
-from kvsim.allocators.virtual_memory.vattention import VAttention
-from kvsim.allocators.virtual_memory.vattention_kinds import VAttention2M, VAttentionEager
+from kvsim.allocators.virtual_memory.rows import NONE, Rows
+from kvsim.allocators.virtual_memory.vattention import VAttention, VAttention2M, VAttentionEager
 
 LLAMA = Options(max_sequences=8, max_model_len=8_192)
 """Llama-3-8B: 128 KiB a token, 2 KiB of it in one layer's K."""

@@ -4,8 +4,7 @@ import pytest
 from support.vattention_admission import Promises
 from support.zoo import first_difference, recording
 
-from kvsim.allocators.virtual_memory.mapped_rows import pool_pages, tokens_per_page, worst_waste_bytes
-from kvsim.allocators.virtual_memory.rows import Rows
+from kvsim.allocators.virtual_memory.rows import Rows, pool_pages, tokens_per_page, worst_waste_bytes
 
 pytestmark = pytest.mark.golden
 MODELS = {"Yi-6B": (32, 4), "Llama-3-8B": (32, 8), "Yi-34B": (60, 8)}

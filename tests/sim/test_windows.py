@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from support.serving import everything, serve, workload
 
 from kvsim import cli
+from kvsim.allocators.abilities import Forks
 from kvsim.allocators.base import InvariantError
 from kvsim.allocators.contract import check_allocator
 from kvsim.allocators.options import Groups, Options, Order
@@ -195,8 +196,7 @@ def test_what_it_cannot_do_is_an_error():
     windowed.admit(0, 5, 0)
     with pytest.raises(InvariantError, match="has room for 16 tokens, not 17"):
         windowed.grow_chunk(0, 17, 18)
-    with pytest.raises(NotImplementedError, match="windowed cannot fork"):
-        windowed.fork(0, 1, 5)
+    assert not isinstance(windowed, Forks)
 
 
 def test_paged_is_windowed_where_the_options_say_so():

@@ -38,8 +38,8 @@ from kvsim.allocators.size_classes.tlsf import Tlsf
 from kvsim.allocators.tensorrt_llm import TensorRTLLM
 from kvsim.allocators.tgi import Tgi
 from kvsim.allocators.virtual_memory.kvcached import Kvcached
-from kvsim.allocators.virtual_memory.vattention import VAttention
-from kvsim.allocators.virtual_memory.vattention_kinds import (
+from kvsim.allocators.virtual_memory.vattention import (
+    VAttention,
     VAttention2M,
     VAttention128K,
     VAttention256K,

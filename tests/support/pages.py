@@ -13,7 +13,6 @@ class Mapped(Allocator):
     """
 
     idles = True
-    works_after_steps = True
     page = 8
 
     def __init__(self, capacity_slots, most=12):
@@ -89,7 +88,8 @@ class Mapped(Allocator):
 class Forward(Mapped):
     """As Mapped, without the hook: unmaps at once what it takes back, so that steps wait for it."""
 
-    idles = works_after_steps = False
+    idles = False
+    after_step = None
 
     def release(self, seq):
         pages = self._rows.pop(seq, None) or self._nothing(seq)

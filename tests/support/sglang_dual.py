@@ -10,10 +10,87 @@ have pages of the same size, and a page of the full pool belongs to one page of 
 0.5.23, `mem_cache/allocator/swa.py`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from kvsim.allocators.base import InvariantError
-from kvsim.allocators.sglang.pools import pool_of
+from kvsim.allocators.sglang.pools import PagePool, TokenPool, slots_in
+
+
+class Slots(PagePool):
+    """A pool asked by slots, as SGLang's is; within a group frees are held back until it ends."""
+
+    def __init__(self, *sizes):
+        super().__init__(*sizes)
+        self._group: list[int] | None = None
+        self._group_slots: list[int] = []
+
+    def give(self, pages: Sequence[int]) -> None:
+        """Take pages back, now or at the end of the group."""
+        if self._group is None:
+            super().give(pages)
+        else:
+            self._group += pages
+
+    def begin_group(self) -> None:
+        """Hold what is given back from now on."""
+        if self._group is not None:
+            raise InvariantError("a group of frees has begun already: they do not nest")
+        self._group = []
+
+    def end_group(self) -> None:
+        """Give back what was held: what came as slots first."""
+        pages, self._group = self._group, None
+        slots, self._group_slots = self._group_slots, []
+        if slots:
+            self.give(self._pages_of(slots))
+        if pages:
+            self.give(pages)
+
+    def _pages_of(self, slots: Iterable[int]) -> list[int]:
+        return sorted({slot // self.page_size for slot in slots})
+
+    # -- slots --------------------------------------------------------------------------------
+
+    def extend(self, befores: Sequence[int], afters: Sequence[int], lasts: Sequence[int]) -> list[int] | None:
+        """Slots for sequences that grow from `befores` to `afters` tokens, one after another.
+
+        `lasts` are the slots of their last tokens, -1 for who has none.
+        """
+        size, growing = self.page_size, list(zip(befores, afters, strict=True))
+        pages = sum(-(-after // size) - -(-before // size) for before, after in growing)
+        at_most = sum(after - before for before, after in growing) // size + len(growing) + 1
+        return slots_in(self.take(pages, at_most), size, growing, lasts)
+
+    def decode(self, afters: Sequence[int], lasts: Sequence[int]) -> list[int] | None:
+        """A slot more for each sequence, which has `afters` tokens then."""
+        pages = sum(after % self.page_size == 1 or self.page_size == 1 for after in afters)
+        growing = [(after - 1, after) for after in afters]
+        return slots_in(self.take(pages, len(afters)), self.page_size, growing, lasts)
+
+    def free_slots(self, slots: Sequence[int]) -> None:
+        """Take back the pages of any slots: in order of their numbers."""
+        if self._group is not None:
+            self._group_slots += slots
+        elif slots:
+            self.give(self._pages_of(slots))
+
+    def free_segment(self, slots: Sequence[int]) -> None:
+        """Take back the slots of a sequence from the beginning of a page on: its pages in its own order."""
+        if slots:
+            self.give([slot // self.page_size for slot in slots[:: self.page_size]])
+
+
+class Tokens(Slots, TokenPool):
+    """Pages of one token."""
+
+    def free_slots(self, slots: Sequence[int]) -> None:
+        """Take them back in the order given."""
+        self.give(slots)
+
+
+def pool_of(pages: int, page_size: int, need_sort: bool = False) -> Slots:
+    """The pool that SGLang has for a page size."""
+    return Tokens(pages, need_sort) if page_size == 1 else Slots(pages, page_size, need_sort)
 
 
 class DualPool:

@@ -1,0 +1,212 @@
+"""What some allocators can do beside the contract: small protocols, asked for once.
+
+    abilities = Abilities.of(allocator)        the engine asks when it builds a server, and never again
+    abilities.prefixes                         the allocator as one that keeps prefixes, or None
+
+An allocator has an ability if it has its methods; no class need be named, and no flag be set.
+
+    Prefixes       finds texts again                  Forks        copies sequences, sharing what they hold
+    Pieces         is told where prompts end          Branches     and lets copies take the places of others
+    LeavesBehind   frees what no token sees           Swaps        moves sequences to a host pool
+    AfterSteps     works while the next step runs     InSpans      and does so for many steps at once
+    ReadsHoles     makes attention read more than contexts
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, Self, runtime_checkable
+
+from kvsim.allocators.base import Allocator, Content, Match
+
+
+@runtime_checkable
+class Prefixes(Protocol):
+    """Keeps what was computed, to be found by its text; an allocator that can does so where it `caches`."""
+
+    def match(self, content: Content, own: int, most: int) -> Match:
+        """Look up a sequence's text: how much of its first `most` tokens is there already.
+
+        `content` is the part that other sequences may have too; what follows it can only be found by the
+        sequence itself, by the name `own`, after `evict`. Changes nothing.
+        """
+
+    def can_admit_after(self, match: Match, tokens: int, bound: int) -> bool:
+        """Whether `admit_after` would succeed; changes nothing.
+
+        Where a sequence's largest moment is not its end, `can_hold_after(match, tokens, bound)` says likewise
+        whether it would find room all the way.
+        """
+
+    def admit_after(self, match: Match, seq: int, tokens: int, bound: int) -> bool:
+        """As `admit`, but share what `match` found: of `tokens`, the first `match.tokens` are there."""
+
+    def fill(self, seq: int, tokens: int) -> None:
+        """Say that the first `tokens` tokens of a sequence are computed: `match` finds them from now on."""
+
+
+@runtime_checkable
+class Pieces(Protocol):
+    """Is told where prompts end and when steps begin, as states and windows are kept at few places only.
+
+    `ends_pieces`: whether it says where pieces of prompts end, as states can be kept only there.
+    """
+
+    ends_pieces: bool
+
+    def introduce(self, own: int, prompt_tokens: int) -> None:
+        """Say how long the prompt of the sequence named `own` is, before `match`."""
+
+    def new_step(self) -> None:
+        """A step is to be decided: what the last one computed may be hit."""
+
+    def decided(self) -> None:
+        """The step is decided: what was copied from need not be kept any longer."""
+
+    def piece(self, match: Match | None, seq: int, start: int, tokens: int, most: int) -> int:
+        """How many of these tokens of a prompt to compute now, of a step's `most`; 0: none, for now.
+
+        Of a new sequence with this `match`, else of one that runs.
+        """
+
+
+@runtime_checkable
+class LeavesBehind(Protocol):
+    """Frees what lies behind the windows of a sequence that has room still."""
+
+    def leaves_at(self, seq: int) -> int:
+        """Tokens with which a sequence frees what is behind its windows: it must grow then.
+
+        0: it never does, or `capacity` ends there.
+        """
+
+
+@runtime_checkable
+class Forks(Protocol):
+    """Lets sequences begin as copies of others."""
+
+    def fork(self, parent: int, child: int, tokens: int) -> bool:
+        """Let `child` start as a copy of all `tokens` of `parent`, sharing slots; False when out of room."""
+
+
+@runtime_checkable
+class Branches(Forks, Protocol):
+    """Lets copies take the places of others, step by step, as beam search does.
+
+    `copies_on_write`: `fork` copies nothing, and who writes behind a shared last token then copies the tokens
+    of its block, but for the last who shares it.
+    """
+
+    copies_on_write: bool
+
+    def fork_over(self, seq: int, parent: int, child: int, tokens: int) -> bool:
+        """`fork`, then `release` of `seq`, whose place the child takes; False, and no change: no room."""
+
+    def branch(self, forks: list[tuple[int, int, int, int]], writers: list[tuple[list[int], int]]) -> None:
+        """`fork_over` of each (seq, parent, child, tokens), then `grow` of those who write.
+
+        These are (sequences of one search, tokens that each of them gets to, one more than it has). For all
+        of that there must be room, else InvariantError is raised.
+        """
+
+
+@runtime_checkable
+class Swaps(Protocol):
+    """Moves sequences to a pool in the host's memory, all they hold or nothing."""
+
+    host_capacity_slots: int
+    host_used_slots: int
+
+    def slots_held(self, seqs: Sequence[int]) -> int:
+        """Slots that these sequences hold together, here or in the host pool; shared ones count once."""
+
+    def swap_out(self, seqs: Sequence[int]) -> bool:
+        """Move sequences to the host pool, with what they share among each other; False: no room there."""
+
+    def swap_in(self, seqs: Sequence[int]) -> bool:
+        """Bring swapped sequences back; False when there is no room."""
+
+
+@runtime_checkable
+class AfterSteps(Protocol):
+    """Works between steps: the engine then plans one step at a time, unless it is `InSpans` too."""
+
+    def after_step(self, lengths: Mapping[int, int]) -> None:
+        """A step is over, in which the living sequences have come to hold so many tokens.
+
+        What is mapped, unmapped or copied here is done while the next step computes; in any other call, the
+        step waits for it. It may give sequences room ahead, if `growth_unit` is 0.
+        """
+
+
+@runtime_checkable
+class InSpans(Protocol):
+    """Works behind the steps of a span as it would step by step."""
+
+    def grow_mapped(self, seqs: Sequence[int]) -> bool:
+        """Grow full sequences by `grows_by` each, in this order, if that maps nothing; else do nothing."""
+
+    def pass_steps(self, growths: Iterator[Sequence[int]], most_ns: int) -> list[int]:
+        """Steps pass: `after_step`, then `grow_mapped` by the sequences that the next one names, and so on.
+
+        Each step adds a token to each living sequence, the one that has begun already, too. Where the work
+        after a step might take longer than `most_ns`, or a growth have to map, neither is done any more.
+        Returns the idle slots in each step that was begun.
+        """
+
+
+@runtime_checkable
+class ReadsHoles(Protocol):
+    """Makes attention read slots that hold no token of the contexts: each step is then priced by itself."""
+
+    def read_slots(self) -> int:
+        """Slots that attention reads in a step in which somebody decodes."""
+
+
+@dataclass(frozen=True)
+class Abilities:
+    """What an allocator can do, and what of the contract it says in a way of its own."""
+
+    prefixes: Prefixes | None
+    """it keeps prefixes now"""
+    can_hold_after: Callable[[Match, int, int], bool] | None
+    """as `can_hold`, for a new sequence that shares what `match` found"""
+    pieces: Pieces | None
+    ends_pieces: Pieces | None
+    """the same, if it says where pieces end"""
+    leaves_behind: LeavesBehind | None
+    branches: Branches | None
+    swaps: Swaps | None
+    after_steps: AfterSteps | None
+    in_spans: InSpans | None
+    reads_holes: ReadsHoles | None
+    surplus: bool
+    """`surplus` is not what `capacity` leaves"""
+    external_slots: bool
+    """free slots may be external"""
+    rests: bool
+    """free slots may be external, cached or idle"""
+
+    @classmethod
+    def of(cls, allocator: Allocator) -> Self:
+        """Of an allocator, by the methods that it has."""
+        kind = type(allocator)
+        prefixes = allocator if allocator.caches and isinstance(allocator, Prefixes) else None
+        pieces = allocator if isinstance(allocator, Pieces) else None
+        external = kind.external_slots is not Allocator.external_slots
+        return cls(
+            prefixes=prefixes,
+            can_hold_after=None
+            if prefixes is None
+            else getattr(prefixes, "can_hold_after", prefixes.can_admit_after),
+            pieces=pieces,
+            ends_pieces=pieces if pieces is not None and pieces.ends_pieces else None,
+            leaves_behind=allocator if isinstance(allocator, LeavesBehind) else None,
+            branches=allocator if isinstance(allocator, Branches) else None,
+            swaps=allocator if isinstance(allocator, Swaps) else None,
+            after_steps=allocator if isinstance(allocator, AfterSteps) else None,
+            in_spans=allocator if isinstance(allocator, InSpans) else None,
+            reads_holes=allocator if isinstance(allocator, ReadsHoles) else None,
+            surplus=kind.surplus is not Allocator.surplus,
+            external_slots=external,
+            rests=external or allocator.idles or allocator.caches,
+        )

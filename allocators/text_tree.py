@@ -1,0 +1,90 @@
+"""What all radix trees here have in common: a text is followed from node to node, as far as it is there.
+
+    (root) --- system --- a        a node is a piece of text behind its parent's; the root is its own parent
+                     '--- b        children are told apart by the first token of their text, or by the page
+
+Each tree has nodes of its own, with the memory that holds the text and what it asks of a node when somebody
+must go: RadixAttention's paper (radix_tree.py), SGLang (sglang/tree.py), LightLLM and TGI.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol, Self, TypeVar
+
+from kvsim.allocators.records import Run
+from kvsim.allocators.runs import cut, take_common
+
+Key = tuple[Run, ...] | tuple[int, int]
+
+
+class TextNode(Protocol):
+    """A piece of text; `end` tokens lie on the path from the root to its last; `locks`: who uses it."""
+
+    runs: Sequence[Run]
+    end: int
+    locks: int
+
+    @property
+    def parent(self) -> Self: ...
+    @property
+    def children(self) -> "dict[Key, Self]": ...
+
+
+N = TypeVar("N", bound=TextNode)
+
+
+def key_of(runs: Sequence[Run], page_size: int = 1) -> Key:
+    """What tells a text from its siblings."""
+    return runs[0][:2] if page_size == 1 else tuple(cut(runs, 0, page_size))
+
+
+def follow(node: N, rest: list[Run], page_size: int = 1) -> tuple[N, int]:
+    """Go down from the end of `node` along a text, runs last first, and take off it what is there.
+
+    Returns the last node that has some of it, and how many of that node's tokens belong to the path: whole
+    pages of them.
+    """
+    common = node.end - node.parent.end
+    while rest:
+        child = node.children.get(rest[-1][:2] if page_size == 1 else key_of(rest[::-1], page_size))
+        if child is None:
+            break
+        whole, node = child.end - node.end, child
+        common = take_common(child.runs, rest)
+        if common < whole:
+            common -= common % page_size
+            break
+    return node, common
+
+
+def find(root: N, text: Sequence[Run], most: int, page_size: int = 1) -> tuple[N, int, int]:
+    """The longest start of the first `most` tokens of a text that is in a tree; changes nothing.
+
+    Returns the last node of the path, how many of its tokens belong to it, and how many of the path nobody
+    has locked. The root is locked.
+    """
+    end, common = follow(root, cut(text, 0, most - most % page_size)[::-1], page_size)
+    idle, node = 0, end
+    while not node.locks:
+        idle += common if node is end else node.end - node.parent.end
+        node = node.parent
+    return end, common, idle
+
+
+def put_above(head: N, node: N, page_size: int = 1) -> None:
+    """A new node has the start of another one's text: it takes its place, and is its parent from now on.
+
+    The other one's `parent` is still to be set.
+    """
+    tokens = head.end - head.parent.end
+    head.parent.children[key_of(head.runs, page_size)] = head
+    node.runs = cut(node.runs, tokens, tokens + node.end - head.end)
+    head.children[key_of(node.runs, page_size)] = node
+
+
+def nodes_below(root: N) -> Iterator[N]:
+    """All nodes but the root, depth first, each before its children, the first child first."""
+    left = list(root.children.values())[::-1]
+    while left:
+        node = left.pop()
+        yield node
+        left += list(node.children.values())[::-1]
