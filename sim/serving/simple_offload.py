@@ -379,7 +379,8 @@ class SimpleOffload(Connector):
     def wake(self, again: bool) -> None:
         """Say when the next decision may differ; `again`: it may at once."""
         wakes, totals, transfers = self.server.wakes, self.totals, self.transfers
-        totals.peak_bytes = max(totals.peak_bytes, self.second.held * self.block_bytes)
+        totals.held_bytes = self.second.held * self.block_bytes
+        totals.peak_bytes = max(totals.peak_bytes, totals.held_bytes)
         totals.load_busy_ps = transfers.busy_ps(loads=True)
         totals.store_busy_ps = transfers.busy_ps(loads=False)
         ends = transfers.next_ps(loads_only=False)
