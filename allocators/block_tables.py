@@ -13,7 +13,7 @@ here             7: [0, 1, 2]       8: [0, 1, 3]         other numbers, the same
 and back         7: [5, 6, 31]      8: [5, 6, 14]
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from mypy_extensions import mypyc_attr
 
@@ -153,13 +153,16 @@ class BlockTables(Blocks):
         assert self.prefixes is not None
         pool, claims = self.prefixes.pool, self._claims
         pool.unlike = False  # not only the first blocks of a table may have other holders
-        for block, key in zip(blocks, keys, strict=True):
-            if pool.is_free(block, key):
-                pool.take(key, block)
-                claims.tokens -= self.block_size
-            else:
-                claims.add([block])
-                claims.tokens -= self.block_size
+        claims.tokens -= len(blocks) * self.block_size
+        for key, row in rows(sorted(zip(keys, blocks, strict=True))):
+            if pool.finds_free(key, row):
+                pool.wake(key, len(row))
+                continue
+            for each, block in enumerate(row, key):
+                if pool.is_free(block, each):
+                    pool.take(each, block)
+                else:
+                    claims.add([block])
         self._count()
 
     def unpin(self, blocks: Sequence[int], keys: Sequence[int]) -> None:
@@ -202,3 +205,14 @@ class BlockTables(Blocks):
     def layout(self) -> Layout:
         tables = ((seq, 0, table, 1) for seq, table in self._tables.items())
         return layout_of_tables(range(self.num_blocks), self.block_size, tables, self._pool.cached_blocks())
+
+
+def rows(keyed: Iterable[tuple[int, int]]) -> list[tuple[int, list[int]]]:
+    """(key, block) by ascending keys as rows of blocks with consecutive ones, each with its first key."""
+    found: list[tuple[int, list[int]]] = []
+    for key, block in keyed:
+        if found and found[-1][0] + len(found[-1][1]) == key:
+            found[-1][1].append(block)
+        else:
+            found.append((key, [block]))
+    return found

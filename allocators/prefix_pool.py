@@ -111,6 +111,15 @@ class PrefixPool(Pool):
         miss = self._state.find(UNKNOWN, key, key + count)
         return self._found[key : key + count if miss < 0 else miss]
 
+    def unknown(self, key: int, count: int) -> list[int]:
+        """Those of the next keys that have no block."""
+        state, end, found = self._state, key + count, []
+        at = state.find(UNKNOWN, key, end)
+        while at >= 0:
+            found.append(at)
+            at = state.find(UNKNOWN, at + 1, end)
+        return found
+
     def idle(self, key: int, count: int) -> int:
         """How many of these keys have a block that is free."""
         return self._state.count(IDLE, key, key + count)
@@ -124,6 +133,11 @@ class PrefixPool(Pool):
         if self._state[key] and self._found[key] == block:
             return self._state[key] == IDLE
         return block in self._equals.span
+
+    def finds_free(self, key: int, blocks: list[int]) -> bool:
+        """Whether look-ups find these blocks by the next keys, and all of them are free."""
+        end = key + len(blocks)
+        return self._state.count(IDLE, key, end) == len(blocks) and self._found[key:end] == blocks
 
     def _kind(self, key: int, block: int) -> int:
         """1: look-ups find the block by this key; 0: it is not known; else it waits behind another one."""
@@ -150,6 +164,40 @@ class PrefixPool(Pool):
             blocks, key = span.blocks, span.key
             for at in range(len(blocks) - 1, -1, -1):
                 yield blocks[at], key + at if key is not None else equals.get(blocks[at], -1)
+
+    def span_of(self, block: int, key: int) -> Span | None:
+        """The span of a block, if it is free; `key` is the one it had when it was seen last, or -1."""
+        if key >= 0:
+            if self._state[key] == IDLE and self._found[key] == block:
+                while key not in self._spans:
+                    key -= 1
+                return self._spans[key]
+            if block in self._equals.span:
+                return self._equals.span[block]
+        return next((span for span in self._ends.others() if block in span.blocks), None)
+
+    def rows_behind(self, block: int, span: Span | None) -> Iterator[tuple[list[int], int | None]]:
+        """What is allocated after a block of a span, or all: (row of blocks, key of its first, if any).
+
+        The last of a row is allocated first.
+        """
+        if span is None:
+            span = self._ends
+        else:
+            at = span.blocks.index(block)
+            if at:
+                yield span.blocks[:at], span.key
+        while (span := span.behind) is not self._ends:
+            yield span.blocks, span.key
+
+    @property
+    def last_queued(self) -> int:
+        """The free block that is allocated last; -1: there is none."""
+        return self._ends.front.blocks[0] if self.free else -1
+
+    def key_of(self, block: int) -> int:
+        """The key of a block that waits behind an equal one; -1: it does not."""
+        return self._equals.key.get(block, -1)
 
     def cached_blocks(self) -> Iterator[int]:
         """The free blocks that have a text."""

@@ -53,6 +53,10 @@ class SecondPool:
         """Whether a block is known by this key."""
         return bool(self.pool.find(key, 1))
 
+    def misses(self, key: int, count: int) -> list[int]:
+        """Those of the next keys by which no block is known, the last first."""
+        return self.pool.unknown(key, count)[::-1]
+
     def know(self, keys: int) -> None:
         """Make room for so many keys in all."""
         self.pool.know(keys)

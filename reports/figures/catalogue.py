@@ -19,6 +19,7 @@ from kvsim.reports.figures import (
     requests,
     seeds,
     sweeps,
+    tier,
 )
 from kvsim.reports.figures.choices import CannotDraw, Choices
 from kvsim.reports.figures.sheet import check_format, drawn_in, save, sign
@@ -46,6 +47,7 @@ FIGURES: dict[str, Entry] = {
     "replicas": Entry(
         replicas.replicas, "a fleet by replica: the range of KV memory in use, heat maps over time"
     ),
+    "tier": Entry(tier.tier, "what a tier below the memory holds over time, and what goes each way"),
     "batched": Entry(requests.batched, "how many requests are computed at once"),
     "requests": Entry(requests.requests, "how many requests run and wait, over time"),
     "latency": Entry(latency.latency, "the distributions of four latencies"),
@@ -67,6 +69,8 @@ USUAL = ("memory", "waste", "requests", "latency")
 """Those that every run and every comparison gets."""
 OF_FLEETS = ("replicas",)
 """Those that a run or a comparison gets besides where it has a fleet."""
+OF_TIERS = ("tier",)
+"""Those with a tier below the memory."""
 MANY, OF_MANY = 8, ("ranking",)
 """A comparison of more systems gets these instead: so many curves cannot be told apart."""
 
@@ -127,7 +131,11 @@ def draw(
         names = (
             OF_MANY
             if len(found) > MANY
-            else (*USUAL, *(OF_FLEETS if any(each.is_fleet for each in found) else ()))
+            else (
+                *USUAL,
+                *(OF_FLEETS if any(each.is_fleet for each in found) else ()),
+                *(OF_TIERS if any(map(tier.has_tier, found)) else ()),
+            )
         )
     drawn: dict[str, Path] = {}
     refused: dict[str, CannotDraw] = {}

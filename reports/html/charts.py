@@ -14,6 +14,7 @@ import numpy.typing as npt
 from kvsim.reports import palette
 from kvsim.reports.quantities import LATENCIES
 from kvsim.reports.rundir.run import Run
+from kvsim.sim.models.catalog import GIB
 
 Floats = npt.NDArray[np.float64]
 
@@ -69,6 +70,11 @@ def _over_time(run: Run, kinds: Sequence[str]) -> dict[str, Any]:
     if "preemptions" in run.columns.timeline:
         row = np.searchsorted(time, edges[1:], side="right") - 1
         found["preemptions"] = run.columns.timeline["preemptions"][np.maximum(row, 0)].tolist()
+    if "tier_held_bytes" in timeline:
+        found["tierHeld"] = _rounded(_means(time, timeline["tier_held_bytes"], edges) / GIB)
+        for way in ("loaded", "stored"):
+            so_far = np.interp(edges, time, timeline[f"tier_{way}_bytes"])
+            found[f"tier{way.title()}"] = _rounded(np.diff(so_far) / (end / SLICES) / 1e9)
     return found
 
 

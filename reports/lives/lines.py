@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from kvsim.reports.lives.event_log import COPY, EVENTS, FINISH, FORK, NOTHING, REFUSE, REJECT
-from kvsim.reports.lives.spans import DECODING, PREFILL, RECOMPUTE, STATES, WAITING, Lives, Span
+from kvsim.reports.lives.spans import DECODING, LOADING, PREFILL, RECOMPUTE, STATES, WAITING, Lives, Span
 from kvsim.reports.lives.words import LINES, event_text, line_text, many, more_of, reason_name, reason_text
 from kvsim.reports.palette import number, seconds
 from kvsim.reports.rundir.run import Run
@@ -174,7 +174,7 @@ class Teller:
     def _enters(self, track: int, since_ps: int) -> int | None:
         """When a track is next in memory."""
         for span in self.lives.spans(track):
-            if span.state in (PREFILL, RECOMPUTE) and span.start_ps >= since_ps:
+            if span.state in (LOADING, PREFILL, RECOMPUTE) and span.start_ps >= since_ps:
                 return span.start_ps
         return None
 

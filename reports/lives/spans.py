@@ -14,6 +14,7 @@ sample that is forked off begins where the fork is; before, it shares the life o
     preempted  evicted and in the queue again, at its head or not
     recompute  admitted again, until all is computed that was thrown away
     swapped    in the host pool
+    loading    holds memory, into which keys and values of its prompt are loaded from elsewhere
 
 The candidates of a beam search are one track: nothing tells them apart.
 """
@@ -30,6 +31,7 @@ from kvsim.reports.lives.event_log import (
     EVENTS,
     FINISH,
     FORK,
+    LOAD,
     NOTHING,
     PREEMPT,
     REFUSE,
@@ -48,8 +50,8 @@ from kvsim.sim.errors import KvsimError
 Bools = npt.NDArray[np.bool_]
 
 _ARRIVE, _DISPLACED = len(EVENTS), len(EVENTS) + 1
-STATES = ("step", "behind", "head", "prefill", "decode", "preempted", "recompute", "swapped")
-STEP, BEHIND, HEAD, PREFILL, DECODING, PREEMPTED, RECOMPUTE, SWAPPED = range(len(STATES))
+STATES = ("step", "behind", "head", "prefill", "decode", "preempted", "recompute", "swapped", "loading")
+STEP, BEHIND, HEAD, PREFILL, DECODING, PREEMPTED, RECOMPUTE, SWAPPED, LOADING = range(len(STATES))
 WAITING = (STEP, BEHIND, HEAD, PREEMPTED)
 """States in which a track stands in the queue."""
 
@@ -62,6 +64,7 @@ _AFTER = {
     SWAP_OUT: (SWAPPED, SWAPPED),
     SWAP_IN: (DECODING, DECODING),
     FORK: (DECODING, DECODING),
+    LOAD: (LOADING, LOADING),
     _ARRIVE: (BEHIND, BEHIND),
     _DISPLACED: (BEHIND, PREEMPTED),
 }
@@ -148,7 +151,7 @@ def lives(log: EventLog, requests: Columns, where: str = "events") -> Lives:
         raise KvsimError(f"{where} is damaged: request {broken} neither finishes nor is rejected")
     child = np.zeros(len(keys), np.bool_)
     child[track[forked]] = True
-    inner = np.isin(kind, (REFUSE, ADMIT, DECODE, PREEMPT, SWAP_OUT, SWAP_IN)) | forked
+    inner = np.isin(kind, (REFUSE, ADMIT, DECODE, PREEMPT, SWAP_OUT, SWAP_IN, LOAD)) | forked
     born = np.flatnonzero(~child)
     arrive_ps = arrival_ps[place[born]]
     table = _Rows(
@@ -272,9 +275,10 @@ class _Rows(NamedTuple):
 
 def _came_alone(table: _Rows, request: Int64, rejected: Bools) -> Bools:
     """Which tracks came when nobody was waiting."""
-    arrive, leave = table.kind == _ARRIVE, table.kind == ADMIT
+    arrive, leave = table.kind == _ARRIVE, np.isin(table.kind, (ADMIT, LOAD))
+    leave[1:] &= ~((table.kind[1:] == ADMIT) & (table.kind[:-1] == LOAD))  # it left the queue before
     dropped = np.flatnonzero((table.kind == REJECT) & rejected[table.track])
-    queued = ~np.isin(table.kind[dropped - 1], (ADMIT, DECODE, SWAP_OUT, SWAP_IN, FORK))
+    queued = ~np.isin(table.kind[dropped - 1], (ADMIT, DECODE, SWAP_OUT, SWAP_IN, FORK, LOAD))
     at_once = (table.kind[dropped - 1] == _ARRIVE) & (table.time_ps[dropped - 1] == table.time_ps[dropped])
     enters = np.ones(len(request), np.bool_)
     enters[table.track[dropped[at_once]]] = False

@@ -200,12 +200,13 @@ def rounded(parts: Sequence[Part], decimals: int) -> list[str]:
 def _answers(story: Story, decimals: int) -> Table:
     """A row per answer."""
     table = ruled_table("answer")
-    for name in ("ended at (s)", "waited", "prefill", "decode", "preempted", "swapped"):
+    columns = _columns([answer.parts for answer in story.answers])
+    for name in ("ended at (s)", *columns):
         table.add_column(name, justify="right")
     for answer in story.answers:
         mark = " *" if answer.sample == story.sample else "  "
         end = "rejected" if answer.rejected else _shown(answer.end_ps, decimals)
-        table.add_row(f"sample {answer.sample}", end + mark, *_times(answer.parts))
+        table.add_row(f"sample {answer.sample}", end + mark, *_times(answer.parts, columns))
     told = Table.grid()
     told.add_row(table)
     told.add_row(Text("* the last to end: the one told above", style="dim"))
@@ -214,17 +215,34 @@ def _answers(story: Story, decimals: int) -> Table:
 
 def _side_by_side(stories: Sequence[Story]) -> Table:
     table = ruled_table("")
-    for name in ("E2E", "waited", "prefill", "decode", "preempted", "swapped"):
+    columns = _columns([story.parts for story in stories])
+    for name in ("E2E", *columns):
         table.add_column(name, justify="right")
     for story in stories:
-        table.add_row(story.label, seconds(story.e2e_ps / PS_PER_S), *_times(story.parts))
+        table.add_row(story.label, seconds(story.e2e_ps / PS_PER_S), *_times(story.parts, columns))
     return table
 
 
-def _times(parts: Sequence[Part]) -> Iterator[str]:
-    """Waited, prefill, decode, preempted with what had to be recomputed, swapped."""
-    for states in (_QUEUE, ("prefill",), ("decode",), _LOST, ("swapped",)):
-        found = sum(part.time_ps for part in parts if part.state in states)
+_COLUMNS = {
+    "waited": _QUEUE,
+    "loading": ("loading",),
+    "prefill": ("prefill",),
+    "decode": ("decode",),
+    "preempted": _LOST,
+    "swapped": ("swapped",),
+}
+"""States by heading; what was lost includes what had to be recomputed."""
+
+
+def _columns(lives: Sequence[Sequence[Part]]) -> list[str]:
+    """The headings; that of loads only where there are any."""
+    loads = any(part.state == "loading" for parts in lives for part in parts)
+    return [name for name in _COLUMNS if loads or name != "loading"]
+
+
+def _times(parts: Sequence[Part], columns: Sequence[str]) -> Iterator[str]:
+    for name in columns:
+        found = sum(part.time_ps for part in parts if part.state in _COLUMNS[name])
         yield seconds(found / PS_PER_S) if found else "-"
 
 

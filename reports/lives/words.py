@@ -31,6 +31,7 @@ STATES: dict[str, Look] = {
     "preempted": Look("preempted, in the queue again", "#D55E00", "▚", "x"),
     "recompute": Look("recomputing what was lost", "#CC79A7", "▞", "r"),
     "swapped": Look("swapped out", "#009E73", "▤", "s"),
+    "loading": Look("loading keys and values", "#F0E442", "▨", "l"),
 }
 """In the order of a life; the keys are those of reports/lives/spans.py."""
 
@@ -60,6 +61,7 @@ HAPPENED: dict[str, str] = {
     "preempt": "preempted: {by} needed the room; {tokens} thrown away, to be computed again",
     "swap_out": "swapped out to the host pool with {tokens}: {by} needed the room",
     "swap_in": "swapped in again with {tokens}",
+    "load": "{tokens} found elsewhere: loading them",
     "fork": "{answers} forked off, sharing {tokens}",
     "forked": "forked off, sharing {tokens} with another answer",
     "candidates": "{candidates} of the beam search forked off, sharing {tokens}",

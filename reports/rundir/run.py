@@ -21,7 +21,10 @@ _TIMELINE_COLUMNS = (
     *("time_s", "token", "reserved", "internal", "cached", "external", "free"),
     *("running", "waiting"),
 )
-_ALSO_IN_TIMELINES = ("idle", "largest_free_extent", "preemptions", "replica")
+_ALSO_IN_TIMELINES = (
+    *("idle", "largest_free_extent", "preemptions", "replica"),
+    *("tier_held_bytes", "tier_loaded_bytes", "tier_stored_bytes"),
+)
 """Numbers too, where they are there."""
 
 _NUMBERS = (

@@ -26,7 +26,9 @@ LOADS = {
 
 _ALONG = ("num_prompts", "duration", "start")
 _BY_VALUE = ("case", "model", "gpu", "allocator", "scheduler", "trace", "router", "policy")
+TIER = "kv_offloading_size"
 _SHORT = {
+    TIER: "tier",
     "tensor_parallel_size": "TP",
     "max_num_seqs": "seats",
     "max_num_batched_tokens": "budget",
@@ -110,6 +112,8 @@ def name_of(settings: Mapping[str, Any]) -> str:
 def _said(name: str, value: object) -> str:
     if name in _BY_VALUE and value is not None:
         return str(value)
+    if name == TIER and value in (None, "0"):
+        return "no tier"
     words = _SHORT.get(name, name.replace("_", " "))
     if isinstance(value, bool):
         return f"{words} {'on' if value else 'off'}"

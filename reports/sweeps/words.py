@@ -97,6 +97,8 @@ def first_words(found: Sequence[System]) -> str:
     fewer = [system for system in found if _served_share(system) < 1]
     if not fewer:
         return ""
+    if len(found) > 1 and len({_counts(system) for system in found}) == 1:
+        return f"Requests served: {_served_words(found[0])} each. "
     named = [f"{_called(system, found)}{_served_words(system)}" for system in fewer[:MOST_NAMED]]
     more = [f"{len(fewer) - MOST_NAMED:,} more systems not all"] if len(fewer) > MOST_NAMED else []
     apart = "" if len(ranked(found)) == len(found) else "; not ranked with the others"

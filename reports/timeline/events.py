@@ -2,7 +2,7 @@
 
     process per run      thread "engine steps"   a slice per step, where a step log is known
                          thread "request 17"     a slice per request, in it one for each state of its life
-                         counters                the memory ledger, requests running and waiting, preemptions
+                         counters                the memory ledger, who runs and waits, preemptions, tiers
 
 An answer beside others has a thread of its own, from its fork on. Copies and forks are instants, and an
 arrow goes from the request that needed room to the one that lost its own. Slices of one thread nest, and the
@@ -302,6 +302,9 @@ class _Process:
         groups = {"KV memory (slots)": kinds, "requests": ("running", "waiting")}
         if "preemptions" in timeline:
             groups["preemptions"] = ("preemptions",)
+        if "tier_held_bytes" in timeline:
+            groups["tier: held (bytes)"] = ("tier_held_bytes",)
+            groups["tier: moved so far (bytes)"] = ("tier_loaded_bytes", "tier_stored_bytes")
         columns = {name: timeline[name].tolist() for names in groups.values() for name in names}
         times = np.rint(timeline["time_s"] * 1e9).astype(np.int64).tolist()
         for row, time_ns in enumerate(times):

@@ -10,6 +10,7 @@
     preempt    it is evicted and will be computed again: `tokens` are lost; the request `by` took the room
     swap_out   it goes to the host pool with `tokens`, for the room that `by` took
     swap_in    it is back
+    load       `tokens` of its prompt are found elsewhere: it holds memory, and waits for them
     fork       one more sequence shares its `tokens`
     copy       `tokens` slots are copied: on a write into a shared block, or to move to a larger extent
     finish     the last token of a sequence is there
@@ -146,6 +147,11 @@ class Events:
     def left(self, event: str, request: Request, now_ps: int, step: int, by: Request | None) -> None:
         """A request was preempted or swapped out, with what it holds now."""
         self._add(event, request, now_ps, step, tokens=request.computed, by=NONE if by is None else by.index)
+
+    def loads(self, request: Request, now_ps: int, step: int, tokens: int) -> None:
+        """So much of a prompt begins to be loaded."""
+        self._last_refusal = None
+        self._add("load", request, now_ps, step, tokens=tokens)
 
     def returned(self, request: Request, now_ps: int, step: int) -> None:
         """A request came back from the host pool."""

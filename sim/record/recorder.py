@@ -68,6 +68,9 @@ class Instant(NamedTuple):
     largest_free_extent: int
     preemptions: int
     idle: int = 0
+    tier_held_bytes: int = 0
+    tier_loaded_bytes: int = 0
+    tier_stored_bytes: int = 0
 
 
 TIMELINE_COLUMNS = Instant._fields
@@ -312,7 +315,8 @@ class Recorder:
             timeline={
                 name: column
                 for name, column in zip(Instant._fields, timeline.T, strict=True)
-                if name != "idle" or allocator.idles
+                if (name != "idle" or allocator.idles)
+                and (totals.tier is not None or not name.startswith("tier_"))
             },
             steps=dict(zip(STEP_COLUMNS, rows.T, strict=True)) if self.step_log else None,
             saturated=self.saturated,

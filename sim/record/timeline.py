@@ -7,7 +7,7 @@ from kvsim.sim.serving.server import Server
 
 def instant_of(server: Server, held: int) -> Instant:
     """The row for now, when so many slots hold a token; InvariantError where a kind of slot is negative."""
-    allocator = server.allocator
+    allocator, tier = server.allocator, server.totals.tier
     used, cached, external = allocator.used_slots, allocator.cached_slots, server.external_slots()
     internal = server.memory.internal_slots()
     free = allocator.free_slots - cached - external - allocator.idle_slots
@@ -24,6 +24,7 @@ def instant_of(server: Server, held: int) -> Instant:
         allocator.largest_free_extent(),
         server.totals.preemptions + server.totals.swap_outs,
         allocator.idle_slots,
+        *((0, 0, 0) if tier is None else (tier.held_bytes, tier.loaded_bytes, tier.stored_bytes)),
     )
     found: Instant = tuple.__new__(Instant, fields)  # what Instant(*fields) does, at half its price
     if min(fields) < 0:

@@ -166,6 +166,8 @@ class Loading:
         server.step.changed = True
         server.step.hit_tokens += here
         server.totals.hit_tokens += here
+        if server.events:
+            server.events.loads(request, server.now_ps, server.steps, below)
         self.connector.begin(user, request, here, below)
         return 0
 

@@ -322,7 +322,8 @@ class Offload(Connector):
         """Say when the next decision may differ; `again`: it may at once."""
         server = self.server
         totals, transfers = self.totals, self.transfers
-        totals.peak_bytes = max(totals.peak_bytes, self.tier.held * self.rules.chunk_bytes)
+        totals.held_bytes = self.tier.held * self.rules.chunk_bytes
+        totals.peak_bytes = max(totals.peak_bytes, totals.held_bytes)
         totals.load_busy_ps, totals.store_busy_ps = (
             transfers.busy_ps(loads=True),
             transfers.busy_ps(loads=False),

@@ -336,6 +336,9 @@ class Server:
     def begin_loaded(self, request: Request, tokens: int) -> None:
         """Let a request run that holds memory already, and prefill `tokens` of it in this step."""
         request.move(State.PREFILL)
+        if self.events:
+            have = request.computed
+            self.events.admitted(request, self.now_ps, self.steps, have + tokens, have)
         self.running[request.seq] = request
         if request.first_scheduled_ps is None:
             request.first_scheduled_ps = self.now_ps

@@ -11,8 +11,6 @@ for all jobs before.
 Follows vLLM 0.33.0.
 """
 
-from itertools import islice
-
 from kvsim.allocators.tiers.second_pool import SecondPool
 from kvsim.sim.serving.connector import Connector
 from kvsim.sim.serving.offload import whole_text
@@ -24,6 +22,7 @@ from kvsim.sim.serving.transfers import Transfers
 from kvsim.sim.serving.wakes import NEVER_PS
 
 FOREVER = 1 << 40
+NOWHERE = -1, -1
 
 
 class Parts(Job):
@@ -66,8 +65,8 @@ class SimpleOffload(Connector):
     ----------
     pins : dict of list of int
         By user's number: blocks there that its look-up found, and that it has not begun to load.
-    cursor : int
-        The last free block that was looked at; -1: none.
+    cursor : (int, int)
+        The last free block that was looked at, and its key, or -1 where it has none.
     storing : set of int
         Blocks of the GPU from which is stored.
     left : list
@@ -89,7 +88,7 @@ class SimpleOffload(Connector):
         self.prefixes = self.allocator.prefixes
         self.users: dict[int, User] = {}
         self.pins: dict[int, list[int]] = {}
-        self.cursor = -1
+        self.cursor = NOWHERE
         self.storing: set[int] = set()
         self.left: list[tuple[int, int, int]] = []
         self._loads: list[tuple[User, list[int], list[int], list[int]]] = []  # of this decision
@@ -300,26 +299,34 @@ class SimpleOffload(Connector):
 
     def _lazy(self, stores: list[tuple[int, int, int]]) -> int:
         """Store what the cursor comes to; returns for how many steps nothing follows."""
-        room, queue = self.second.free, list(self.prefixes.pool.keyed_queue())
-        start = next((at + 1 for at, (block, _) in enumerate(queue) if block == self.cursor), 0)
-        if not start:
-            self.cursor = -1
+        room, pool = self.second.free, self.prefixes.pool
+        span = pool.span_of(*self.cursor) if self.cursor[0] >= 0 else None
+        if span is None:
+            self.cursor = NOWHERE
         if not room:
             return 1
         if self._anybody():
             self._alone = 0
-        elif self._alone > self.second.blocks + len(queue):
+        elif self._alone > self.second.blocks + pool.free:
             return FOREVER  # the engine would copy round and round, for nobody
         chosen: list[tuple[int, int]] = []
-        for block, key in islice(queue, start, start + self.lazy_blocks):
-            self.cursor = block
-            if key >= 0 and not self.second.knows(key):
-                chosen.append((block, key))
-                if len(chosen) == room:
-                    break
+        left = self.lazy_blocks
+        for row, first in pool.rows_behind(self.cursor[0], span):
+            at = max(0, len(row) - left)
+            left -= len(row) - at
+            key = pool.key_of(row[at]) if first is None else first + at
+            self.cursor = row[at], key
+            unknown = self.second.misses(key, len(row) - at) if key >= 0 else []
+            if len(unknown) >= room - len(chosen):
+                del unknown[room - len(chosen) :]
+                left, at = 0, unknown[-1] - key + at
+                self.cursor = row[at], unknown[-1]
+            chosen += [(row[at + each - self.cursor[1]], each) for each in unknown]
+            if not left:
+                break
         self._take(chosen, stores)
         self._alone += len(chosen)
-        at_end = not queue or (self.cursor == queue[-1][0] and not chosen)
+        at_end = not pool.free or (self.cursor[0] == pool.last_queued and not chosen)
         return FOREVER if at_end else 1
 
     # -- leaving ------------------------------------------------------------------------------
@@ -372,7 +379,8 @@ class SimpleOffload(Connector):
     def wake(self, again: bool) -> None:
         """Say when the next decision may differ; `again`: it may at once."""
         wakes, totals, transfers = self.server.wakes, self.totals, self.transfers
-        totals.peak_bytes = max(totals.peak_bytes, self.second.held * self.block_bytes)
+        totals.held_bytes = self.second.held * self.block_bytes
+        totals.peak_bytes = max(totals.peak_bytes, totals.held_bytes)
         totals.load_busy_ps = transfers.busy_ps(loads=True)
         totals.store_busy_ps = transfers.busy_ps(loads=False)
         ends = transfers.next_ps(loads_only=False)

@@ -83,6 +83,8 @@ class TierTotals:
 
     capacity_bytes: int = 0
     """of all GPUs of the replica together, as all bytes here"""
+    held_bytes: int = 0
+    """now"""
     held_bytes_ps: int = 0
     """the integral of what it holds"""
     peak_bytes: int = 0

@@ -1,4 +1,4 @@
-"""Figures of a sweep: `curves` over the load, the `pareto` front, a `heatmap` of two settings, `goals`."""
+"""Figures of a sweep: `tiers` by size, `curves` over the load, the `pareto` front, a `heatmap`, `goals`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -9,12 +9,13 @@ from matplotlib.figure import Figure
 
 from kvsim.reports.figures.sheet import save, sign
 from kvsim.reports.figures.style import SCREEN, Style
-from kvsim.reports.figures.swept import curves, goals, heatmap, pareto
+from kvsim.reports.figures.swept import curves, goals, heatmap, pareto, tiers
 from kvsim.reports.sweeps.systems import System, load_of, systems
 from kvsim.reports.sweeps.words import different_clocks, first_words, foot
 from kvsim.sim.record.slo import Slo
 
 FIGURES: dict[str, Callable[..., Figure | None]] = {
+    "tiers": tiers.tiers,
     "curves": curves.curves,
     "pareto": pareto.pareto,
     "heatmap": heatmap.heatmap,

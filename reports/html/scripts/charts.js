@@ -72,7 +72,7 @@ function line(name, unit) {
     type: "scatter", mode: "lines", x: across(found[name] ?? [], found.end), y: found[name] ?? [], name: escaped(systems[place].label),
     line: { color: runColour(place), width: seeds > 1 ? 1 : 1.6 }, hovertemplate: "%{y:,.4~g}",
   }));
-  const few = unit !== "requests/s" && traces.every(({ y }) => y.every((value) => value <= 5)); // then no halves on the axis
+  const few = !unit.includes("/s") && unit !== "GiB" && traces.every(({ y }) => y.every((value) => value <= 5)); // then no halves on the axis
   return [traces, layout({ xaxis: axis({ range: [0, longest()], title: "time (s)" }), yaxis: axis({ rangemode: "tozero", title: unit, ...(few ? { dtick: 1 } : {}) }) })];
 }
 
@@ -160,6 +160,11 @@ function buildCharts() {
   chart(two, "Throughput", "Requests finished per second, in each of 60 equal slices of the run.", () => line("throughput", "requests/s"), { timed: true });
   if (data.charts.overTime.some((found) => found.preemptions?.at(-1))) {
     chart(two, "Preemptions", "Evictions since the start, to be computed again or swapped.", () => line("preemptions", "times"), { timed: true });
+  }
+  if (data.charts.overTime.some((found) => found.tierHeld)) {
+    chart(two, "Tier below the memory", `GiB that it holds; ${slices}.`, () => line("tierHeld", "GiB"), { timed: true });
+    chart(two, "Loads from the tier", "GB per second, all GPUs together, counted where a load begins.", () => line("tierLoaded", "GB/s"), { timed: true });
+    chart(two, "Stores to the tier", "GB per second, all GPUs together, counted where a store begins.", () => line("tierStored", "GB/s"), { timed: true });
   }
   const saturated = data.charts.waste.map((run) => run.saturated);
   const when = saturated.every(Boolean) ? "while requests waited" : "over the whole run";

@@ -118,7 +118,7 @@ class Lives {
       for (let span = this.first[own]; span < this.first[own + 1]; span++) {
         const start = this.startAt(own, span), state = this.stateAt(span);
         if (own !== track && start >= born) break;
-        if ((state === STATE.prefill || state === STATE.recompute) && start >= since) return start;
+        if ([STATE.loading, STATE.prefill, STATE.recompute].includes(state) && start >= since) return start;
       }
     }
     return null;

@@ -1,0 +1,132 @@
+"""What is shown of a tier below the memory: by size, over time, and in the life of a request."""
+
+import json
+
+import pytest
+from support.summaries import plain
+
+from kvsim import cli
+from kvsim.reports.figures.style import SCREEN
+from kvsim.reports.figures.swept.tiers import tiers
+from kvsim.reports.rundir.formats import read_columns
+from kvsim.reports.sweeps.systems import systems
+from kvsim.reports.sweeps.words import sweep_words
+
+SIZE = "kv_offloading_size"
+
+
+def row(size, median_s, **more):
+    found = {
+        SIZE: size,
+        "status": "finished",
+        "latency.ttft_s.p50": median_s,
+        "latency.ttft_s.p99": 3 * median_s,
+        "duration_s": 10.0,
+        "throughput.total_tokens_per_s": 120.0,
+        "throughput.output_tokens_per_s": 20.0,
+        "throughput.requests_per_s": 1.0,
+        "engine.prefix_hit_tokens": 300,
+        "requests.finished": 9,
+        "requests.submitted": 10,
+    }
+    return found | ({} if size in (None, "0") else {"tier.hit_tokens": 200}) | more
+
+
+def drawn(rows, names=(SIZE,)):
+    return tiers(systems(rows, list(names)), None, None, SCREEN)
+
+
+def test_the_smallest_size_that_gains_nearly_all_is_the_answer():
+    figure = drawn([row("64", 4.2), row("0", 10.0), row("256GiB", 4.0), row("16GiB", 9.5)])
+    assert figure.get_label() == (
+        "64 GiB below the GPU's memory: the median TTFT is 4.20 s, 10.0 s without a tier"
+    )
+    left, right = figure.axes
+    assert [tick.get_text() for tick in left.get_xticklabels()] == ["none", "16 GiB", "64 GiB", "256 GiB"]
+    assert left.lines[0].get_ydata().tolist() == [10.0, 9.5, 4.2, 4.0]
+    heights = [bar.get_height() for bar in right.patches]
+    assert heights == pytest.approx([30, 30, 30, 30, 0, 20, 20, 20])
+
+
+def test_no_gain_is_said_to_be_none():
+    figure = drawn([row(None, 10.0), row("16GiB", 9.8)])
+    assert figure.get_label() == (
+        "No size gains a tenth: the median TTFT is 10.0 s without a tier, 9.80 s at best"
+    )
+
+
+def test_systems_that_differ_in_more_have_a_curve_each():
+    rows = [
+        row(size, time * factor, gpu=gpu)
+        for size, time in (("0", 8.0), ("64GiB", 2.0))
+        for gpu, factor in (("h100", 1), ("l40s", 3))
+    ]
+    left, _ = drawn(rows, (SIZE, "gpu")).axes
+    assert [line.get_ydata().tolist() for line in left.lines] == [[8.0, 2.0], [24.0, 6.0]]
+    assert [text.get_text() for text in left.get_legend().get_texts()] == ["h100", "l40s"]
+
+
+def test_there_is_no_such_figure_without_sizes():
+    assert drawn([row("0", 1.0)]) is None
+    assert drawn([{"gpu": gpu, **row("64GiB", 1.0)} for gpu in ("h100", "l40s")], ("gpu",)) is None
+
+
+def test_a_sweep_names_sizes_and_says_once_what_all_of_them_served():
+    text = plain(sweep_words([row("0", 10.0), row("64GiB", 4.0)], [SIZE], None))
+    assert text.startswith("Requests served: 9 of 10 each. ")
+    lines = [line.split("  ")[0] for line in text.splitlines()]
+    assert {"no tier", "tier 64GiB"} <= set(lines)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Agents whose prompts come back from a tier."""
+    out = tmp_path_factory.mktemp("tier") / "run"
+    words = "run --model llama-3.1-8b --gpu h100 --trace agents --num-prompts 60 --rate-scale 6"
+    tier = "--kv-tokens 140000 --kv-offloading-size 100GiB --kv-offloading-link 0.5 --blocks-per-chunk 16"
+    assert cli.main([*words.split(), *tier.split(), "--no-plots", "--quiet", "--out", str(out)]) == 0
+    return out
+
+
+def test_the_life_of_a_request_tells_of_its_load(run, capsys):
+    waited = json.loads((run / "summary.json").read_text())["tier"]["requests_waited"]
+    assert waited > 0
+    capsys.readouterr()
+    assert cli.main(["explain", str(run), "slowest", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    states = [span["state"] for span in told["spans"]]
+    assert states.index("loading") + 1 == states.index("prefill")
+    texts = [line["text"] for line in told["lines"]]
+    assert sum(text.endswith("found elsewhere: loading them") for text in texts) == 1
+    assert sum(part["seconds"] for part in told["division"]) == pytest.approx(
+        told["finish_s"] - told["arrival_s"]
+    )
+
+
+def test_a_timeline_shows_loads_and_what_the_tier_holds(run, tmp_path):
+    out = tmp_path / "timeline.json"
+    assert cli.main(["trace-events", str(run), "--out", str(out)]) == 0
+    events = json.loads(out.read_text())["traceEvents"]
+    waited = json.loads((run / "summary.json").read_text())["tier"]["requests_waited"]
+    assert sum(event["name"] == "loading keys and values" for event in events) == waited
+    held = [event["args"]["tier_held_bytes"] for event in events if event["name"] == "tier: held (bytes)"]
+    assert max(held) > 0
+
+
+def test_the_timeline_sums_to_what_the_summary_says(run):
+    names = ("tier_held_bytes", "tier_loaded_bytes", "tier_stored_bytes")
+    columns = read_columns(run / "timeline.parquet", ("time_s", *names))
+    tier = json.loads((run / "summary.json").read_text())["tier"]
+    assert [int(columns[name][-1]) for name in names[1:]] == [tier["loaded_bytes"], tier["stored_bytes"]]
+    assert 0 < columns["tier_held_bytes"].max() <= tier["peak_used_bytes"]
+
+
+def test_a_run_with_a_tier_has_its_picture_and_one_without_is_told_why_not(run, tmp_path, capsys):
+    assert cli.main(["plot", str(run), "--figure", "tier", "--out", str(tmp_path)]) == 0
+    assert (tmp_path / "tier.png").is_file()
+    plainly = tmp_path / "plain"
+    words = f"run --model llama-3.1-8b --gpu h100 --num-prompts 5 --no-plots --quiet --out {plainly}"
+    assert cli.main(words.split()) == 0
+    capsys.readouterr()
+    assert cli.main(["plot", str(plainly), "--figure", "tier", "--out", str(tmp_path)]) == 2
+    assert "figure tier needs the column tier_held_bytes" in capsys.readouterr().err
