@@ -60,9 +60,7 @@ def read_from(deployment: Deployment, scheduler: Scheduler, server: Server, hand
     figures = link_figures(own.kv_transfer_link, deployment, "kv_transfer_link")
     way = Way(int(figures.load_gb_per_s * 1e9), int(figures.latency_us * 1e6))
     tp = deployment.tensor_parallel_size
-    pull = Pull(
-        way, way, deployment.engine.block_size * deployment.served_model.kv_bytes_per_token_per_gpu(tp)
-    )
+    pull = Pull(way, deployment.engine.block_size * deployment.served_model.kv_bytes_per_token_per_gpu(tp))
     reads = Reads(server, pull, hand_over.told, lambda *_: None, NEVER_PS, scheduler.asynchronous)
     hand_over.decodes(reads, pull, deployment.gpus)
     scheduler.use(LowerTier(reads, scheduler.admission(0, 1), own.long_prefill_token_threshold))

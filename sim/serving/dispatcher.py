@@ -20,18 +20,19 @@ class View:
     """What a router sees of a replica (see `Seen`)."""
 
     def __init__(self, replica: Replica, place: int, pool: str, role: str) -> None:
-        self._replica = replica
-        self._server = replica.server
         self.place, self.pool, self.role = place, pool, role
+        self.show(replica)
 
     def show(self, replica: Replica) -> None:
         """Show this one from now on."""
         self._replica, self._server = replica, replica.server
+        # on a prefill server these are computed, and wait to be read
+        self._loading = {} if self.role == "prefill" else replica.server.batch.loading
 
     @property
     def waiting(self) -> int:
-        """Requests in its queue."""
-        return len(self._server.waiting)
+        """Requests in its queue, and those whose KV is on its way."""
+        return len(self._server.waiting) + len(self._loading)
 
     @property
     def running(self) -> int:
@@ -42,7 +43,7 @@ class View:
     def requests(self) -> int:
         """Both together, without asking for each: a router may ask all replicas for every request."""
         server = self._server
-        return len(server.waiting) + len(server.running) + server.swapped
+        return len(server.waiting) + len(self._loading) + len(server.running) + server.swapped
 
     @property
     def used_share(self) -> float:

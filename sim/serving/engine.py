@@ -7,6 +7,7 @@ those that come to it (replica.py).
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import simpy
 
@@ -171,4 +172,6 @@ class Engine:
             deaths.end(found.end_ps)
         if self.scaler is not None:
             self.scaler.end(found.end_ps)
+        if self.hand_over is not None:
+            found = replace(found, stages=self.hand_over.stages(len(self.workload)))
         return found

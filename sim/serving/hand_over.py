@@ -11,30 +11,47 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from kvsim.sim.serving.dispatcher import Dispatcher
 from kvsim.sim.serving.held import HoldingServer
-from kvsim.sim.serving.link import Link
+from kvsim.sim.serving.link import Link, Way
 from kvsim.sim.serving.lives import Run
 from kvsim.sim.serving.reading import Reads
 from kvsim.sim.serving.replica import Replica
 from kvsim.sim.serving.request import Request, prefix_of
 from kvsim.sim.serving.tier_jobs import Job
+from kvsim.sim.workload import Int64Column
+
+STAGES: Final = ("prompt_computed_ps", "read_begin_ps", "read_end_ps", "held_until_ps")
+"""What is known of when a request was where: the last is when its blocks were free again."""
 
 LATENCY_PS: Final = 1_000_000_000
 """From a prefill's answer to the decode replica, through the proxy: 1 ms, an assumption."""
 
 
 class Pull(Link):
-    """The link of a decode replica, and what went over it."""
+    """The link of a decode replica, and what went over it.
 
-    reads = blocks = waited_ps = 0
+    Attributes
+    ----------
+    reads : list of (int, int, int)
+        Of each read the row of its request, its begin and its end.
+    blocks : int
+        Of all reads.
+    """
+
+    blocks = 0
+
+    def __init__(self, way: Way, block_bytes: int) -> None:
+        super().__init__(way, way, block_bytes)
+        self.reads: list[tuple[int, int, int]] = []
 
     def begin(self, job: Job, now_ps: int) -> None:
         """A read takes its place."""
         super().begin(job, now_ps)
-        self.reads += 1
+        self.reads.append((job.owner.request.index, now_ps, job.ends_ps))
         self.blocks += len(job.blocks)
-        self.waited_ps += job.ends_ps - now_ps
 
 
 class Prompts(deque[Request]):
@@ -134,13 +151,30 @@ class HandOver:
 
     # -- the end ------------------------------------------------------------------------------
 
+    @property
+    def _all_reads(self) -> list[tuple[int, int, int]]:
+        return [read for _, pull, _ in self._decode for read in pull.reads]
+
+    @property
+    def _all_freed(self) -> list[tuple[int, int, int]]:
+        return [freed for server in self._prefill for freed in server.freed]
+
+    def stages(self, rows: int) -> dict[str, Int64Column]:
+        """By request when each stage was over; 0 where there was none."""
+        found = {name: np.zeros(rows, np.int64) for name in STAGES}
+        for row, begun_ps, ended_ps in self._all_reads:
+            found["read_begin_ps"][row], found["read_end_ps"][row] = begun_ps, ended_ps
+        for row, computed_ps, freed_ps in self._all_freed:
+            found["prompt_computed_ps"][row], found["held_until_ps"][row] = computed_ps, freed_ps
+        return found
+
     def totals(self) -> Totals:
         """What was handed over."""
-        pulls = [(pull, pull.block_bytes * gpus) for _, pull, gpus in self._decode]
+        reads = self._all_reads
         return Totals(
-            requests=sum(pull.reads for pull, _ in pulls),
-            read_bytes=sum(pull.blocks * block_bytes for pull, block_bytes in pulls),
-            transfer_ps=sum(pull.waited_ps for pull, _ in pulls),
-            held_ps=sum(server.held_ps for server in self._prefill),
+            requests=len(reads),
+            read_bytes=sum(pull.blocks * pull.block_bytes * gpus for _, pull, gpus in self._decode),
+            transfer_ps=sum(ended_ps - begun_ps for _, begun_ps, ended_ps in reads),
+            held_ps=sum(freed_ps - computed_ps for _, computed_ps, freed_ps in self._all_freed),
             peak_held_share=max(each.peak_held / each.allocator.capacity_slots for each in self._prefill),
         )

@@ -43,8 +43,10 @@ class HoldingServer(Server):
         By name (`own`), in the order in which they finished.
     deadlines_ps : dict of int
         Until when each is held.
-    held_ps, peak_held : int
-        How long all whose blocks are free again were held; the most tokens that were held at once.
+    freed : list of (int, int, int)
+        Whose blocks are free again: the row, when its prompt was computed, and when they were free.
+    peak_held : int
+        The most tokens that were held at once.
     """
 
     def __init__(
@@ -63,7 +65,8 @@ class HoldingServer(Server):
         self.deadlines_ps: dict[int, int] = {}
         self._told: list[tuple[int, bool, int]] = []  # (when the message is there, was it read?, name)
         self._heartbeats: list[tuple[int, tuple[int, ...]]] = []
-        self.held_ps = self.peak_held = self._held_tokens = 0
+        self.freed: list[tuple[int, int, int]] = []
+        self.peak_held = self._held_tokens = 0
         self._since_ps: dict[int, int] = {}
         self._leaving: list[Request] = []  # seen to be read or expired in the step under way
 
@@ -115,7 +118,7 @@ class HoldingServer(Server):
     def free_settled(self) -> None:
         """What was seen in a step that is over is free now."""
         for request in self._leaving:
-            self.held_ps += self.now_ps - self._since_ps.pop(request.own)
+            self.freed.append((request.index, self._since_ps.pop(request.own), self.now_ps))
             self._held_tokens -= request.computed
             del self.batch.loading[request.seq]
             self.memory.prefill_held -= request.computed

@@ -230,12 +230,13 @@ class Replica:
         held_by = limit(server, self.scheduler) if server.waiting or server.swapped else ""
         until_ps = self._on_the_clock(max(least, min(server.wakes.next_ps, self._arrivals.next_ps)))
         rest, start_ps = server.rest(), server.now_ps
+        kept = server.tokens()[0], server.allocator.used_slots, server.memory.internal_slots()
         if until_ps >= self._ahead.next_ps:
             self._waits = True
             yield self._alarm.at(until_ps)
             self._waits = False
             until_ps = max(start_ps, self._alarm.now_ps)
-        self.recorder.idle(until_ps - start_ps, held_by, rest)
+        self.recorder.idle(until_ps - start_ps, held_by, rest, kept)
         server.wait(until_ps)
         if until_ps > least:
             server.wakes.before_ps = until_ps - 1
