@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from kvsim.reports.figures import (
     arena,
+    hand_over,
     latency,
     ledger,
     lengths,
@@ -16,6 +17,7 @@ from kvsim.reports.figures import (
     ranking,
     replicas,
     requests,
+    scaling,
     seeds,
     sweeps,
 )
@@ -45,6 +47,10 @@ FIGURES: dict[str, Entry] = {
     "replicas": Entry(
         replicas.replicas, "a fleet by replica: the range of KV memory in use, heat maps over time"
     ),
+    "hand-over": Entry(
+        hand_over.hand_over, "prefill and decode apart: what is held over time, and where first tokens wait"
+    ),
+    "scaling": Entry(scaling.scaling, "load, replicas and attainment over time, where replicas come and go"),
     "batched": Entry(requests.batched, "how many requests are computed at once"),
     "requests": Entry(requests.requests, "how many requests run and wait, over time"),
     "latency": Entry(latency.latency, "the distributions of four latencies"),
@@ -61,8 +67,12 @@ _SHOWN_BY = {"at_s": ("map",), "latency": ("throughput", "block-size")}
 
 USUAL = ("memory", "waste", "requests", "latency")
 """Those that every run and every comparison gets."""
-OF_FLEETS = ("replicas",)
-"""Those that a run or a comparison gets besides where it has a fleet."""
+OF_FLEETS: dict[str, Callable[[System], bool]] = {
+    "replicas": lambda system: system.is_fleet,
+    "hand-over": hand_over.is_apart,
+    "scaling": scaling.has_scaling,
+}
+"""Those that a run or a comparison gets besides -> of which fleets."""
 MANY, OF_MANY = 8, ("ranking",)
 """A comparison of more systems gets these instead: so many curves cannot be told apart."""
 
@@ -120,11 +130,8 @@ def draw(
     check(fmt, names)
     found = systems(runs)
     if names is USUAL:
-        names = (
-            OF_MANY
-            if len(found) > MANY
-            else (*USUAL, *(OF_FLEETS if any(each.is_fleet for each in found) else ()))
-        )
+        of_fleets = [name for name, shows in OF_FLEETS.items() if any(map(shows, found))]
+        names = OF_MANY if len(found) > MANY else (*USUAL, *of_fleets)
     drawn: dict[str, Path] = {}
     refused: dict[str, CannotDraw] = {}
     for name, entry in FIGURES.items():
