@@ -186,11 +186,12 @@ def bound_by(system: Capacity) -> str | None:
 
 
 def _bound(sides: Mapping[str, float]) -> str:
-    """`prefill-bound (97 % of that time), `, of servers that are apart."""
+    """`prefill-bound (97 % of it), `, of servers that are apart; `decode-bound, ` where that is all of it."""
     if not sides:
         return ""
     side = max(sides, key=lambda each: sides[each])
-    return f"{side}-bound ({rounded_share(sides[side])} of that time), "
+    share = "" if sides[side] == 1 else f" ({rounded_share(sides[side])} of it)"
+    return f"{side}-bound{share}, "
 
 
 def _held(above: Sequence[Any]) -> str:

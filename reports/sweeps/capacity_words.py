@@ -85,7 +85,10 @@ def _most(known: Sequence[tuple[Row, str]], asked: Sought, within: str, *, alone
     if not priced:
         return said
     cheapest, its_label = min(priced, key=lambda each: each[0][PER_THOUSAND])
-    return f"{said}; cheapest per request: {its_label}, {figures(cheapest[PER_THOUSAND])} per thousand"
+    price = f"{figures(cheapest[PER_THOUSAND])} per thousand"
+    if its_label == label:
+        return f"{said}; also the cheapest per request, {price}"
+    return f"{said}; cheapest per request: {its_label}, {price}"
 
 
 def count_of(row: Row) -> str:

@@ -23,9 +23,8 @@ WITH = "with prefill and decode pools"
 
 def check_apart(whole: Deployment, schedulers: Sequence[Scheduler]) -> None:
     """Raise KvsimError for what does not go with prefill and decode pools."""
-    for name in ("fail", "scale"):
-        if getattr(whole.fleet, name):
-            raise KvsimError(f"{name} must be left out {WITH}, got {getattr(whole.fleet, name)!r}")
+    if whole.fleet.scale:
+        raise KvsimError(f"scale must be left out {WITH}, got {whole.fleet.scale!r}")
     first = whole.pools[0].server
     for pool, scheduler in zip(whole.pools, schedulers, strict=True):
         server, options = pool.server, pool.server.engine.options

@@ -37,7 +37,7 @@ class PromptsOnly(VllmV1):
         rules = Rules(bound, known_late=self.asynchronous)
         self._server = server = HoldingServer(Batch(KvMemory(allocator)), rules, LEASE, _nobody)
         server.hand_over = partial(self._hand_over.computed, server)
-        server.waiting = Prompts(self._hand_over.whole)
+        server.waiting = Prompts(partial(self._hand_over.comes, server))
         threshold = self.own(VllmV1Options).long_prefill_token_threshold
         if threshold:
             self._pieces = Pieces(server, threshold)

@@ -114,7 +114,7 @@ class Dispatcher:
         sessions: npt.NDArray[np.generic] | None,
         role: str | None = None,
     ) -> None:
-        self._router = router
+        self._router, self._role = router, role
         self._views = [
             View(replica, place, *pool)
             for place, (replica, pool) in enumerate(zip(replicas, pools, strict=True))
@@ -158,6 +158,10 @@ class Dispatcher:
         if self._sent is not None:
             self._sent[home][request.index] = None
         return home
+
+    def sends_to(self, place: int) -> bool:
+        """Whether requests are sent there while it is alive."""
+        return self._role is None or self._views[place].role == self._role
 
     # -- replicas that go and come --------------------------------------------------------------------
 

@@ -153,8 +153,9 @@ class Engine:
                 self.env.process(self._look(each))
         if self.hand_over is not None and self._second is not None:
             self.hand_over.begin(self, self.replicas, self._second)
-        if dispatcher is not None and deaths is not None:
-            deaths.begin(self, dispatcher)
+        if deaths is not None:
+            both = [each for each in (dispatcher, self._second) if each is not None]
+            deaths.begin(self, both, self.hand_over)
         if dispatcher is not None and self.scaler is not None:
             self.scaler.begin(self, dispatcher)
         for replica in self.replicas:

@@ -260,6 +260,11 @@ class Replica:
                 del ends[last + 1 :]
                 self._alarm.move(self.server.now_ps + ends[-1])
 
+    def left(self) -> None:
+        """Somebody left the queue: end the plan at the next boundary, as who is behind may enter there."""
+        self._planner.stands = False
+        self.arrived()
+
     def catch_up(self) -> None:
         """Carry out all steps of the plan that are over by now: its state is then as in step mode."""
         if self._current is None:
@@ -398,7 +403,7 @@ class Replica:
         self._turned_away.write_noted()
         self._alarm.end()
         self._current = None
-        return self.server.tokens()[0] if self.server.running else 0
+        return self.server.tokens()[0] if self.server.running or self.server.batch.loading else 0
 
     def follow(self, before: "Replica") -> None:
         """Stand in for one that died: empty, and not serving yet."""
