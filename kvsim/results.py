@@ -122,6 +122,15 @@ class Run(Stored):
         return self._frame("map")
 
     def _frame(self, name: str) -> "pd.DataFrame":
+        frame = self._whole_frame(name)
+        if self.place is None:
+            return frame
+        if "replica" in frame:
+            return frame[frame["replica"] == self.place]
+        return frame[frame["request"].isin(self.columns.requests["request"])]
+
+    def _whole_frame(self, name: str) -> "pd.DataFrame":
+        """The table of the whole fleet."""
         import pandas as pd
 
         if self.outcome is not None:

@@ -221,6 +221,7 @@ def _facts(seeds: System) -> Table:
         ("service", _service(seeds)),
         ("faults", _faults(seeds)),
         ("scaling", _scaling(seeds)),
+        ("handed over", _hand_over(seeds)),
         ("clock", f"{sources}\n{clocks.beside(costs)}"),
         ("simulated", f"{times}in {seconds(cpu_s)} of CPU, {speed} requests/CPU-s"),
     ):
@@ -347,6 +348,26 @@ def _scaling(seeds: System) -> str:
         f"{told(figures, 'scaling', 'mean_replicas')} replicas on average, "
         f"{told(count, 'scaling', 'starts')} starts, {told(count, 'scaling', 'drains')} drains: "
         f"{told(figures, 'scaling', 'gpu_hours')} GPU-hours of {told(figures, 'scaling', 'gpu_hours_of_all')}"
+    )
+
+
+def _hand_over(seeds: System) -> str:
+    """What went from prefill to decode servers, and how long it was held."""
+    if not seeds[0].get("hand_over"):
+        return ""
+    told = partial(_told, seeds)
+
+    def gib(value: float | None) -> str:
+        return figures(None if value is None else value / GIB)
+
+    def share(value: float | None) -> str:
+        return percent_text(None if value is None else 100 * value)
+
+    return (
+        f"{told(count, 'hand_over', 'requests')} prompts, {told(gib, 'hand_over', 'read_bytes')} GiB, "
+        f"read in {told(seconds, 'hand_over', 'mean_transfer_s')} each; held for "
+        f"{told(seconds, 'hand_over', 'mean_held_s')}, at most "
+        f"{told(share, 'hand_over', 'peak_held_share')} of a prefill replica"
     )
 
 

@@ -105,7 +105,11 @@ class FleetSummary:
         """What the death of replicas cost; only of a run that knows of some."""
         deaths = self.engine.deaths
         assert deaths is not None
-        generated = sum(replica.recorder.tokens() for replica in self.engine.lives.every)
+        roles = [pool.role for pool in self.deployment.every_pool for _ in range(pool.replicas)]
+        answering = [
+            lives for role, lives in zip(roles, self.engine.lives.lives, strict=True) if role != "prefill"
+        ]
+        generated = sum(life.recorder.tokens() for lives in answering for life in lives)
         answered = int(requests["output_tokens"][requests["status"] != "rejected"].sum())
         return {
             "deaths": deaths.lost.deaths,

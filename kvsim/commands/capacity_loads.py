@@ -20,6 +20,7 @@ from kvsim.reports.waiting import LIMITS
 from kvsim.sim.options.goals import Goals
 from kvsim.sim.record.attainment import judged
 from kvsim.sim.record.slo import Slo
+from kvsim.sim.record.stages import shares
 from kvsim.sim.run import Simulation
 from kvsim.workloads.lengths import FIRST_OF, REPEATED
 
@@ -70,6 +71,7 @@ def tried(
         requests *= 2
     about = {
         **_latencies(verdict, part),
+        **_sides(slo, part),
         **_made(part, span_s, at if load.option == "request_rate" else None),
         **_server(simulation, summary),
         "overloaded": overloaded,
@@ -105,6 +107,12 @@ def _latencies(verdict: Columns, part: Columns) -> dict[str, Any]:
         "goodput_requests_per_s": verdict["goodput_requests_per_s"],
         "tpot_p50_s": _median(part["tpot_s"]),
     }
+
+
+def _sides(slo: Slo, part: Columns) -> dict[str, Any]:
+    """By limit where those that miss it were, of a fleet whose prompts are computed apart."""
+    found = {limit.name: shares(part, limit) for limit in slo.limits}
+    return {"sides": found} if any(found.values()) else {}
 
 
 def _median(column: Any) -> float | None:  # noqa: ANN401 - a column

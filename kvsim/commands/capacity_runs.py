@@ -98,7 +98,7 @@ def _searched(settings: dict[str, Any], seed: int, goals: Goals, sought: Sought)
         settings = _drawn(settings, option)
         load = Load(option, LONGEST * settings["num_prompts"])
     fine = sought.tolerance / FINER if sought.more_kv_gib else sought.tolerance
-    gpus, first, least, most = _range(settings, seed, load)
+    server, first, least, most = _range(settings, seed, load)
     most = sought.most(most * load.unit, most * load.unit) / load.unit
     short: dict[str, Any] = {"goals": goals, "load": load, "bounds": (first, least, most)}
     rough = sought.rough or (sought.fleet_rate is not None and not replayed)
@@ -112,7 +112,7 @@ def _searched(settings: dict[str, Any], seed: int, goals: Goals, sought: Sought)
         seed += FRESH
         from_there = {**short, "start": found.best.load, "factor": 1 + 2 * sought.tolerance, "long": True}
         found = _search(settings, seed, **from_there, tolerance=fine)
-    row = {"status": FINISHED, "reason": "", "gpus": gpus, "rough": sought.rough, **_told(found, load)}
+    row = {"status": FINISHED, "reason": "", **_hardware(server), "rough": sought.rough, **_told(found, load)}
     if sought.more_kv_gib and found.best is not None:
         larger = _with_more_kv(settings, seed, goals, sought.more_kv_gib)
         beside = {**short, "start": found.best.load, "long": not replayed}
@@ -145,14 +145,23 @@ def _search(
     )
 
 
-def _range(settings: dict[str, Any], seed: int, load: Load) -> tuple[int, float, float, float]:
-    """The GPUs, and the load to begin with, the least and the most to try.
+def _hardware(simulation: Simulation) -> dict[str, Any]:
+    """The GPUs; of a fleet of pools also how many of each."""
+    pools = simulation.deployment.pools
+    kinds: dict[str, int] = {}
+    for pool in pools:
+        kinds[pool.server.gpu.name] = kinds.get(pool.server.gpu.name, 0) + pool.gpus
+    return {"gpus": simulation.gpus, **({"gpus_by_kind": kinds} if pools else {})}
+
+
+def _range(settings: dict[str, Any], seed: int, load: Load) -> tuple[Simulation, float, float, float]:
+    """The system, and the load to begin with, the least and the most to try.
 
     What the server does when all requests come at once is about the most that it can do.
     """
     if load.replayed:
         simulation = prepared(settings, seed, Goals())
-        return simulation.gpus, 1.0, LEAST_SPEED, max(_span_s(simulation) / AT_ONCE_S, 1.0)
+        return simulation, 1.0, LEAST_SPEED, max(_span_s(simulation) / AT_ONCE_S, 1.0)
     drawn = {"arrivals": "gamma", "burstiness": None, "request_rate": float("inf")}
     drawn |= {"think_time": None} if load.option == "clients" else {}
     at_once = prepared({**settings, **drawn}, seed, Goals())
@@ -161,8 +170,8 @@ def _range(settings: dict[str, Any], seed: int, load: Load) -> tuple[int, float,
     if not rate:
         raise KvsimError("no request finishes, so there is no load to look for")
     if load.option == "clients":
-        return at_once.gpus, max(running or 1.0, 1.0), 1.0, MOST_CLIENTS
-    return at_once.gpus, 0.7 * rate, rate / 1000, 4 * rate
+        return at_once, max(running or 1.0, 1.0), 1.0, MOST_CLIENTS
+    return at_once, 0.7 * rate, rate / 1000, 4 * rate
 
 
 def _told(found: Found, load: Load) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from kvsim.reports.figures import (
     arena,
     fairness,
+    hand_over,
     latency,
     ledger,
     lengths,
@@ -17,6 +18,7 @@ from kvsim.reports.figures import (
     ranking,
     replicas,
     requests,
+    scaling,
     seeds,
     sweeps,
     tier,
@@ -48,6 +50,10 @@ FIGURES: dict[str, Entry] = {
         replicas.replicas, "a fleet by replica: the range of KV memory in use, heat maps over time"
     ),
     "tier": Entry(tier.tier, "what a tier below the memory holds over time, and what goes each way"),
+    "hand-over": Entry(
+        hand_over.hand_over, "prefill and decode apart: what is held over time, and where first tokens wait"
+    ),
+    "scaling": Entry(scaling.scaling, "load, replicas and attainment over time, where replicas come and go"),
     "batched": Entry(requests.batched, "how many requests are computed at once"),
     "requests": Entry(requests.requests, "how many requests run and wait, over time"),
     "latency": Entry(latency.latency, "the distributions of four latencies"),
@@ -67,10 +73,13 @@ _SHOWN_BY = {"at_s": ("map",), "latency": ("throughput", "block-size")}
 
 USUAL = ("memory", "waste", "requests", "latency")
 """Those that every run and every comparison gets."""
-OF_FLEETS = ("replicas",)
-"""Those that a run or a comparison gets besides where it has a fleet."""
-OF_TIERS = ("tier",)
-"""Those with a tier below the memory."""
+SOMETIMES: dict[str, Callable[[System], bool]] = {
+    "replicas": lambda system: system.is_fleet,
+    "tier": tier.has_tier,
+    "hand-over": hand_over.is_apart,
+    "scaling": scaling.has_scaling,
+}
+"""Those that a run or a comparison gets besides -> where there is what they show."""
 MANY, OF_MANY = 8, ("ranking",)
 """A comparison of more systems gets these instead: so many curves cannot be told apart."""
 
@@ -128,15 +137,8 @@ def draw(
     check(fmt, names)
     found = systems(runs)
     if names is USUAL:
-        names = (
-            OF_MANY
-            if len(found) > MANY
-            else (
-                *USUAL,
-                *(OF_FLEETS if any(each.is_fleet for each in found) else ()),
-                *(OF_TIERS if any(map(tier.has_tier, found)) else ()),
-            )
-        )
+        more = [name for name, shows in SOMETIMES.items() if any(map(shows, found))]
+        names = OF_MANY if len(found) > MANY else (*USUAL, *more)
     drawn: dict[str, Path] = {}
     refused: dict[str, CannotDraw] = {}
     for name, entry in FIGURES.items():

@@ -56,6 +56,33 @@ class Capacity:
         return int(self.rows[0]["gpus"]) if self.rows else 0
 
     @property
+    def gpus_by_kind(self) -> dict[str, int]:
+        """The same by the GPUs' names."""
+        return dict(self.rows[0].get("gpus_by_kind") or {self.gpu: self.gpus}) if self.rows else {}
+
+    @property
+    def has_pools(self) -> bool:
+        """Whether its servers are unlike."""
+        return any("gpus_by_kind" in row for row in self.rows)
+
+    @property
+    def sides(self) -> dict[str, float]:
+        """Where those were that miss the limit that binds, at the least load that misses.
+
+        Empty unless prompts are computed apart (sim/record/stages.py).
+        """
+        name = next(iter(self.missed), "")
+        each = [row["above"]["sides"].get(name) for row in self.rows if "sides" in (row.get("above") or {})]
+        known = [sides for sides in each if sides]
+        return {side: fmean(sides[side] for sides in known) for side in known[0]} if known else {}
+
+    @property
+    def missed(self) -> list[str]:
+        """The limits that are missed at the least load that misses, that of most seeds first."""
+        above = [row["above"] for row in self.rows if row.get("above")]
+        return [name for name, _ in Counter(name for each in above for name in each["missed"]).most_common()]
+
+    @property
     def per_gpu(self) -> float | None:
         """The load of one GPU."""
         return None if self.load is None else self.load.mean / self.gpus
@@ -139,10 +166,9 @@ def limited_by(system: Capacity, slo: Slo) -> str:
     above = [row["above"] for row in system.rows if row.get("above")]
     if not above:
         return f"nothing up to {figures(system.load.mean)}, the highest load tried"
-    missed = Counter(name for each in above for name in each["missed"])
     limits = {limit.name: limit for limit in slo.limits}
     parts = []
-    for name, _ in missed.most_common(1):
+    for name in system.missed[:1]:
         measured = [number(each["measured_s"].get(name)) for each in above if name in each["missed"]]
         known = [value for value in measured if value is not None]
         said = f"{limits[name].latency.upper()} {limits[name].statistic}"
@@ -150,7 +176,22 @@ def limited_by(system: Capacity, slo: Slo) -> str:
     overloaded = sum(each["overloaded"] for each in above)
     if 2 * overloaded >= len(above) or not parts:
         parts.append("requests come faster than they leave" if overloaded else "latencies keep growing")
-    return f"{', '.join(parts)}: {_held(above)}"
+    return f"{', '.join(parts)}: {_bound(system.sides)}{_held(above)}"
+
+
+def bound_by(system: Capacity) -> str | None:
+    """The side that holds back a fleet whose prompts are computed apart, or None."""
+    sides = system.sides
+    return max(sides, key=lambda side: sides[side]) if sides else None
+
+
+def _bound(sides: Mapping[str, float]) -> str:
+    """`prefill-bound (97 % of it), `, of servers that are apart; `decode-bound, ` where that is all of it."""
+    if not sides:
+        return ""
+    side = max(sides, key=lambda each: sides[each])
+    share = "" if sides[side] == 1 else f" ({rounded_share(sides[side])} of it)"
+    return f"{side}-bound{share}, "
 
 
 def _held(above: Sequence[Any]) -> str:

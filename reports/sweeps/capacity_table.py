@@ -12,7 +12,7 @@ from typing import Any
 
 from kvsim.reports.clocks import clock_name, cost_in
 from kvsim.reports.seeds.intervals import ratio
-from kvsim.reports.sweeps.capacity import Capacity, limited_by
+from kvsim.reports.sweeps.capacity import Capacity, bound_by, limited_by
 from kvsim.sim.options.goals import Goals
 from kvsim.sim.options.sweeps import Sought
 
@@ -26,10 +26,10 @@ Columns = dict[str, Any]
 
 def table_rows(found: Sequence[Capacity], goals: Goals, asked: Sought) -> list[Columns]:
     """A row per system; of fleets for a rate the cheapest of each clock first."""
-    best = like_the_best(found)
+    best, pools = like_the_best(found), any(system.has_pools for system in found)
     rows = []
     for system in found:
-        per_hour = goals.price_of(system.gpu) if system.rows else None
+        per_hour = _per_hour(system, goals, 1)
         carried = _carried(system, goals, asked)
         rows.append(
             {
@@ -37,8 +37,9 @@ def table_rows(found: Sequence[Capacity], goals: Goals, asked: Sought) -> list[C
                 **{**carried, "best_per_gpu": system in best},
                 **system.beside,
                 **_price(system, per_hour),
+                **(_of_pools(system, per_hour, UNITS[asked.find]) if pools else {}),
                 **_more_memory(system, asked.more_kv),
-                **_fleet(system, per_hour, asked),
+                **_fleet(system, goals, asked),
             }
         )
     return rows if asked.for_rate is None else _by_cost(rows, UNITS[asked.find])
@@ -78,13 +79,33 @@ def _carried(system: Capacity, goals: Goals, asked: Sought) -> Columns:
     }
 
 
+def _per_hour(system: Capacity, goals: Goals, servers: int) -> float | None:
+    """The price of so many of it; None where not all of its GPUs have one."""
+    found = 0.0
+    for kind, gpus in system.gpus_by_kind.items():
+        price = goals.price_of(kind)
+        if price is None:
+            return None
+        found += price * (gpus * servers)
+    return found if system.rows else None
+
+
 def _price(system: Capacity, per_hour: float | None) -> Columns:
-    """What its tokens cost, where the GPU has a price."""
+    """What its tokens cost at so much per hour, where its GPUs have a price."""
     if per_hour is None:
         return {}
     output = system.at_load("output_tokens_per_s")
-    price = per_hour * system.gpus / 3600 / output * 1e6 if output else None
+    price = per_hour / 3600 / output * 1e6 if output else None
     return {"price_per_million_output_tokens": price}
+
+
+def _of_pools(system: Capacity, per_hour: float | None, unit: str) -> Columns:
+    """Where fleets of unlike servers are compared: which side binds, and what a thousand requests cost."""
+    found: Columns = {"bound_by": bound_by(system)}
+    if per_hour is not None and unit == UNITS["rate"]:
+        load = None if system.load is None else system.load.mean
+        found["price_per_thousand_requests"] = per_hour / 3600 / load * 1000 if load else None
+    return found
 
 
 def _more_memory(system: Capacity, gib: float | None) -> Columns:
@@ -100,7 +121,7 @@ def _more_memory(system: Capacity, gib: float | None) -> Columns:
     return {"more_kv_gib_per_gpu": gib, **gains}
 
 
-def _fleet(system: Capacity, per_hour: float | None, asked: Sought) -> Columns:
+def _fleet(system: Capacity, goals: Goals, asked: Sought) -> Columns:
     """The servers that carry a rate, and their price, where that was asked."""
     rate = asked.rate_to_carry
     if rate is None:
@@ -108,8 +129,8 @@ def _fleet(system: Capacity, per_hour: float | None, asked: Sought) -> Columns:
     servers = None if system.load is None else ceil(rate / system.load.mean - ROUNDED)
     gpus = None if servers is None else servers * system.gpus
     row = {"margin_percent": 100 * asked.margin_share, "fleet_servers": servers, "fleet_gpus": gpus}
-    if per_hour is not None:
-        row["fleet_price_per_hour"] = None if gpus is None else gpus * per_hour
+    if _per_hour(system, goals, 1) is not None:
+        row["fleet_price_per_hour"] = None if servers is None else _per_hour(system, goals, servers)
     return row
 
 

@@ -23,6 +23,7 @@ from kvsim.sim.record.slo import Slo
 WORDS = {"rate": "requests/s", "clients": "clients", "rate-scale": "times the trace's speed"}
 
 Row = Mapping[str, Any]
+PER_THOUSAND = "price_per_thousand_requests"
 MOST_LINES = 12
 """Of more systems that were only searched roughly the best of each GPU is shown."""
 
@@ -79,7 +80,15 @@ def _most(known: Sequence[tuple[Row, str]], asked: Sought, within: str, *, alone
     alike = [each for one, each in known if one["best_per_gpu"] and each != label]
     if len(alike) > 3:
         alike = [*alike[:2], f"{len(alike) - 2} others"]
-    return f"{said}; {NO_DIFFERENCE}: {', '.join(alike)}" if alike else said
+    said = f"{said}; {NO_DIFFERENCE}: {', '.join(alike)}" if alike else said
+    priced = [each for each in known if each[0].get(PER_THOUSAND) is not None]
+    if not priced:
+        return said
+    cheapest, its_label = min(priced, key=lambda each: each[0][PER_THOUSAND])
+    price = f"{figures(cheapest[PER_THOUSAND])} per thousand"
+    if its_label == label:
+        return f"{said}; also the cheapest per request, {price}"
+    return f"{said}; cheapest per request: {its_label}, {price}"
 
 
 def count_of(row: Row) -> str:
@@ -140,9 +149,13 @@ def _columns(rows: Sequence[Row], find: str) -> tuple[list[str], list[list[str]]
     """The capacity of each system: headings, and the cells of each row."""
     unit = UNITS[find]
     headings = ["GPUs", WORDS[find], "per GPU", "tokens/s/GPU", "tok/s/user"]
-    columns = (f"{unit}_per_gpu", "output_tokens_per_s_per_gpu", "tokens_per_s_per_user")
+    columns = [f"{unit}_per_gpu", "output_tokens_per_s_per_gpu", "tokens_per_s_per_user"]
+    if any(row.get(PER_THOUSAND) is not None for row in rows):
+        headings.append("per 1,000")
+        columns.append(PER_THOUSAND)
     return headings, [
-        [_count(row["gpus"]), _interval(row, unit), *(figures(row[name]) for name in columns)] for row in rows
+        [_count(row["gpus"]), _interval(row, unit), *(figures(row.get(name)) for name in columns)]
+        for row in rows
     ]
 
 

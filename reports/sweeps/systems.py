@@ -25,7 +25,7 @@ LOADS = {
 """Settings that make a load -> words for an axis; the first that varies is the load."""
 
 _ALONG = ("num_prompts", "duration", "start")
-_BY_VALUE = ("case", "model", "gpu", "allocator", "scheduler", "trace", "router", "policy")
+_BY_VALUE = ("case", "model", "gpu", "allocator", "scheduler", "trace", "router", "policy", "pool")
 TIER = "kv_offloading_size"
 _SHORT = {
     TIER: "tier",

@@ -23,9 +23,8 @@ WITH = "with prefill and decode pools"
 
 def check_apart(whole: Deployment, schedulers: Sequence[Scheduler]) -> None:
     """Raise KvsimError for what does not go with prefill and decode pools."""
-    for name in ("fail", "scale"):
-        if getattr(whole.fleet, name):
-            raise KvsimError(f"{name} must be left out {WITH}, got {getattr(whole.fleet, name)!r}")
+    if whole.fleet.scale:
+        raise KvsimError(f"scale must be left out {WITH}, got {whole.fleet.scale!r}")
     first = whole.pools[0].server
     for pool, scheduler in zip(whole.pools, schedulers, strict=True):
         server, options = pool.server, pool.server.engine.options
@@ -60,9 +59,7 @@ def read_from(deployment: Deployment, scheduler: Scheduler, server: Server, hand
     figures = link_figures(own.kv_transfer_link, deployment, "kv_transfer_link")
     way = Way(int(figures.load_gb_per_s * 1e9), int(figures.latency_us * 1e6))
     tp = deployment.tensor_parallel_size
-    pull = Pull(
-        way, way, deployment.engine.block_size * deployment.served_model.kv_bytes_per_token_per_gpu(tp)
-    )
+    pull = Pull(way, deployment.engine.block_size * deployment.served_model.kv_bytes_per_token_per_gpu(tp))
     reads = Reads(server, pull, hand_over.told, lambda *_: None, NEVER_PS, scheduler.asynchronous)
     hand_over.decodes(reads, pull, deployment.gpus)
     scheduler.use(LowerTier(reads, scheduler.limits))

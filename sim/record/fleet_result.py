@@ -113,6 +113,7 @@ def part(result: Result, place: int) -> Result:
         replica=None,
         drafts=None if result.drafts is None else _drafts_of(result.drafts, rows),
         resent=None,
+        stages=None if result.stages is None else {n: c[rows] for n, c in result.stages.items()},
     )
 
 

@@ -66,6 +66,10 @@ def request_table(result: Result, frontend_s: float | Float64Column = 0.0) -> di
             name: np.where(done, result.requests[name], np.nan)
             for name in ("first_scheduled_step", "first_token_step", "finish_step")
         },
+        **{
+            f"{name[:-2]}s": np.where(done, _seconds(column), np.nan)
+            for name, column in (result.stages or {}).items()
+        },
         **({} if result.drafts is None else _draft_columns(result.drafts, len(workload))),
         **workload.labels,
         **({} if result.replica is None else {"replica": result.replica}),

@@ -120,6 +120,8 @@ class Result:
     """which replica each request went to, where there are several"""
     resent: Int64Column | None = None
     """how often each request was sent again, where replicas died"""
+    stages: dict[str, Int64Column] | None = None
+    """when the stages of a hand-over were over, where prompts are computed apart"""
     upkeep: UpkeepTotals | None = None
     """the other work of an allocator that has any"""
     tier: TierTotals | None = None
@@ -197,12 +199,25 @@ class Recorder:
 
     # -- time ---------------------------------------------------------------------------------
 
-    def idle(self, duration_ps: int, held_by: str, rest: tuple[int, int, int, int]) -> None:
-        """Add time in which nobody held memory; `held_by` and `rest` as in `Span`."""
+    def idle(
+        self,
+        duration_ps: int,
+        held_by: str,
+        rest: tuple[int, int, int, int],
+        kept: tuple[int, int, int] = (0, 0, 0),
+    ) -> None:
+        """Add time in which nothing was computed; `held_by` and `rest` as in `Span`.
+
+        `kept` are slots that hold a token, are used, or are used in vain: of those whose KV is on its way.
+        """
         sums = self.saturated if held_by else self.unsaturated
         if held_by:
             self.held_ps[held_by] += duration_ps
+        token, used, internal = kept
         sums.time_ps += duration_ps
+        sums.token += token * duration_ps
+        sums.used += used * duration_ps
+        sums.internal += internal * duration_ps
         sums.add_rest(duration_ps, *rest)
 
     def add(self, span: Span) -> None:

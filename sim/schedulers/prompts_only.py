@@ -35,7 +35,7 @@ class PromptsOnly(VllmV1):
         rules = Rules(bound, known_late=self.asynchronous)
         self._server = server = HoldingServer(Batch(KvMemory(allocator)), rules, LEASE, _nobody)
         server.hand_over = partial(self._hand_over.computed, server)
-        server.waiting = Prompts(self._hand_over.whole)
+        server.waiting = Prompts(partial(self._hand_over.comes, server))
         self.use(self.steps_of(server))
         self._hand_over.prefills(server)
         return server

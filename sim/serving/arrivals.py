@@ -133,6 +133,11 @@ class Arrivals(Promise):
         self.now_ps = int(self.env.now)
         self._accept(row, int(workload.prompt_tokens[row]), int(workload.output_tokens[row]))
 
+    def turn_away(self, row: int) -> None:
+        """A request that came can never be served, as nobody is alive."""
+        self.now_ps = int(self.env.now)
+        self._refuse(self._doors[0], row, NEVER_ALIVE)
+
     def opened(self) -> None:
         """A door is open: those that waited for any come now."""
         rows, self._held = self._held, []
@@ -243,7 +248,7 @@ class Arrivals(Promise):
     def _held_out(self, row: int, forever: bool) -> None:
         """No door is open, and perhaps none will ever be."""
         if forever:
-            self._refuse(self._doors[0], row, NEVER_ALIVE)
+            self.turn_away(row)
         else:
             self._held.append(row)
 

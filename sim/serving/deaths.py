@@ -11,6 +11,7 @@ from functools import partial
 
 from kvsim.sim.serving.dispatcher import Dispatcher
 from kvsim.sim.serving.faults import Fault, Lost
+from kvsim.sim.serving.hand_over import HandOver
 from kvsim.sim.serving.lives import Lives, Run
 
 
@@ -28,10 +29,13 @@ class Deaths:
         self.lost = Lost()
         self.died: list[Fault] = []  # that came to pass
 
-    def begin(self, run: Run, dispatcher: Dispatcher) -> None:
-        """Let the clock know of all of them."""
-        self._run, self._dispatcher = run, dispatcher
-        dispatcher.remember()
+    def begin(self, run: Run, dispatchers: Sequence[Dispatcher], hand_over: HandOver | None) -> None:
+        """Let the clock know of all of them; who is sent to a replica, one of the dispatchers knows."""
+        self._run, self._dispatchers, self._hand_over = run, dispatchers, hand_over
+        if hand_over is not None:
+            self._lives.watches.append(hand_over.follow)
+        for each in dispatchers:
+            each.remember()
         for fault in self._faults:
             run.later(fault.at_ps, partial(self._die, fault))
 
@@ -44,9 +48,13 @@ class Deaths:
         after, held = self._lives.renew(place)
         lost.kv_tokens += held
         self.died.append(fault)
-        returns = [each.back_ps for each in self.died if each.back_ps is not None]
-        rows = self._dispatcher.lose(place, max(returns, default=0) > fault.at_ps)
-        self._dispatcher.show(place, after)
+        dispatcher = self._sends_to(place)
+        alike = [each for each in self.died if dispatcher.sends_to(each.replica)]
+        returns = [each.back_ps for each in alike if each.back_ps is not None]
+        rows = dispatcher.lose(place, max(returns, default=0) > fault.at_ps)
+        if self._hand_over is not None:
+            rows = self._hand_over.lose(before.server, fault.at_ps)
+        dispatcher.show(place, after)
         if fault.back_ps is not None:
             self._run.later(fault.back_ps, partial(self._come_back, fault))
         lost.deaths += 1
@@ -64,8 +72,13 @@ class Deaths:
             return
         place = fault.replica
         self._run.serve(self._lives.replicas[place])
-        self._dispatcher.open(place)
+        self._sends_to(place).open(place)
         self._run.arrivals.opened()
+        if self._hand_over is not None and fault.back_ps is not None:
+            self._hand_over.opened(fault.back_ps)
+
+    def _sends_to(self, place: int) -> Dispatcher:
+        return next(each for each in self._dispatchers if each.sends_to(place))
 
     def end(self, end_ps: int) -> None:
         """The last answer was given."""

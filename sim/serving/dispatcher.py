@@ -20,18 +20,19 @@ class View:
     """What a router sees of a replica (see `Seen`)."""
 
     def __init__(self, replica: Replica, place: int, pool: str, role: str) -> None:
-        self._replica = replica
-        self._server = replica.server
         self.place, self.pool, self.role = place, pool, role
+        self.show(replica)
 
     def show(self, replica: Replica) -> None:
         """Show this one from now on."""
         self._replica, self._server = replica, replica.server
+        # on a prefill server these are computed, and wait to be read
+        self._loading = {} if self.role == "prefill" else replica.server.batch.loading
 
     @property
     def waiting(self) -> int:
-        """Requests in its queue."""
-        return len(self._server.waiting)
+        """Requests in its queue, and those whose KV is on its way."""
+        return len(self._server.waiting) + len(self._loading)
 
     @property
     def running(self) -> int:
@@ -42,7 +43,7 @@ class View:
     def requests(self) -> int:
         """Both together, without asking for each: a router may ask all replicas for every request."""
         server = self._server
-        return len(server.waiting) + len(server.running) + server.swapped
+        return len(server.waiting) + len(self._loading) + len(server.running) + server.swapped
 
     @property
     def used_share(self) -> float:
@@ -113,7 +114,7 @@ class Dispatcher:
         sessions: npt.NDArray[np.generic] | None,
         role: str | None = None,
     ) -> None:
-        self._router = router
+        self._router, self._role = router, role
         self._views = [
             View(replica, place, *pool)
             for place, (replica, pool) in enumerate(zip(replicas, pools, strict=True))
@@ -157,6 +158,10 @@ class Dispatcher:
         if self._sent is not None:
             self._sent[home][request.index] = None
         return home
+
+    def sends_to(self, place: int) -> bool:
+        """Whether requests are sent there while it is alive."""
+        return self._role is None or self._views[place].role == self._role
 
     # -- replicas that go and come --------------------------------------------------------------------
 

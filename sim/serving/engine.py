@@ -7,6 +7,7 @@ those that come to it (replica.py).
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import simpy
 
@@ -152,8 +153,9 @@ class Engine:
                 self.env.process(self._look(each))
         if self.hand_over is not None and self._second is not None:
             self.hand_over.begin(self, self.replicas, self._second)
-        if dispatcher is not None and deaths is not None:
-            deaths.begin(self, dispatcher)
+        if deaths is not None:
+            both = [each for each in (dispatcher, self._second) if each is not None]
+            deaths.begin(self, both, self.hand_over)
         if dispatcher is not None and self.scaler is not None:
             self.scaler.begin(self, dispatcher)
         for replica in self.replicas:
@@ -171,4 +173,6 @@ class Engine:
             deaths.end(found.end_ps)
         if self.scaler is not None:
             self.scaler.end(found.end_ps)
+        if self.hand_over is not None:
+            found = replace(found, stages=self.hand_over.stages(len(self.workload)))
         return found

@@ -7,46 +7,65 @@ The second router is one of its own over the decode replicas, asked when the pro
 """
 
 from collections import deque
-from collections.abc import Sequence
-from heapq import heappop, heappush
+from collections.abc import Callable, Sequence
+from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
 
+import numpy as np
+
+from kvsim.sim.serving.arrivals import NOT_NOW, NOWHERE
 from kvsim.sim.serving.dispatcher import Dispatcher
 from kvsim.sim.serving.held import HoldingServer
-from kvsim.sim.serving.link import Link
+from kvsim.sim.serving.link import Link, Way
 from kvsim.sim.serving.lives import Run
 from kvsim.sim.serving.reading import Reads
 from kvsim.sim.serving.replica import Replica
 from kvsim.sim.serving.request import Request, prefix_of
+from kvsim.sim.serving.server import Server
 from kvsim.sim.serving.tier_jobs import Job
+from kvsim.sim.workload import Int64Column
+
+STAGES: Final = ("prompt_computed_ps", "read_begin_ps", "read_end_ps", "held_until_ps")
+"""What is known of when a request was where: the last is when its blocks were free again."""
 
 LATENCY_PS: Final = 1_000_000_000
 """From a prefill's answer to the decode replica, through the proxy: 1 ms, an assumption."""
 
 
 class Pull(Link):
-    """The link of a decode replica, and what went over it."""
+    """The link of a decode replica, and what went over it.
 
-    reads = blocks = waited_ps = 0
+    Attributes
+    ----------
+    reads : list of (int, int, int)
+        Of each read the row of its request, its begin and its end.
+    blocks : int
+        Of all reads.
+    """
+
+    blocks = 0
+
+    def __init__(self, way: Way, block_bytes: int) -> None:
+        super().__init__(way, way, block_bytes)
+        self.reads: list[tuple[int, int, int]] = []
 
     def begin(self, job: Job, now_ps: int) -> None:
         """A read takes its place."""
         super().begin(job, now_ps)
-        self.reads += 1
+        self.reads.append((job.owner.request.index, now_ps, job.ends_ps))
         self.blocks += len(job.blocks)
-        self.waited_ps += job.ends_ps - now_ps
 
 
 class Prompts(deque[Request]):
-    """A queue in which who comes is a request for its prompt alone; `whole` keeps what it was, by name."""
+    """A queue in which who comes is a request for its prompt alone; `comes` is told what it was."""
 
-    def __init__(self, whole: dict[int, Request]) -> None:
+    def __init__(self, comes: Callable[[Request], None]) -> None:
         super().__init__()
-        self._whole = whole
+        self._comes = comes
 
     def append(self, request: Request, /) -> None:
         """A request comes."""
-        self._whole[request.own] = request
+        self._comes(request)
         prompt = Request(request.index, request.prompt_tokens, 1)
         prompt.own, prompt.arrival_ps, prompt.priority = request.own, request.arrival_ps, request.priority
         prompt.facts, prompt.content = request.facts, prefix_of(request.content, request.prompt_tokens)
@@ -74,10 +93,13 @@ class HandOver:
 
     def __init__(self) -> None:
         self.whole: dict[int, Request] = {}
-        self._held_by: dict[int, HoldingServer] = {}
+        self._prompt_at: dict[int, HoldingServer] = {}  # by name, of those in `whole`
+        self._answer_at: dict[int, Server] = {}  # by row, of those that were delivered
+        self._parked: list[tuple[int, int, tuple[int, ...]]] = []  # due while no decode server was alive
         self._due: list[tuple[int, int, tuple[int, ...]]] = []
         self._prefill: list[HoldingServer] = []
         self._decode: list[tuple[Reads, Pull, int]] = []
+        self._reads: dict[int, Reads] = {}
 
     # -- putting it together ------------------------------------------------------------------
 
@@ -88,14 +110,22 @@ class HandOver:
     def decodes(self, reads: Reads, pull: Pull, gpus: int) -> None:
         """This is what a decode server of so many GPUs reads with."""
         self._decode.append((reads, pull, gpus))
+        self._reads[id(reads.server)] = reads
 
     def begin(self, run: Run, replicas: Sequence[Replica], dispatcher: Dispatcher) -> None:
         """The run begins; the dispatcher knows the decode replicas."""
         self._run, self._replicas, self._dispatcher = run, replicas, dispatcher
         self._of = {id(replica.server): replica for replica in replicas}
-        self._reads = {id(reads.server): reads for reads, _, _ in self._decode}
+
+    def follow(self, replica: Replica) -> None:
+        """This one stands in the place of one that died."""
+        self._of[id(replica.server)] = replica
 
     # -- a request on its way -----------------------------------------------------------------
+
+    def comes(self, server: HoldingServer, request: Request) -> None:
+        """A request comes to a prefill server."""
+        self.whole[request.own], self._prompt_at[request.own] = request, server
 
     def refusal(self, request: Request) -> str:
         """Why the smallest decode memory can never hold a request, or ""."""
@@ -110,7 +140,6 @@ class HandOver:
         whole.first_scheduled_ps = prompt.first_scheduled_ps
         whole.first_scheduled_step = prompt.first_scheduled_step
         whole.preemptions = prompt.preemptions
-        self._held_by[prompt.own] = server
         at_ps = server.now_ps + LATENCY_PS
         heappush(self._due, (at_ps, prompt.own, blocks))
         self._run.later(at_ps, lambda: self._deliver(at_ps))
@@ -118,29 +147,94 @@ class HandOver:
     def _deliver(self, now_ps: int) -> None:
         """All that are due come, in an order of their own: servers may have finished at one time."""
         while self._due and self._due[0][0] <= now_ps:
-            _, name, blocks = heappop(self._due)
+            due = _, name, blocks = heappop(self._due)
             whole = self.whole[name]
-            replica = self._replicas[self._dispatcher.place(whole)]
-            self._reads[id(replica.server)].hand_over(whole, blocks)
-            replica.server.waiting.append(whole)
-            replica.arrived()
+            place = self._dispatcher.place(whole)
+            if place == NOT_NOW:
+                self._parked.append(due)
+            elif place == NOWHERE:
+                self.told(name, now_ps, False)
+                self._run.arrivals.turn_away(whole.index)
+            else:
+                replica = self._replicas[place]
+                self._answer_at[whole.index] = replica.server
+                self._reads[id(replica.server)].hand_over(whole, blocks)
+                replica.server.waiting.append(whole)
+                replica.arrived()
 
     def told(self, name: int, at_ps: int, read: bool) -> None:
         """A decode server has read what was held for a request at that time, or will not."""
         del self.whole[name]
-        server = self._held_by.pop(name)
+        server = self._prompt_at.pop(name)
         server.let_go(name, at_ps, read)
         self._of[id(server)].arrived()
 
+    # -- servers that die and come back -------------------------------------------------------
+
+    def lose(self, server: Server, now_ps: int) -> list[int]:
+        """A server is gone: returns the rows that begin anew, in their order.
+
+        Of a prefill server those that it has, or holds unread: a read that has begun ends. Of a decode server
+        all that it has; what is held for them is free behind the next step.
+        """
+        del self._of[id(server)]
+        names = [name for name, its in self._prompt_at.items() if its is server]
+        for name in names:
+            whole = self.whole.pop(name)
+            del self._prompt_at[name]
+            decode = self._answer_at.get(whole.index)
+            if decode is not None and name in self._reads[id(decode)].handed:
+                self._reads[id(decode)].forget(whole)
+                self._of[id(decode)].left()
+                del self._answer_at[whole.index]
+        rows = [row for row, its in self._answer_at.items() if its is server]
+        rows = [row for row in rows if not self._run.log.is_over(row)]
+        for row in rows:
+            del self._answer_at[row]
+            self.whole.pop(row, None)
+            self._prompt_at.pop(row, None)
+            for each in self._prefill:
+                if each.forget(row, now_ps) and id(each) in self._of:
+                    self._of[id(each)].arrived()
+        gone = {*names, *rows}
+        self._due = [due for due in self._due if due[1] not in gone]
+        heapify(self._due)
+        self._parked = [due for due in self._parked if due[1] not in gone]
+        return sorted(gone)
+
+    def opened(self, now_ps: int) -> None:
+        """A decode server is alive again: those come that waited for any."""
+        self._due = [*self._due, *((now_ps, name, blocks) for _, name, blocks in self._parked)]
+        heapify(self._due)
+        self._parked = []
+        self._deliver(now_ps)
+
     # -- the end ------------------------------------------------------------------------------
+
+    @property
+    def _all_reads(self) -> list[tuple[int, int, int]]:
+        return [read for _, pull, _ in self._decode for read in pull.reads]
+
+    @property
+    def _all_freed(self) -> list[tuple[int, int, int]]:
+        return [freed for server in self._prefill for freed in server.freed]
+
+    def stages(self, rows: int) -> dict[str, Int64Column]:
+        """By request when each stage was over; 0 where there was none."""
+        found = {name: np.zeros(rows, np.int64) for name in STAGES}
+        for row, begun_ps, ended_ps in self._all_reads:
+            found["read_begin_ps"][row], found["read_end_ps"][row] = begun_ps, ended_ps
+        for row, computed_ps, freed_ps in self._all_freed:
+            found["prompt_computed_ps"][row], found["held_until_ps"][row] = computed_ps, freed_ps
+        return found
 
     def totals(self) -> Totals:
         """What was handed over."""
-        pulls = [(pull, pull.block_bytes * gpus) for _, pull, gpus in self._decode]
+        reads = self._all_reads
         return Totals(
-            requests=sum(pull.reads for pull, _ in pulls),
-            read_bytes=sum(pull.blocks * block_bytes for pull, block_bytes in pulls),
-            transfer_ps=sum(pull.waited_ps for pull, _ in pulls),
-            held_ps=sum(server.held_ps for server in self._prefill),
+            requests=len(reads),
+            read_bytes=sum(pull.blocks * pull.block_bytes * gpus for _, pull, gpus in self._decode),
+            transfer_ps=sum(ended_ps - begun_ps for _, begun_ps, ended_ps in reads),
+            held_ps=sum(freed_ps - computed_ps for _, computed_ps, freed_ps in self._all_freed),
             peak_held_share=max(each.peak_held / each.allocator.capacity_slots for each in self._prefill),
         )

@@ -43,8 +43,10 @@ class HoldingServer(Server):
         By name (`own`), in the order in which they finished.
     deadlines_ps : dict of int
         Until when each is held.
-    held_ps, peak_held : int
-        How long all whose blocks are free again were held; the most tokens that were held at once.
+    freed : list of (int, int, int)
+        Whose blocks are free again: the row, when its prompt was computed, and when they were free.
+    peak_held : int
+        The most tokens that were held at once.
     """
 
     def __init__(
@@ -63,8 +65,10 @@ class HoldingServer(Server):
         self.deadlines_ps: dict[int, int] = {}
         self._told: list[tuple[int, bool, int]] = []  # (when the message is there, was it read?, name)
         self._heartbeats: list[tuple[int, tuple[int, ...]]] = []
-        self.held_ps = self.peak_held = self._held_tokens = 0
+        self.freed: list[tuple[int, int, int]] = []
+        self.peak_held = self._held_tokens = 0
         self._since_ps: dict[int, int] = {}
+        self._orphans = 0
         self._leaving: list[Request] = []  # seen to be read or expired in the step under way
 
     # -- what the decode side says --------------------------------------------------------------
@@ -72,6 +76,20 @@ class HoldingServer(Server):
     def let_go(self, name: int, at_ps: int, read: bool) -> None:
         """The blocks of a request were read, or will not be: the message is there at a time."""
         self._told.append((at_ps, read, name))
+
+    def forget(self, name: int, at_ps: int) -> bool:
+        """Who was to read for a request is gone at a time: its name may come again, for another prompt.
+
+        Returns whether anything was held for it.
+        """
+        if name not in self.held:
+            return False
+        self._orphans -= 1  # its name from now on
+        self.held[self._orphans] = self.held.pop(name)
+        self.deadlines_ps[self._orphans] = self.deadlines_ps.pop(name)
+        self._told = [each for each in self._told if each[2] != name]
+        self.let_go(self._orphans, at_ps, False)
+        return True
 
     def heartbeat(self, names: Iterable[int], at_ps: int) -> None:
         """These are still wanted."""
@@ -86,7 +104,7 @@ class HoldingServer(Server):
         self.memory.prefill_held += request.computed
         self.held[request.own] = request
         self.deadlines_ps[request.own] = self.now_ps + self.lease.first_ps
-        self._since_ps[request.own] = self.now_ps
+        self._since_ps[request.seq] = self.now_ps
         self._held_tokens += request.computed
         self.peak_held = max(self.peak_held, self._held_tokens)
         blocks = -(-request.computed // self.allocator.block_slots)
@@ -115,7 +133,7 @@ class HoldingServer(Server):
     def free_settled(self) -> None:
         """What was seen in a step that is over is free now."""
         for request in self._leaving:
-            self.held_ps += self.now_ps - self._since_ps.pop(request.own)
+            self.freed.append((request.index, self._since_ps.pop(request.seq), self.now_ps))
             self._held_tokens -= request.computed
             del self.batch.loading[request.seq]
             self.memory.prefill_held -= request.computed

@@ -61,6 +61,12 @@ class Reads(Connector):
         self.handed[request.own] = blocks
         self.wanted[request.own] = None
 
+    def forget(self, request: Request) -> None:
+        """What was held for a request that has not begun to read is gone, and so is the request."""
+        del self.handed[request.own], self.wanted[request.own]
+        self._users.pop(request.own, None)
+        self.server.waiting.remove(request)
+
     def user(self, request: Request) -> User:
         """What is known of a request."""
         found = self._users.get(request.own)

@@ -230,12 +230,13 @@ class Replica:
         held_by = limit(server, self.scheduler) if server.waiting or server.swapped else ""
         until_ps = self._on_the_clock(max(least, min(server.wakes.next_ps, self._arrivals.next_ps)))
         rest, start_ps = server.rest(), server.now_ps
+        kept = server.tokens()[0], server.allocator.used_slots, server.memory.internal_slots()
         if until_ps >= self._ahead.next_ps:
             self._waits = True
             yield self._alarm.at(until_ps)
             self._waits = False
             until_ps = max(start_ps, self._alarm.now_ps)
-        self.recorder.idle(until_ps - start_ps, held_by, rest)
+        self.recorder.idle(until_ps - start_ps, held_by, rest, kept)
         server.wait(until_ps)
         if until_ps > least:
             server.wakes.before_ps = until_ps - 1
@@ -258,6 +259,11 @@ class Replica:
             if last + 1 < len(ends):
                 del ends[last + 1 :]
                 self._alarm.move(self.server.now_ps + ends[-1])
+
+    def left(self) -> None:
+        """Somebody left the queue: end the plan at the next boundary, as who is behind may enter there."""
+        self._planner.stands = False
+        self.arrived()
 
     def catch_up(self) -> None:
         """Carry out all steps of the plan that are over by now: its state is then as in step mode."""
@@ -397,7 +403,7 @@ class Replica:
         self._turned_away.write_noted()
         self._alarm.end()
         self._current = None
-        return self.server.tokens()[0] if self.server.running else 0
+        return self.server.tokens()[0] if self.server.running or self.server.batch.loading else 0
 
     def follow(self, before: "Replica") -> None:
         """Stand in for one that died: empty, and not serving yet."""

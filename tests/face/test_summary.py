@@ -114,3 +114,15 @@ def test_an_editor_is_offered_the_names(run):
 
 def test_it_can_be_sent_to_another_process(run):
     assert pickle.loads(pickle.dumps(run.summary)) == run.summary
+
+
+def test_a_replica_of_a_fleet_has_its_own_rows(tmp_path):
+    fleet = kvsim.simulate(num_prompts=30, request_rate=5.0, replicas=3, record_map=20)
+    fleet.save(tmp_path / "run")
+    for run in (fleet, kvsim.load(tmp_path / "run")):
+        for place, one in enumerate(run.replicas):
+            assert len(one.requests) == one.summary.requests.submitted == 10
+            assert (one.requests["replica"] == place).all()
+            assert len(one.timeline) == len(one.columns.timeline["time_s"]) < len(run.timeline)
+            assert set(one.events["request"]) <= set(one.requests["request"])
+            assert (one.map["replica"] == place).all()

@@ -234,3 +234,22 @@ def test_more_memory_is_compared_seed_by_seed():
 def test_a_search_that_fails_is_its_systems_reason():
     (found,) = described([row(2.0, 0), {"gpu": "h100", "seed": 1, "status": "failed", "reason": "no luck"}])
     assert found["requests_per_s"] is None and found["limited_by"] == "no luck"
+
+
+def test_fleets_of_pools_cost_what_their_gpus_cost_and_say_which_side_binds():
+    sides = {"ttft:p99": {"prefill": 0.9, "link": 0.04, "decode": 0.06}, "tpot": {}}
+    rows = [
+        row(
+            2.0, seed, "apart", gpus=3, gpus_by_kind={"h100": 2, "l40s": 1}, above={**above(), "sides": sides}
+        )
+        for seed in (0, 1)
+    ]
+    rows += [row(1.5, seed, "alike", gpus=3, gpus_by_kind={"l40s": 3}) for seed in (0, 1)]
+    apart, alike = described(rows, for_rate=3.9)[::-1]
+    assert (apart["fleet_price_per_hour"], alike["fleet_price_per_hour"]) == (14, 9)
+    assert apart["price_per_thousand_requests"] == pytest.approx(7 / 3600 / 2 * 1000)
+    assert (apart["bound_by"], alike["bound_by"]) == ("prefill", None)
+    assert "TTFT p99 700 ms: prefill-bound (90 % of it), KV memory full 71 %" in apart["limited_by"]
+    said = answer(described(rows), ["apart", "alike"], Sought(), SLO)
+    assert said.endswith("; cheapest per request: alike, 0.556 per thousand")
+    assert "price_per_thousand_requests" not in described([row(2.0, 0)])[0]

@@ -22,7 +22,7 @@ from support.fake_run import CAPACITY, fake_run
 from kvsim import cli
 from kvsim.reports import figures, palette
 from kvsim.reports.figures import Choices, arena_panel, joined, over_time, pieces
-from kvsim.reports.figures.catalogue import OF_FLEETS
+from kvsim.reports.figures.catalogue import SOMETIMES
 from kvsim.reports.figures.choices import CannotDraw, Latency
 from kvsim.reports.figures.png import png_of
 from kvsim.reports.figures.style import DARK, PAPER, SCREEN, STYLES
@@ -35,7 +35,7 @@ from kvsim.reports.seeds.intervals import Interval
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.record.summary import Summary
 
-SINGLE = [name for name in figures.FIGURES if name not in OF_FLEETS]
+SINGLE = [name for name in figures.FIGURES if name not in SOMETIMES]
 """The figures of single servers."""
 
 pytestmark = pytest.mark.slow

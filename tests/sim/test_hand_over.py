@@ -1,48 +1,17 @@
 """Prefill and decode on separate servers, on the clock: modes agree, nothing is lost, links take time."""
 
-from dataclasses import replace
 from random import Random
 
 import pytest
+from support.apart import apart
 from support.cases import COSTS, draw_case, told
-from support.settings import with_settings
 
 import kvsim
 from kvsim import workloads
 from kvsim.sim.build import build_engine, resolve
-from kvsim.sim.deployment.deployment import Pool
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.options.scenario import Scenario
 from kvsim.sim.run import deployment_of, prepare
-from kvsim.sim.serving.fleet import FleetConfig
-
-
-def apart(rng, case, prefill, decode):
-    """The same case with its servers apart, each side with a memory of its own."""
-    settings = {
-        "allocator": "paged",
-        "policy": "fcfs",
-        "reserve": None,
-        "kv_transfer_link": rng.choice(["0.02", "0.3", "2", "400gb"]),
-    }
-    case = replace(case, engine=with_settings(case.engine, **settings), samples=False)
-    case = replace(case, rows=[replace(row, answers=row.answers[:1]) for row in case.rows])
-    router = rng.choice(["round-robin", "least-requests", "least-kv", "prefix"])
-    fleet = FleetConfig(replicas=prefill + decode, router=router)
-    pools = tuple(
-        Pool(
-            role,
-            role,
-            n,
-            replace(
-                case.scenario,
-                fleet=FleetConfig(replicas=n, router=router),
-                kv_tokens=rng.choice([case.kv_tokens, 128, 400]),
-            ),
-        )
-        for role, n in (("prefill", prefill), ("decode", decode))
-    )
-    return replace(pools[0].server, fleet=fleet, pools=pools), case
 
 
 def run(deployment, case, max_span):
@@ -149,7 +118,6 @@ def test_a_config_makes_the_same_fleet():
             "kv_offloading_size must be left out with prefill and decode pools",
         ),
         ({"num_speculative_tokens": 2, "speculative_method": "ngram"}, "must be left out with prefill"),
-        ({"fail": "replica=1:at=3"}, "fail must be left out with prefill and decode pools"),
         ({"scale": "schedule:0=2"}, "scale must be left out with prefill and decode pools"),
         ({"pool": "prefill:1:block_size=32 decode:1"}, "block_size must be the same in all pools"),
         ({"kv_transfer_link": "pigeon"}, "kv_transfer_link 'pigeon' is unknown"),

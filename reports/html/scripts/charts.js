@@ -159,7 +159,7 @@ function buildCharts() {
   chart(two, "Queue", `Requests that wait; ${slices}.`, () => line("waiting", "requests"), { timed: true });
   chart(two, "Throughput", "Requests finished per second, in each of 60 equal slices of the run.", () => line("throughput", "requests/s"), { timed: true });
   if (data.charts.overTime.some((found) => found.preemptions?.at(-1))) {
-    chart(two, "Preemptions", "Evictions since the start, to be computed again or swapped.", () => line("preemptions", "times"), { timed: true });
+    chart(two, "Preemptions", "Preemptions since the start, to be computed again or swapped.", () => line("preemptions", "times"), { timed: true });
   }
   if (data.charts.overTime.some((found) => found.tierHeld)) {
     chart(two, "Tier below the memory", `GiB that it holds; ${slices}.`, () => line("tierHeld", "GiB"), { timed: true });

@@ -1,0 +1,142 @@
+"""hand-over: prefill and decode apart. What the prefill side holds over time, and where first tokens wait."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from kvsim.reports.figures import pieces
+from kvsim.reports.figures.choices import CannotDraw, Choices
+from kvsim.reports.figures.sheet import new_sheet
+from kvsim.reports.figures.style import Style
+from kvsim.reports.figures.systems import System
+from kvsim.reports.palette import percent_text, seconds
+from kvsim.reports.rundir.run import Run
+
+Floats = npt.NDArray[np.float64]
+
+_SLICES = 240
+_HELD = (
+    ("prompt_computed_s", "read_begin_s", "wait for room", 1),
+    ("read_begin_s", "read_end_s", "link", 2),
+    ("read_end_s", "held_until_s", "read, not free yet", 4),
+)
+_FIRST = (
+    ("arrival_s", "prompt_computed_s", "prefill", 0),
+    ("prompt_computed_s", "read_begin_s", "wait for room", 1),
+    ("read_begin_s", "read_end_s", "link", 2),
+    ("read_end_s", "first_token_s", "first decode step", 3),
+)
+"""From when to when, in words, and the look: one stage has one colour in both panels."""
+
+
+def is_apart(system: System) -> bool:
+    """Whether prompts are computed on servers of their own."""
+    return bool(system.first.summary.get("hand_over"))
+
+
+def hand_over(systems: Sequence[System], choices: Choices) -> Figure:
+    """Of each fleet, of several seeds the first."""
+    found = [system for system in systems if is_apart(system)]
+    if not found:
+        raise CannotDraw("figure hand-over needs prefill and decode pools: a run with --pool prefill:1 ...")
+    style = choices.style
+    figure = new_sheet(style, 1.2 + 3.9 * len(found), " ".join(map(_words, found)))
+    grid = figure.subplots(2 * len(found), 1, squeeze=False)[:, 0]
+    for place, system in enumerate(found):
+        above, below = grid[2 * place : 2 * place + 2]
+        _held(above, style, system.first)
+        pieces.panel_title(above, style, f"{system.full_name}: held on the prefill side", 1)
+        _first(below, style, system.first)
+        pieces.panel_title(below, style, "time to first token, by arrival", 1)
+    grid[-1].set_xlabel("time (s)")
+    return figure
+
+
+def _held(axes: Axes, style: Style, run: Run) -> None:
+    """Shares of the memory of all prefill replicas, stacked; means over slices of time."""
+    table, until_s = _served(run), _until_s(run)
+    tokens = np.asarray(table["prompt_tokens"], dtype=np.float64)
+    edges = np.linspace(0, until_s, _SLICES + 1)
+    capacity = _prefill_tokens(run)
+    layers = [100 * _mean_sum(edges, table[begin], table[end], tokens) / capacity for begin, end, *_ in _HELD]
+    _stack(axes, style, (edges[1:] + edges[:-1]) / 2, layers, _HELD)
+    axes.set(xlim=(0, until_s), ylabel="KV memory")
+    axes.yaxis.set_major_formatter(pieces.percent_of(100))
+
+
+def _first(axes: Axes, style: Style, run: Run) -> None:
+    """The mean time of each stage, of those that came in a slice of time."""
+    table, until_s = _served(run), _until_s(run)
+    arrival_s = np.asarray(table["arrival_s"], dtype=np.float64)
+    slices = max(4, min(60, len(arrival_s) // 20))
+    edges = np.linspace(0, float(arrival_s.max(initial=0.0)) or 1.0, slices + 1)
+    which = np.clip(np.searchsorted(edges, arrival_s, "right") - 1, 0, slices - 1)
+    counts = np.maximum(np.bincount(which, minlength=slices), 1)
+    layers = [
+        np.bincount(which, weights=table[end] - table[begin], minlength=slices) / counts
+        for begin, end, *_ in _FIRST
+    ]
+    _stack(axes, style, (edges[1:] + edges[:-1]) / 2, layers, _FIRST)
+    axes.set(xlim=(0, until_s), ylabel="seconds")
+
+
+def _stack(
+    axes: Axes,
+    style: Style,
+    at_s: Floats,
+    layers: Sequence[Floats],
+    stages: Sequence[tuple[str, str, str, int]],
+) -> None:
+    colours = [style.look(place).colour for *_, place in stages]
+    axes.stackplot(at_s, *layers, colors=colours, linewidth=0)
+    axes.set_ylim(0)
+    axes.grid(axis="y")
+    handles = [
+        Patch(color=colour, label=each) for colour, (_, _, each, _) in zip(colours, stages, strict=True)
+    ]
+    how: Any = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0), "frameon": False}
+    axes.legend(handles=handles[::-1], fontsize=style.small_pt, **how)
+
+
+def _mean_sum(edges: Floats, begin_s: Floats, end_s: Floats, weights: Floats) -> Floats:
+    """Of intervals the mean sum of their weights in each slice."""
+    if not len(weights):
+        return np.zeros(len(edges) - 1)
+    times = np.concatenate([begin_s, end_s])
+    order = np.argsort(times, kind="stable")
+    level = np.cumsum(np.concatenate([weights, -weights])[order])
+    area = np.concatenate([[0.0], np.cumsum(np.diff(times[order]) * level[:-1])])
+    found: Floats = np.diff(np.interp(edges, times[order], area)) / np.diff(edges)
+    return found
+
+
+def _served(run: Run) -> dict[str, Any]:
+    """The rows of those that were handed over."""
+    table = run.columns.requests
+    served = np.isfinite(np.asarray(table["held_until_s"], dtype=np.float64))
+    return {name: np.asarray(column)[served] for name, column in table.items()}
+
+
+def _until_s(run: Run) -> float:
+    return float(np.nanmax(run.columns.requests["finish_s"], initial=0.0)) or 1.0
+
+
+def _prefill_tokens(run: Run) -> float:
+    pools = [pool for pool in run.config["pools"] if pool["role"] == "prefill"]
+    return float(sum(pool["replicas"] * pool["kv_capacity"]["tokens"] for pool in pools))
+
+
+def _words(system: System) -> str:
+    table, told = _served(system.first), system.first.summary["hand_over"]
+    waited = np.asarray(table["read_end_s"] - table["read_begin_s"], dtype=np.float64)
+    p99_s = float(np.quantile(waited, 0.99)) if len(waited) else None
+    return (
+        f"{system.name}: reads take {seconds(told['mean_transfer_s'])} in the mean, {seconds(p99_s)} at p99; "
+        f"prompts are held for {seconds(told['mean_held_s'])}, "
+        f"at most {percent_text(100 * told['peak_held_share'])} of a prefill replica."
+    )

@@ -1,0 +1,45 @@
+"""Where the time of a request went that was computed on one server and answered on another.
+
+    arrival -> prompt computed -> read begins -> read ends -> first token -> last token
+       prefill              decode           link       decode ...
+
+A fleet is bound by the stage in which those requests were longest that miss a limit: prefill (its queue and
+the prompt), the link (its queue and the copy), or decode (room for the prompt, the proxy, and all steps).
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from kvsim.sim.record.slo import Limit
+
+Numbers = Mapping[str, npt.NDArray[np.generic]]
+SIDES = ("prefill", "link", "decode")
+_TO_FIRST = (("prompt_computed_s", "prefill"), ("read_begin_s", "decode"), ("read_end_s", "link"))
+_REACH = {"ttft_s": "first_token_s", "e2e_s": "finish_s", "normalized_s_per_token": "finish_s"}
+"""Latencies of several sides -> the time at which they end."""
+_OF_ONE = {"queueing_s": "prefill", "tpot_s": "decode"}
+
+
+def shares(table: Numbers, limit: Limit) -> dict[str, float]:
+    """By side, the share of the time of those that miss a limit; nothing where servers are not apart.
+
+    Parameters
+    ----------
+    table : mapping
+        The table of requests, or some of its rows.
+    """
+    if "prompt_computed_s" not in table:
+        return {}
+    spent = dict.fromkeys(SIDES, 0.0)
+    if limit.column in _OF_ONE:
+        return spent | {_OF_ONE[limit.column]: 1.0}
+    late = np.asarray(table[limit.column], dtype=np.float64) > limit.limit_s
+    before = np.asarray(table["arrival_s"], dtype=np.float64)[late]
+    for name, side in (*_TO_FIRST, (_REACH[limit.column], "decode")):
+        until = np.asarray(table[name], dtype=np.float64)[late]
+        spent[side] += float(np.nansum(until - before))
+        before = until
+    whole = sum(spent.values())
+    return {side: each / whole for side, each in spent.items()} if whole else {}

@@ -1,0 +1,68 @@
+"""Figures of fleets whose prompts are computed apart, and of those that grow and shrink."""
+
+import numpy as np
+import pytest
+
+import kvsim
+from kvsim import cli
+from kvsim.reports.figures.hand_over import _mean_sum
+from kvsim.sim.errors import KvsimError
+
+SMALL = {"model": "llama-3.1-8b", "gpu": "h100", "num_prompts": 60, "request_rate": 20.0}
+
+
+@pytest.fixture(scope="module")
+def apart():
+    return kvsim.simulate(pool="prefill:1 decode:2:kv_tokens=3000", **SMALL)
+
+
+@pytest.fixture(scope="module")
+def scaled():
+    return kvsim.simulate(
+        replicas=3, scale="schedule:0=1,1=3", startup_time=0.1, slo="ttft=0.5s", load_bandwidth=100.0, **SMALL
+    )
+
+
+def texts(figure):
+    return [each.get_text() for each in figure.findobj(lambda each: hasattr(each, "get_text"))]
+
+
+def test_what_is_held_at_once_is_the_sum_of_those_that_are_held():
+    edges = np.array([0.0, 1, 2, 3])
+    found = _mean_sum(edges, np.array([0.5, 0.0]), np.array([2.0, 1.0]), np.array([10.0, 4.0]))
+    assert found.tolist() == [9, 10, 0]
+    assert _mean_sum(edges, np.array([]), np.array([]), np.array([])).tolist() == [0, 0, 0]
+
+
+def test_the_figure_of_hand_overs_tells_stages_and_transfer_times(apart):
+    said = texts(apart.plot("hand-over"))
+    assert {"prefill", "wait for room", "link", "first decode step", "read, not free yet"} <= set(said)
+    assert any("reads take" in each and "at p99" in each for each in said)
+
+
+def test_the_figure_of_scaling_has_hours_and_attainment(scaled):
+    said = texts(scaled.plot("scaling"))
+    assert any("GPU-hours" in each and "less than all replicas" in each for each in said)
+    assert "within the\nlimits" in said
+
+
+def test_other_runs_lack_what_they_show(apart, scaled):
+    with pytest.raises(KvsimError, match="figure hand-over needs prefill and decode pools"):
+        scaled.plot("hand-over")
+    with pytest.raises(KvsimError, match="figure scaling needs a fleet whose replicas come and go"):
+        apart.plot("scaling")
+
+
+def test_each_fleet_gets_its_own_figures(apart, scaled, tmp_path):
+    for run, name in ((apart, "hand-over"), (scaled, "scaling")):
+        run.save(tmp_path / name, plots=True)
+        drawn = {path.stem for path in (tmp_path / name).glob("*.png")}
+        assert drawn == {"memory", "waste", "requests", "latency", "replicas", name}
+
+
+def test_the_terminal_has_a_line_of_what_was_handed_over(capsys):
+    flags = ["--model", "llama-3.1-8b", "--gpu", "h100", "--num-prompts", "20", "--request-rate", "20"]
+    assert cli.main(["run", *flags, "--pool", "prefill:1", "--pool", "decode:1", "--no-out"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "handed over 20 prompts, " in said
+    assert "of a prefill replica" in said
