@@ -29,7 +29,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -38,6 +38,7 @@ import typer
 from kvsim.command_line.calibrate import calibrate_app
 from kvsim.command_line.common import AllowCode, Force, Format, Front, Style, show
 from kvsim.command_line.flags import called, flat, given, names_of, of_parts, shortened
+from kvsim.command_line.help import ALL, CONTEXT, WithUsual
 from kvsim.command_line.light import collect_seldom, take_plain_values
 from kvsim.command_line.lists import lists_app
 from kvsim.command_line.traces import traces_app
@@ -73,9 +74,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+usual = partial(app.command, cls=WithUsual, context_settings=CONTEXT)
+"""Makes a command whose help is short."""
 
 
-@app.command(short_help="Simulate one server: its KV memory, its speed.")
+@usual(short_help="Simulate one server: its KV memory, its speed.")
 @flat
 def run(
     *,
@@ -105,7 +108,7 @@ def run(
     carry_out([deployment], traffic, seeds, output, goals, compared=False)
 
 
-@app.command()
+@usual()
 @flat
 def compare(
     *,
@@ -131,7 +134,7 @@ def compare(
     carry_out(deployments, traffic, seeds, output, goals, compared=True)
 
 
-@app.command(short_help="Simulate all combinations of options, into one table.")
+@usual(short_help="Simulate all combinations of options, into one table.")
 @flat
 def sweep(
     *,
@@ -152,7 +155,7 @@ def sweep(
     raise typer.Exit(code)
 
 
-@app.command(short_help="The largest load within an SLO, and why not more.")
+@usual(short_help="The largest load within an SLO, and why not more.")
 @flat
 def capacity(
     *,
@@ -406,7 +409,7 @@ def speculation_(
     speculation_command(servers, context, output)
 
 
-@app.command(short_help="Replay a benchmark's result: measured beside simulated.")
+@usual(short_help="Replay a benchmark's result: measured beside simulated.")
 @flat
 def replay(
     *,
@@ -416,8 +419,20 @@ def replay(
             metavar="RESULT", help="Of vllm bench serve, AIPerf, GuideLLM or inference-perf, as it is."
         ),
     ],
-    model: Annotated[str, typer.Option(metavar="NAME|FILE", help="See: sim models; or a config.json.")],
-    gpu: Annotated[str, typer.Option(metavar="NAME|FILE", help="See: sim gpus; or your own, or a profile.")],
+    model: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME|FILE", help="See: sim models; or a config.json.", rich_help_panel="Model and GPU"
+        ),
+    ],
+    gpu: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="See: sim gpus; or your own, or a profile.",
+            rich_help_panel="Model and GPU",
+        ),
+    ],
     asked: ReplayOptions,
     fit: Annotated[
         str | None,
@@ -526,7 +541,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
                 words = completed(words)
             with trusting(None if "--allow-code" in words else " ".join(words)):
-                code = _called(name, words)(words, standalone_mode=False) or 0
+                code = _called(name, words)(words, prog_name="sim", standalone_mode=False) or 0
             sys.stdout.flush()
     except Stopped as told:
         print(told, file=sys.stderr)
@@ -551,7 +566,7 @@ def _called(name: str, words: Sequence[str]) -> Front:
     if name not in found.commands:
         return found
     parameters = found.commands[name].params
-    parts = of_parts(words, ["--help", *(flag for each in parameters for flag in each.opts)])
+    parts = of_parts(words, ["--help", ALL, *(flag for each in parameters for flag in each.opts)])
     return command(name, tuple(parts)) if parts else found
 
 

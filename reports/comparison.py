@@ -7,12 +7,11 @@ seeds cannot tell from it.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from rich import box
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.table import Table
 from rich.text import Text
 
 from kvsim.reports import quantities as q
+from kvsim.reports.fitting import FittingTable
 from kvsim.reports.quantities import Quantity
 from kvsim.reports.ranked import System, different_clocks, ranked, schedulers
 from kvsim.reports.seeds.intervals import interval
@@ -113,9 +112,9 @@ def marked(text: str, best: bool) -> Text:
     return Text(f"{text} *", style="bold green") if best else Text(f"{text}  ")
 
 
-def ruled_table(first_column: str) -> Table:
+def ruled_table(first_column: str) -> FittingTable:
     """The look of all tables: one rule under the heading, nothing else."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False)
+    table = FittingTable()
     table.add_column(first_column, no_wrap=True)
     return table
 

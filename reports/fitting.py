@@ -1,4 +1,4 @@
-"""A list of things as a table, and as several where the terminal is too narrow for one.
+"""A table that a narrow terminal gets as several, one below the other, so that no number wraps or is cut.
 
     wide     name  weights  layers  source          narrow   name  weights  layers
              ...                                             ...
@@ -6,76 +6,102 @@
                                                              name  source
                                                              ...
 
-The first column stays whole and begins every part; a column of words wraps, and no number or name is ever
-cut, as long as the terminal has room for one column beside the first.
+The first column begins every part. Where a table does not fit, its names, its words and the headings of its
+numbers wrap between words; numbers stay whole.
 """
 
 from collections.abc import Collection, Iterable, Sequence
+from copy import copy
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.table import Table
+from rich.measure import Measurement
+from rich.table import Column, Table
 from rich.text import Text
 
 LEAST_WORDS, MOST_WORD = 16, 26
 """Characters in a line of a column that wraps, at least; a longer word than the second may be folded."""
+UNBOUNDED = 10_000
+"""The width in which a text is measured."""
+NAMES = 0.45
+"""Of the width, for the first column of a table that does not fit: more only for a longer word."""
 
 
-class FittingTable:
-    """Rows of texts under names, in as many tables as the width needs.
+class FittingTable(Table):
+    """One rule under the heading, nothing else; in as many tables as the width needs.
 
-    Parameters
-    ----------
-    columns : sequence of str
-    rows : iterable of sequences of str, one text per column
-    words : collection of str
-        Columns that wrap and stand to the left; the others stay whole, all but the first to the right.
+    Columns are added as to any of rich's tables. `padding`: blanks above, right, below and left of a cell.
     """
 
-    def __init__(
-        self, columns: Sequence[str], rows: Iterable[Sequence[str]], words: Collection[str] = ()
-    ) -> None:
-        self.columns = tuple(columns)
-        self.rows = [tuple(row) for row in rows]
-        self.words = frozenset(words)
+    def __init__(self, padding: tuple[int, int, int, int] = (0, 1, 0, 1)) -> None:
+        super().__init__(box=box.SIMPLE_HEAD, padding=padding, pad_edge=False, show_edge=False)
+        self._between = 1 + padding[1] + padding[3]
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for part in self._parts(options.max_width):
-            if part[0] > 1:
-                yield Text("")
-            yield self._table([0, *part])
-
-    def _parts(self, width: int) -> list[list[int]]:
-        """The columns of each table, without the first."""
-        least = [self._least(column) for column in range(len(self.columns))]
-        parts: list[list[int]] = []
-        left = 0
-        for column in range(1, len(self.columns)):
-            if not parts or least[column] + 1 > left:
-                parts.append([])
-                left = width - least[0]
-            parts[-1].append(column)
-            left -= least[column] + 1
-        return parts or [[]]
-
-    def _least(self, column: int) -> int:
-        """How wide a column must be: its widest text, or its longest word where it wraps."""
-        texts = [self.columns[column], *(row[column] for row in self.rows)]
-        if self.columns[column] not in self.words:
-            return max(map(len, texts))
-        longest = max((len(word) for text in texts for word in text.split()), default=0)
-        return max(min(longest, MOST_WORD), min(LEAST_WORDS, max(map(len, texts))))
-
-    def _table(self, columns: Sequence[int]) -> Table:
-        table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
-        for column in columns:
-            name = self.columns[column]
-            if column == 0:
+    @classmethod
+    def of(
+        cls, columns: Sequence[str], rows: Iterable[Sequence[str]], words: Collection[str] = ()
+    ) -> "FittingTable":
+        """Rows of texts under names, close together; those that are `words` wrap and stand to the left."""
+        table = cls((0, 0, 0, 0))
+        for place, name in enumerate(columns):
+            if place == 0:
                 table.add_column(name, no_wrap=True, style="bold")
-            elif name in self.words:
+            elif name in words:
                 table.add_column(name, overflow="fold")
             else:
                 table.add_column(name, justify="right", no_wrap=True)
-        for row in self.rows:
-            table.add_row(*(Text(row[column]) for column in columns))
+        for row in rows:
+            table.add_row(*map(Text, row))
         return table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The parts, an empty line between two; with room for all of it rich's own table."""
+        if self.__rich_measure__(console, options.update(width=UNBOUNDED)).maximum <= options.max_width:
+            yield from super().__rich_console__(console, options)
+            return
+        first, *others = (_least(console, options, column) for column in self.columns)
+        first = min(_most(console, options, self.columns[0]), max(first, int(NAMES * options.max_width)))
+        parts: list[list[int]] = []
+        left = 0
+        for place, least in enumerate(others, 1):
+            if not parts or least + self._between > left:
+                parts.append([])
+                left = options.max_width - first
+            parts[-1].append(place)
+            left -= least + self._between
+        for part in parts or [[]]:
+            if part and part[0] > 1:
+                yield Text("")
+            yield from self._part([0, *part], [first, *others], console, options)
+
+    def _part(
+        self, places: Sequence[int], widths: Sequence[int], console: Console, options: ConsoleOptions
+    ) -> RenderResult:
+        """The table of some of the columns: rich wraps the words, all others have their width."""
+        part = copy(self)
+        part.columns = [copy(self.columns[place]) for place in places]
+        for at, column in enumerate(part.columns):
+            column._index = at
+            if at == 0 or column.justify == "right":
+                column.no_wrap, column.overflow, column.width = False, "fold", widths[places[at]]
+        return Table.__rich_console__(part, console, options)
+
+
+def _least(console: Console, options: ConsoleOptions, column: Column) -> int:
+    """How wide a column must be: its widest number, or the longest word of its heading or of its texts."""
+    header, *cells = _measured(console, options, column)
+    if column.justify == "right":
+        return max(header.minimum, *(each.maximum for each in cells))
+    longest = max(each.minimum for each in (header, *cells))
+    return max(min(longest, MOST_WORD), min(LEAST_WORDS, _most(console, options, column)))
+
+
+def _most(console: Console, options: ConsoleOptions, column: Column) -> int:
+    """How wide a column would be with room for all of it."""
+    return max(each.maximum for each in _measured(console, options, column))
+
+
+def _measured(console: Console, options: ConsoleOptions, column: Column) -> list[Measurement]:
+    """Its heading and its cells."""
+    wide = options.update(width=UNBOUNDED)
+    return [Measurement.get(console, wide, text) for text in (column.header, *column.cells)]

@@ -145,7 +145,7 @@ def _first_line(text: str) -> str:
 
 def table_of(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> FittingTable:
     """The first column stays whole, the last wraps, those between stand to the right."""
-    return FittingTable(columns, rows, words=columns[-1:])
+    return FittingTable.of(columns, rows, words=columns[-1:])
 
 
 def show(table: RenderableType, remark: str = "", *, stderr: bool = False) -> None:

@@ -122,7 +122,7 @@ def miss_ratio_table(misses: Misses) -> Group:
 def _by_policy(misses: Misses) -> FittingTable:
     step = -(-len(misses.sizes_tokens) // MOST_COLUMNS)
     places = range(len(misses.sizes_tokens))[::-1][::step][::-1]
-    return FittingTable(
+    return FittingTable.of(
         ("hit with", *(short(misses.sizes_tokens[place]) for place in places)),
         (
             (name, *(f"{100 * row[place]:.1f} %" for place in places))

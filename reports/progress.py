@@ -1,12 +1,21 @@
-"""How far a long run is, as a bar on stderr: after two seconds, and only if somebody can see it."""
+"""How far a long run is, as a bar on stderr: within its first second, and only if somebody can see it."""
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Event, Thread
 
-PATIENCE_S = 2.0
+PATIENCE_S = 0.5
 _GLANCE_S = 0.1
+
+
+def left(done: float, total: float | None, elapsed_s: float | None) -> str:
+    """`1:05 left`, or nothing while nothing is done."""
+    if not done or not total or elapsed_s is None:
+        return ""
+    minutes, seconds = divmod(round(elapsed_s / done * (total - done)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d} left" if hours else f"{minutes}:{seconds:02d} left"
 
 
 @contextmanager
@@ -42,9 +51,16 @@ def _watch(
         DownloadColumn,
         MofNCompleteColumn,
         Progress,
+        Task,
         TextColumn,
-        TimeRemainingColumn,
     )
+    from rich.text import Text
+
+    class Left(TextColumn):
+        """The time that is left if the rest takes as long as what is done, from the first that is done on."""
+
+        def render(self, task: Task) -> Text:
+            return Text(left(task.completed, task.total, task.elapsed))
 
     size = total if callable(total) else lambda: total
     of = DownloadColumn() if unit == "bytes" else MofNCompleteColumn()
@@ -55,8 +71,7 @@ def _watch(
         BarColumn(bar_width=None),
         of,
         TextColumn(word + "{task.percentage:.0f} %,"),
-        TimeRemainingColumn(compact=True),
-        TextColumn("left"),
+        Left(""),
     )
     console = Console(stderr=True)
     console.width -= len("^C ")  # what the terminal echoes must not break the line

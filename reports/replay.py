@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
-from rich import box
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from kvsim.reports.fitting import FittingTable
 from kvsim.sim.bench.compared import Compared
 from kvsim.sim.bench.fitting import Fitted
 from kvsim.sim.bench.measured import PER_S, Key, MeasuredRun
@@ -54,7 +54,7 @@ def _heading(run: MeasuredRun) -> str:
 
 
 def _table(compared: Sequence[Compared], others: Mapping[str, Mapping[Key, float]]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False)
+    table = FittingTable((0, 2, 0, 0))
     table.add_column("", no_wrap=True)
     for name in ("measured", "simulated", "off", *others):
         table.add_column(name, justify="right", no_wrap=True)

@@ -179,11 +179,13 @@ def _memory_table(seeds: System) -> Table:
     of += ", in the mean" if seeds[0].get("pools") else ""
     table = ruled_table(f"KV memory{of}, {_told(seeds, count, 'memory', 'capacity_tokens')} tokens")
     parts = ["average"]
-    table.add_column("whole run", justify="right")
+    table.add_column("whole run", justify="right", no_wrap=True)
     if all(summary["memory"].get("saturated") for summary in seeds):
         parts.append("saturated")
         part = share_of_time(list(map(at("memory", "saturated_share"), seeds)))
-        table.add_column(f"requests waited{f' ({part} of it)' if part else ''}", justify="right")
+        table.add_column(
+            f"requests waited{f' ({part} of it)' if part else ''}", justify="right", no_wrap=True
+        )
     for kind in palette.kinds_of(seeds):
         cells = [_told(seeds, percent_text, "memory", part, kind) for part in parts]
         table.add_row(Text(f"{kind}: {KINDS[kind].meaning}"), *cells)

@@ -26,10 +26,10 @@ Facts = Mapping[str, Any]
 def list_tables(traces: Iterable[Facts]) -> Group:
     """All traces: their numbers, then what they are and whence."""
     traces = list(traces)
-    numbers = FittingTable(
+    numbers = FittingTable.of(
         ("trace", "rows", "prompt", "output", "span", "req/s", "CV", "here"), map(_numbers, traces)
     )
-    origins = FittingTable(
+    origins = FittingTable.of(
         ("trace", "licence", "what it is, and its source"),
         map(_origin, traces),
         words=("licence", "what it is, and its source"),

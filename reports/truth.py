@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from statistics import median
 
-from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from kvsim.reports.fitting import FittingTable
 from kvsim.sim.bench.assumed import ASSUMED
 from kvsim.sim.cost.clock import precision_of
 from kvsim.sim.cost.trust import Trust, read_errors
@@ -209,7 +209,7 @@ def _percents(size: float, bias: float) -> str:
 
 
 def _table(words: Sequence[str], *numbers: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    table = FittingTable((0, 1, 0, 0))
     for name in words:
         table.add_column(name, no_wrap=True)
     for name in numbers:

@@ -3,13 +3,12 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from kvsim.reports.calibration.profile import Fit, shown_form
 from kvsim.reports.calibration.words import duration, percent, rate
+from kvsim.reports.fitting import FittingTable
 
 BY_DATASHEET = "datasheet"
 
@@ -35,7 +34,7 @@ def elsewhere_report(fit: Fit) -> RenderableType:
 
 def _parts_table(parts: Mapping[str, Any]) -> RenderableType:
     columns = ("start", "bytes at", "held out", "median", "mean", "shapes", "median")
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    table = FittingTable((0, 1, 0, 0))
     table.add_column("a launch of", overflow="fold", min_width=11)
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)

@@ -9,7 +9,6 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -17,6 +16,7 @@ from rich.text import Text
 from kvsim.reports.calibration.elsewhere import elsewhere_report
 from kvsim.reports.calibration.profile import Analytic, Fit, Fitted, Timed
 from kvsim.reports.calibration.words import batch, duration, layer, percent, rate, size, span
+from kvsim.reports.fitting import FittingTable
 from kvsim.reports.palette import count
 from kvsim.sim.cost.profile_place import called_by
 from kvsim.sim.models.spec import GpuSpec
@@ -286,7 +286,7 @@ def datasheet_report(gpu: GpuSpec) -> RenderableType:
 
 def _table(*columns: str) -> Table:
     """The first column holds words; numbers stand to the right."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False)
+    table = FittingTable((0, 2, 0, 0))
     for place, name in enumerate(columns):
         if place == 0:
             table.add_column(name, overflow="fold")

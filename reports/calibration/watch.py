@@ -8,15 +8,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-from rich.table import Table
 from rich.text import Text
 
 from kvsim.reports.calibration.profile import PARTS, Fit
 from kvsim.reports.calibration.tables import ceilings_table, errors_table, notes
 from kvsim.reports.calibration.words import size, span
+from kvsim.reports.fitting import FittingTable
 from kvsim.reports.palette import count
 
 Values = tuple[float, float] | tuple[str, ...]
@@ -76,7 +75,7 @@ def plan_report(
         Of the GPU's memory, by other programs.
     """
     done, points = sum(part.done for part in parts), sum(part.points for part in parts)
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False)
+    table = FittingTable((0, 2, 0, 0))
     table.add_column("to measure", no_wrap=True)
     table.add_column("points", justify="right", no_wrap=True)
     if done:

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from rich import box
 from rich.console import Group as Lines
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from kvsim.reports.fitting import FittingTable
 from kvsim.sim.fit.answer import Fit
 from kvsim.sim.fit.log import StartupLog
 from kvsim.sim.fit.log_terms import Term
@@ -239,9 +239,10 @@ def _on(switch: bool) -> str:
     return "on" if switch else "off"
 
 
-def _table(*columns: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+def _table(*columns: str) -> FittingTable:
+    """The first column and words wrap, numbers do not."""
+    table = FittingTable()
     for index, column in enumerate(columns):
         text = index == 0 or column in ("how", "from", "GPU", "")
-        table.add_column(column, justify="left" if text else "right", overflow="fold")
+        table.add_column(column, justify="left" if text else "right", overflow="fold", no_wrap=not text)
     return table

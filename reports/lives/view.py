@@ -170,8 +170,8 @@ class Bar:
 def _division(story: Story, decimals: int) -> Table:
     """Where the time went: what is shown sums to the whole that is shown."""
     table = ruled_table("where its time went")
-    table.add_column("s", justify="right")
-    table.add_column("%", justify="right")
+    table.add_column("s", justify="right", no_wrap=True)
+    table.add_column("%", justify="right", no_wrap=True)
     for part, text in zip(story.parts, rounded(story.parts, decimals), strict=True):
         share = f"{100 * part.time_ps / story.e2e_ps:.1f}"
         table.add_row(Text.assemble(Mark(STATES[part.state]), f" {_named(part)}"), text, share)
@@ -202,7 +202,7 @@ def _answers(story: Story, decimals: int) -> Table:
     table = ruled_table("answer")
     columns = _columns([answer.parts for answer in story.answers])
     for name in ("ended at (s)", *columns):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for answer in story.answers:
         mark = " *" if answer.sample == story.sample else "  "
         end = "rejected" if answer.rejected else _shown(answer.end_ps, decimals)
@@ -217,7 +217,7 @@ def _side_by_side(stories: Sequence[Story]) -> Table:
     table = ruled_table("")
     columns = _columns([story.parts for story in stories])
     for name in ("E2E", *columns):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for story in stories:
         table.add_row(story.label, seconds(story.e2e_ps / PS_PER_S), *_times(story.parts, columns))
     return table

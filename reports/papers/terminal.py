@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from kvsim.reports import palette
+from kvsim.reports.fitting import FittingTable
 from kvsim.reports.papers.checks import AGREES, Judged, Row
 
 SWEEPS = ("sweep", "swap")
@@ -45,7 +45,7 @@ def less(results: Sequence[Judged]) -> str:
 
 def _numbers(judged: Judged) -> Table:
     ranges = any(row.low is not None for row in judged.rows)
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table = FittingTable((0, 1, 0, 0))
     table.add_column("", no_wrap=True)
     for name in ("published", "simulated", "off", *(["range"] if ranges else []), ""):
         table.add_column(name, justify="right", no_wrap=True)

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich import box
 from rich.console import Console, RenderableType
 from rich.console import Group as Lines
 from rich.table import Table
 from rich.text import Text
 
+from kvsim.reports.fitting import FittingTable
 from kvsim.reports.speculation.gain import Gain, gains_of, verdict
 from kvsim.sim.options.scenario import Scenario
 
@@ -58,12 +58,12 @@ def report(gains: Sequence[Gain]) -> Lines:
 
 
 def _table(gain: Gain) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = FittingTable()
     length = gain.length
     for name in ("batch", "step", "with drafts", "tokens to break even"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     if length is not None:
-        table.add_column(f"speed-up at {length:.2f}", justify="right")
+        table.add_column(f"speed-up at {length:.2f}", justify="right", no_wrap=True)
     speed_up = gain.speed_up(length or 1.0)
     columns = (gain.batches, gain.plain_s, gain.drafted_s, gain.crossover, speed_up)
     for batch, plain_s, drafted_s, least, factor in zip(*columns, strict=True):

@@ -714,6 +714,24 @@ def test_progress_shows_only_on_a_terminal(monkeypatch, stderr):
     assert ("250/1000" in shown, "25 %" in shown) == ((True, True) if stderr is Terminal else (False, False))
 
 
+@pytest.mark.parametrize(
+    ("done", "total", "elapsed_s", "text"),
+    [
+        (0, 6, 9.0, ""),
+        (1, 6, 13.0, "1:05 left"),
+        (1, 100, 60.0, "1:39:00 left"),
+        (6, 6, 9.0, "0:00 left"),
+        (3, None, 1.0, ""),
+    ],
+)
+def test_the_time_left_is_told_from_the_first_that_is_done(done, total, elapsed_s, text):
+    assert progress.left(done, total, elapsed_s) == text
+
+
+def test_progress_is_seen_within_a_second():
+    assert progress.PATIENCE_S + progress._GLANCE_S < 1
+
+
 def test_a_short_run_shows_no_progress(monkeypatch):
     monkeypatch.setattr(sys, "stderr", Terminal())
     with progress.progress("paged", 1000, lambda: 250):
@@ -733,7 +751,7 @@ def test_every_command_and_option_has_help():
 
 @pytest.mark.parametrize("command", ["run", "compare"])
 def test_every_option_is_whole_in_80_columns_of_help(sim, command):
-    code, out, err = sim(command, "--help")
+    code, out, err = sim(command, "--help-all")
     assert (code, err) == (0, "")
     assert "…" not in out
     for option in typer.main.get_command(cli.app).commands[command].params:

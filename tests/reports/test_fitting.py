@@ -2,6 +2,7 @@
 
 import io
 import re
+from collections import Counter
 
 import pytest
 from rich.console import Console
@@ -10,7 +11,7 @@ from kvsim import cli
 from kvsim.reports.fitting import FittingTable
 
 ROWS = [("alpha", "1,000", "a few words on it"), ("beta", "20", "one-very-long-name-of-something")]
-TABLE = FittingTable(("name", "number", "what it is"), ROWS, words=("what it is",))
+TABLE = FittingTable.of(("name", "number", "what it is"), ROWS, words=("what it is",))
 
 
 def shown(width):
@@ -55,3 +56,34 @@ def test_all_names_of_models_and_their_hub_names_are_whole_in_60_columns(monkeyp
     assert re.search(r"deepseek-v2-lite +deepseek-ai/DeepSeek-V2-Lite", out)
     assert re.search(r"llama-3\.1-70b +70\.6 B +131\.4 GiB +80 +64/8", out)
     assert re.search(r"llama-3\.1-70b +320 KiB +131,072", out)
+
+
+NUMBERS = re.compile(r"\d[\d,]*\.?\d*")
+
+
+@pytest.mark.parametrize("width", [40, 80])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "--num-prompts", "60", "--request-rate", "20"],
+        ["run", "--num-prompts", "60", "--request-rate", "20", "--seeds", "2", "--jobs", "1"],
+        ["compare", "--num-prompts", "40", "--request-rate", "inf"],
+        ["fit", "llama-3.1-8b"],
+        ["fit", "llama-3.1-8b", "gemma-3-27b"],
+        ["gpus"],
+        ["speculation", "llama-3.1-8b"],
+    ],
+)
+def test_no_number_wraps_or_vanishes_in_a_narrow_terminal(words, width, monkeypatch, capsys):
+    quiet = ["--no-out", "--no-plots"] if words[0] in ("run", "compare") else []
+
+    def told(columns):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        assert cli.main([*words, *quiet]) == 0
+        out = re.sub(r"simulated .*?CPU-s", "", capsys.readouterr().out, flags=re.DOTALL)  # differs
+        return out, Counter(NUMBERS.findall(out))
+
+    _, there = told(400)
+    narrow, left = told(width)
+    assert "…" not in narrow and max(map(len, narrow.splitlines())) <= width
+    assert not there - left

@@ -1,0 +1,178 @@
+"""The help of the commands with a hundred options: the dozen in common use, two examples; all by --help-all.
+
+sim run --help        USUAL, in a few lines, made without what draws frames
+sim run --help-all    every option, in ORDER
+"""
+
+import re
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from shutil import get_terminal_size
+from typing import Any
+
+from typer.core import TyperCommand, TyperOption
+
+ALL = "--help-all"
+CONTEXT = {"help_option_names": ["-h", "--help", ALL]}
+WIDEST, NARROW = 80, 60
+"""Columns of a terminal: no line is longer than the first; below the second, meanings stand below names."""
+_NAMES = 28
+_BY_WORDS: Any = {"break_on_hyphens": False, "break_long_words": False}
+
+ORDER = (
+    *("Model and GPU", "Workload", "Arrivals", "Engine", "Memory", "Fleet"),
+    *("Goals", "Search", "Sweep", "Replay", "Output"),
+)
+"""Panels as a user comes to them."""
+OTHER = "Other"
+"""The last panel."""
+
+
+@dataclass(frozen=True)
+class Usual:
+    """Options by name, without the dashes, in the order of use; two command lines."""
+
+    options: tuple[str, ...]
+    examples: tuple[str, str]
+
+
+_SERVER = ("model", "gpu", "tensor-parallel-size")
+_TRAFFIC = ("trace", "num-prompts", "request-rate")
+
+USUAL = {
+    "run": Usual(
+        (*_SERVER, *_TRAFFIC, "scheduler", "allocator", "replicas", "slo", "seeds", "out", "record-map"),
+        (
+            "sim run --model llama-3.1-8b --gpu h100 --request-rate 20 --slo ttft:p99=1s",
+            "sim run --trace agents --num-prompts 200 --record-map --out runs/agents",
+        ),
+    ),
+    "compare": Usual(
+        (*_SERVER, *_TRAFFIC, "allocator", "scheduler", "slo", "seeds", "out", "record-map"),
+        (
+            "sim compare --num-prompts 300 --request-rate inf",
+            "sim compare --allocator paged,vattention --request-rate 2 --seeds 3 --out runs/two",
+        ),
+    ),
+    "sweep": Usual(
+        (*_SERVER, *_TRAFFIC, "scheduler", "allocator", "max-num-seqs", "slo", "seeds", "dry-run", "out"),
+        (
+            "sim sweep --request-rate 1:3:1 --allocator contiguous,paged --num-prompts 200",
+            "sim sweep --gpu a100-80gb,h100 --model llama-3.1-8b --request-rate 8,16",
+        ),
+    ),
+    "capacity": Usual(
+        (
+            *_SERVER,
+            "trace",
+            "scheduler",
+            "allocator",
+            "slo",
+            "for-rate",
+            "margin",
+            "gpu-price",
+            "seeds",
+            "out",
+        ),
+        (
+            "sim capacity --model llama-3.1-8b --gpu h100 --slo ttft:p99=1s,tpot:p99=50ms",
+            "sim capacity --model llama-3.1-8b --gpu l40s,h100 --for-rate 30 --slo ttft:p99=1s",
+        ),
+    ),
+    "replay": Usual(
+        (
+            *_SERVER,
+            *("log", "run", "fit", "what-if", "scheduler", "max-num-seqs", "max-num-batched-tokens"),
+            *("gpu-memory-utilization", "json", "out"),
+        ),
+        (
+            "sim replay result.json --model llama-3.1-8b --gpu h100 --log vllm.log",
+            "sim replay result.json --model llama-3.1-8b --gpu h100 --what-if block_size=32",
+        ),
+    ),
+}
+
+
+class WithUsual(TyperCommand):
+    """One of USUAL."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - typer hides click's types
+        """Notes which help is asked for."""
+        ctx.meta[ALL] = ALL in args
+        return super().parse_args(ctx, args)
+
+    def get_params(self, ctx: Any) -> list[Any]:  # noqa: ANN401
+        """The parameters; for the whole help in the order of use."""
+        found = super().get_params(ctx)
+        if not ctx.meta.get(ALL):
+            return found
+        for each in found:
+            if isinstance(each, TyperOption) and each.rich_help_panel is None:
+                each.rich_help_panel = OTHER  # typer would have it first
+        return sorted(found, key=_place)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401
+        """The short help, or typer's."""
+        if ctx.meta.get(ALL):
+            super().format_help(ctx, formatter)
+            return
+        width = min(get_terminal_size().columns, WIDEST)
+        formatter.write("\n".join(self._lines(ctx, width)) + "\n")
+
+    def _lines(self, ctx: Any, width: int) -> Iterator[str]:  # noqa: ANN401
+        usual = USUAL[self.name or ""]
+        by_flag = {flag: each for each in self.get_params(ctx) for flag in each.opts}
+        yield from textwrap.wrap(
+            f"Usage: {ctx.command_path} {' '.join(self.collect_usage_pieces(ctx))}", width
+        )
+        yield from ("", *textwrap.wrap(self.help or "", width), "", "Examples:")
+        for example in usual.examples:
+            yield from _command_line(example, width)
+        yield from ("", "Options in common use:")
+        for name in usual.options:
+            yield from _option(by_flag[f"--{name}"], width)
+        yield from (
+            "",
+            *textwrap.wrap(f"All {len(_shown(by_flag))} options: {ctx.command_path} {ALL}", width),
+        )
+
+
+def _place(parameter: Any) -> int:  # noqa: ANN401
+    panel = getattr(parameter, "rich_help_panel", None)
+    return ORDER.index(panel) if panel in ORDER else len(ORDER)
+
+
+def _shown(by_flag: dict[str, Any]) -> set[int]:
+    return {id(each) for each in by_flag.values() if not getattr(each, "hidden", True)}
+
+
+def _command_line(text: str, width: int) -> Iterator[str]:
+    """A command, broken with backslashes where it is too long, so that it can be copied."""
+    whole = re.sub(r"(--\S+) (?!-)", "\\1\0", text)  # an option and its value stay together
+    indents = {"initial_indent": "  ", "subsequent_indent": "      "}
+    *lines, last = textwrap.wrap(whole, width - 2, **indents, **_BY_WORDS)
+    yield from (f"{line} \\".replace("\0", " ") for line in lines)
+    yield last.replace("\0", " ")
+
+
+def _option(option: Any, width: int) -> Iterator[str]:  # noqa: ANN401
+    """Its name and value, then what it means, beside or below."""
+    name = f"  {option.opts[0]} {option.metavar or ''}".rstrip()
+    meaning = f"{option.help}{_default(option)}"
+    beside = width >= NARROW
+    indent = " " * (_NAMES + 2) if beside else "    "
+    lines = textwrap.wrap(meaning, width, initial_indent=indent, subsequent_indent=indent, **_BY_WORDS)
+    if beside and len(name) <= _NAMES:
+        lines[0] = name.ljust(len(indent)) + lines[0].lstrip()
+    else:
+        lines.insert(0, name)
+    yield from lines
+
+
+def _default(option: Any) -> str:  # noqa: ANN401
+    """What holds where nothing is said, if it is not nothing."""
+    shown = option.show_default if isinstance(option.show_default, str) else option.default
+    if shown in (None, False, "", "none", "no") or option.required:
+        return ""
+    return f" Default: {shown}."
