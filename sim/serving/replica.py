@@ -238,6 +238,7 @@ class Replica:
             until_ps = max(start_ps, self._alarm.now_ps)
         self.recorder.idle(until_ps - start_ps, held_by, rest, kept)
         server.wait(until_ps)
+        server.note_wait()
         if until_ps > least:
             server.wakes.before_ps = until_ps - 1
 

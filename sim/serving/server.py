@@ -565,6 +565,19 @@ class Server:
                 f"({request.known_tokens:,} tokens, {self.allocator.capacity_slots:,} slots)"
             )
 
+    def note_wait(self) -> None:
+        """Time has passed until a transfer ended; that only stores end for so long is an error."""
+        if self.batch.loading or not self.waiting:
+            return
+        if self.wakes.note_vain(self.progress.clock + self.totals.prompts):
+            head = self.waiting[0]
+            raise NoProgress(
+                f"a tier below the memory stores for ever: {self.wakes.in_vain:,} waits up to step "
+                f"{self.steps:,} without a token for anybody, while request {head.index} "
+                f"({head.known_tokens:,} tokens) finds no room beside what is copied "
+                f"({self.allocator.capacity_slots:,} slots)"
+            )
+
     def _preempt_departed(self, request: Request) -> None:
         """Preempt a request whose last token is under way: it finishes all the same."""
         del self.batch.departed[request.seq]

@@ -3,6 +3,8 @@
 from typing import Final
 
 NEVER_PS: Final = 1 << 63
+MOST_IN_VAIN: Final = 10_000
+"""Waits for stores without a token for anybody that are no error yet."""
 
 
 class Wakes:
@@ -18,6 +20,8 @@ class Wakes:
         Whether it decides though nobody is there, as transfers are under way that its decisions follow.
     waits : int
         How often time passed without a step.
+    in_vain : int
+        How often nothing but stores ended since anybody had a token, while somebody waited.
     """
 
     def __init__(self) -> None:
@@ -25,3 +29,12 @@ class Wakes:
         self.before_ps = 0
         self.works = False
         self.waits = 0
+        self.in_vain = 0
+        self._tokens = -1
+
+    def note_vain(self, tokens: int) -> bool:
+        """Nothing but stores has ended; `tokens` were computed in all. Whether it goes on for ever."""
+        if tokens != self._tokens:
+            self._tokens, self.in_vain = tokens, 0
+        self.in_vain += 1
+        return self.in_vain > MOST_IN_VAIN

@@ -11,7 +11,7 @@ from support.settings import deployed, engine_config, with_settings
 
 from kvsim import cli
 from kvsim.sim.build import build_engine
-from kvsim.sim.errors import KvsimError
+from kvsim.sim.errors import KvsimError, NoProgress
 from kvsim.sim.serving.link import Link, Way
 from kvsim.sim.serving.tier_jobs import Job
 
@@ -213,6 +213,28 @@ def test_a_prompt_that_is_all_below_waits_for_its_load_and_computes_a_token():
     load_ps = 10_000_000 + 12 * TOKEN_BYTES * 10**12 // 10**8
     assert first_ps == [2 * 10**10, 2 * 10**10, load_ps + 2 * 10**10]
     assert (result.tier.hit_tokens, result.tier.waited_ps) == (12, load_ps)
+
+
+def test_a_lazy_pool_that_copies_round_and_round_while_somebody_waits_is_told():
+    """A block that was stored joins the free ones last, and is stored again once the pool has evicted it."""
+    rows = [Row(1, 58, [2], "alone", 0, 0), Row(1, 33, [6], "alone", 1, 0), Row(3, 58, [1], "alone", 2, 0)]
+    rows += [Row(0, 33, [2], "alone", 3, 0)]
+    lazy = {"kv_offloading_backend": "simple", "lazy_offload": True, "watermark": 0.01}
+    engine = engine_config(
+        scheduler="vllm-v1@0.33.0",
+        block_size=4,
+        max_model_len=64,
+        enable_prefix_caching=True,
+        **lazy | below(5, "0.3:0.1"),
+    )
+    where = deployed(engine, model=MODEL, gpu=GPU, num_gpu_blocks=16, cost="constant:0.02")
+    work = workload(rows, None, samples=False, gap_ps=10**11, tick_ps=1)
+    said = []
+    for max_span in (1, 1 << 20):
+        with pytest.raises(NoProgress, match=r"stores for ever: .* while request 2 \(58 tokens\)") as told:
+            build_engine(where, work, max_span=max_span).run()
+        said.append(str(told.value))
+    assert said[0] == said[1]
 
 
 # -- bad input ----------------------------------------------------------------------------------------
