@@ -21,20 +21,17 @@ from kvsim.allocators.base import Allocator, Content, Match
 
 @runtime_checkable
 class Prefixes(Protocol):
-    """Keeps what was computed, to be found by its text; an allocator that can does so where it `caches`."""
+    """Keeps what was computed, to be found by its text; an allocator that can does so where it `caches`.
+
+    Where a sequence's largest moment is not its end, `can_hold_after(match, tokens, bound)` says whether one
+    that shares what `match` found would find room all the way, as `can_hold` does.
+    """
 
     def match(self, content: Content, own: int, most: int) -> Match:
         """Look up a sequence's text: how much of its first `most` tokens is there already.
 
         `content` is the part that other sequences may have too; what follows it can only be found by the
         sequence itself, by the name `own`, after `evict`. Changes nothing.
-        """
-
-    def can_admit_after(self, match: Match, tokens: int, bound: int) -> bool:
-        """Whether `admit_after` would succeed; changes nothing.
-
-        Where a sequence's largest moment is not its end, `can_hold_after(match, tokens, bound)` says likewise
-        whether it would find room all the way.
         """
 
     def admit_after(self, match: Match, seq: int, tokens: int, bound: int) -> bool:
@@ -197,7 +194,7 @@ class Abilities:
             prefixes=prefixes,
             can_hold_after=None
             if prefixes is None
-            else getattr(prefixes, "can_hold_after", prefixes.can_admit_after),
+            else getattr(allocator, "can_hold_after", allocator.can_admit_after),
             pieces=pieces,
             ends_pieces=pieces if pieces is not None and pieces.ends_pieces else None,
             leaves_behind=allocator if isinstance(allocator, LeavesBehind) else None,

@@ -26,7 +26,7 @@ What it counts:
     free_slots     = cached + idle + external + free        of nobody (allocators/arena.py)
 
 An allocator keeps its counts up to date in every call. The ledger sorts all slots from scratch, by what each
-sequence holds. Seven methods must be written, all others follow from them. What only some allocators can do
+sequence holds. Six methods must be written, all others follow from them. What only some allocators can do
 (prefixes, forks, swaps, windows, work between steps) stands in allocators/abilities.py.
 """
 
@@ -181,15 +181,11 @@ class Allocator:
         """Slots that nobody has borrowed, cached and idle ones included."""
         return self.capacity_slots - self.used_slots
 
-    # -- seven methods that each allocator writes --------------------------------------------
+    # -- six methods that each allocator writes ----------------------------------------------
 
     @abstractmethod
     def slots_needed(self, tokens: int, bound: int) -> int:
         """Slots that `admit` would allocate: `tokens` or `bound` after rounding."""
-
-    @abstractmethod
-    def can_admit(self, tokens: int, bound: int) -> bool:
-        """Whether `admit` would succeed; changes nothing."""
 
     @abstractmethod
     def admit(self, seq: int, tokens: int, bound: int) -> bool:
@@ -279,6 +275,14 @@ class Allocator:
         if match is not None:
             needed += match.woken_slots - match.tokens
         return self.free_slots - needed
+
+    def can_admit(self, tokens: int, bound: int) -> bool:
+        """Whether `admit` would succeed; changes nothing. As it is here, if any free slot serves."""
+        return self.slots_needed(tokens, bound) <= self.free_slots
+
+    def can_admit_after(self, match: Match, tokens: int, bound: int) -> bool:
+        """Whether `admit_after` would succeed, for those that keep prefixes (`Prefixes`); changes nothing."""
+        return self.leaves(match, tokens, bound) >= 0
 
     def can_hold(self, tokens: int, bound: int) -> bool:
         """Whether a new sequence would find room all the way to `tokens`, if nobody else took any."""

@@ -8,7 +8,8 @@ Each text stands under the text before it. Who holds a block, and which goes fir
 
 from collections.abc import Iterator
 
-from kvsim.allocators.base import Content, Match, Run
+from kvsim.allocators.base import Content, Run
+from kvsim.allocators.records import Found
 from kvsim.allocators.runs import cut, take_common
 
 
@@ -25,21 +26,19 @@ class BlockNode:
         """by their first token, then by their text"""
 
 
-class TextMatch(Match):
+class TextMatch(Found):
     """The blocks of a text that are there, and the node of another that begins as the next one does."""
 
-    __slots__ = ("blocks", "changes", "content", "node", "partial", "shareable", "size", "source")
+    __slots__ = ("blocks", "node", "partial", "shareable", "size", "source")
 
     def __init__(self, content: Content, node: BlockNode, size: int, changes: int) -> None:
-        super().__init__(0, 0)
-        self.content = content
+        super().__init__(0, 0, content, 0, changes)
         self.shareable = sum([length for _, _, length in content])
         self.blocks: list[int] = []
         self.node = node  # of the last of them
         self.partial = 0  # tokens of `source`
         self.source: BlockNode | None = None
         self.size = size
-        self.changes = changes
 
     def text(self, index: int) -> tuple[Run, ...]:
         """The text of a full block."""

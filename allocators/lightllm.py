@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from kvsim.allocators.arena import Layout, layout_of_slots
 from kvsim.allocators.base import Allocator, Content, Holdings, InvariantError, Match, Region
 from kvsim.allocators.lightllm_tree import Node, TokenTree
+from kvsim.allocators.records import Found
 from kvsim.allocators.runs import text_of
 from kvsim.allocators.shares import shares
 
@@ -78,18 +79,6 @@ class Holding:
         return f"{self.node.end} tokens in the tree, {len(self.slots)} of its own"
 
 
-class TokenMatch(Match):
-    """The start of a text that is in the tree, as it was after so many changes."""
-
-    __slots__ = ("changes", "content", "own")
-
-    def __init__(self, tokens: int, woken_slots: int, content: Content, own: int, changes: int) -> None:
-        super().__init__(tokens, woken_slots)
-        self.content = content
-        self.own = own
-        self.changes = changes
-
-
 class LightLLM(Allocator):
     """A stack of slots of one token, a radix tree of what has ended, eviction of whole leaves."""
 
@@ -130,28 +119,20 @@ class LightLLM(Allocator):
     def slots_needed(self, tokens: int, bound: int) -> int:
         return tokens
 
-    def match(self, content: Content, own: int, most: int) -> TokenMatch:
+    def match(self, content: Content, own: int, most: int) -> Found:
         """As in the base; by the name `own` a paused sequence finds all that it held."""
         tokens, unlocked = self.tree.find(text_of(content, own, most))
-        return TokenMatch(tokens, unlocked, content, own, self._changes)
-
-    def can_admit(self, tokens: int, bound: int) -> bool:
-        return tokens <= self.free_slots
-
-    def can_admit_after(self, match: Match, tokens: int, bound: int) -> bool:
-        return tokens - match.tokens + match.woken_slots <= self.free_slots
+        return Found(tokens, unlocked, content, own, self._changes)
 
     def admit(self, seq: int, tokens: int, bound: int) -> bool:
-        return self.admit_after(TokenMatch(0, 0, (), NAMELESS + seq, self._changes), seq, tokens, bound)
+        return self.admit_after(Found(0, 0, (), NAMELESS + seq, self._changes), seq, tokens, bound)
 
     def admit_after(self, match: Match, seq: int, tokens: int, bound: int) -> bool:
         """As in the base; InvariantError for a match that is out of date or longer than `tokens`."""
-        assert isinstance(match, TokenMatch)
+        assert isinstance(match, Found)
         if seq in self._held or tokens < 1:
             self._held.expect_new(seq, tokens)
-        if match.changes != self._changes or match.tokens > tokens:
-            made = f"{match.tokens} tokens after {match.changes} changes, now {self._changes}"
-            raise InvariantError(f"sequence {seq} with {tokens} tokens cannot use a match of {made}")
+        match.check(seq, tokens, self._changes)
         if not self.can_admit_after(match, tokens, bound):
             return False
         self._changes += 1

@@ -95,12 +95,6 @@ class Radix(Allocator):
         """As in the base; nothing is kept by the name `own`."""
         return RadixMatch(*self.tree.find(content, most), content, self.tree.accesses)
 
-    def can_admit(self, tokens: int, bound: int) -> bool:
-        return tokens <= self.free_slots
-
-    def can_admit_after(self, match: Match, tokens: int, bound: int) -> bool:
-        return tokens - match.tokens + match.woken_slots <= self.free_slots
-
     def admit(self, seq: int, tokens: int, bound: int) -> bool:
         return self.admit_after(RadixMatch(self.tree.root, 0, 0, (), self.tree.accesses), seq, tokens, bound)
 
@@ -109,9 +103,7 @@ class Radix(Allocator):
         assert isinstance(match, RadixMatch)
         if seq in self._held or tokens < 1:
             self._held.expect_new(seq, tokens)
-        if match.accesses != self.tree.accesses or match.tokens > tokens:
-            made = f"{match.tokens} tokens at access {match.accesses}, now {self.tree.accesses}"
-            raise InvariantError(f"sequence {seq} with {tokens} tokens cannot use a match of {made}")
+        match.check(seq, tokens, self.tree.accesses)
         if not self.can_admit_after(match, tokens, bound):
             return False
         missing = tokens - match.tokens

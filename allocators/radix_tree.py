@@ -17,7 +17,8 @@ several tokens. Results of `radix` and of `sglang` differ for that, so there are
 from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 
-from kvsim.allocators.base import Content, InvariantError, Match, Run
+from kvsim.allocators.base import Content, InvariantError, Run
+from kvsim.allocators.records import Found
 from kvsim.allocators.runs import cut
 from kvsim.allocators.text_tree import Key, find, nodes_below, put_above
 
@@ -47,17 +48,15 @@ class Node:
         self.private = 0  # how many nodes with private text follow
 
 
-class RadixMatch(Match):
-    """A path down the tree to `common` tokens of `node`, as it was at that many `accesses`."""
+class RadixMatch(Found):
+    """A path down the tree to `common` tokens of `node`, as it was after so many accesses."""
 
-    __slots__ = ("accesses", "common", "content", "node")
+    __slots__ = ("common", "node")
 
     def __init__(self, node: Node, common: int, woken_slots: int, content: Content, accesses: int) -> None:
-        super().__init__(node.end - len(node.slots) + common, woken_slots)
+        super().__init__(node.parent.end + common, woken_slots, content, 0, accesses)
         self.node = node
         self.common = common
-        self.content = content
-        self.accesses = accesses
 
 
 class RadixTree:

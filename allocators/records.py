@@ -76,3 +76,25 @@ class Match:
     def __init__(self, tokens: int, woken_slots: int) -> None:
         self.tokens = tokens
         self.woken_slots = woken_slots
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Found(Match):
+    """A start of a text that is in a tree, good as long as the tree is as it was after so many `changes`.
+
+    The text is `content`, which others may have too, then what is known by the name `own`.
+    """
+
+    __slots__ = ("changes", "content", "own")
+
+    def __init__(self, tokens: int, woken_slots: int, content: Content, own: int, changes: int) -> None:
+        super().__init__(tokens, woken_slots)
+        self.content = content
+        self.own = own
+        self.changes = changes
+
+    def check(self, seq: int, tokens: int, changes: int) -> None:
+        """Raise InvariantError unless a new sequence of `tokens` can be placed behind it now."""
+        if self.changes != changes or self.tokens > tokens:
+            made = f"{self.tokens} tokens after {self.changes} changes, now {changes}"
+            raise InvariantError(f"sequence {seq} with {tokens} tokens cannot use a match of {made}")

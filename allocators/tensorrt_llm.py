@@ -95,17 +95,11 @@ class TensorRTLLM(Blocks):
 
     # -- placing ------------------------------------------------------------------------------
 
-    def can_admit(self, tokens: int, bound: int) -> bool:
-        return self.slots_needed(tokens, bound) <= self.free_slots
-
     def match(self, content: tuple[tuple[int, int, int], ...], own: int, most: int) -> Match:
         match = self.texts.find(content, own, most, self._changes)
         unused = sum([not self._users[block] for block in match.blocks])
         match.woken_slots = unused * self.block_size + match.partial
         return match
-
-    def can_admit_after(self, match: Match, tokens: int, bound: int) -> bool:
-        return self.slots_needed(tokens, bound) - match.tokens + match.woken_slots <= self.free_slots
 
     def admit(self, seq: int, tokens: int, bound: int) -> bool:
         return self.admit_after(self.texts.nothing(self._changes), seq, tokens, bound)
@@ -115,9 +109,7 @@ class TensorRTLLM(Blocks):
         assert isinstance(match, TextMatch)
         if seq in self._held or tokens < 1:
             self._held.expect_new(seq, tokens)
-        if match.changes != self._changes:
-            made = f"made after {match.changes} changes, now {self._changes}"
-            raise InvariantError(f"sequence {seq} cannot use a match of {match.tokens} tokens {made}")
+        match.check(seq, tokens, self._changes)
         if not self.can_admit_after(match, tokens, bound):
             return False
         self.shared_tokens += sum([self._users[block] > 0 for block in match.blocks]) * self.block_size

@@ -28,6 +28,7 @@ from kvsim.allocators.arena import Layout, layout_of_tables
 from kvsim.allocators.base import Content, Holdings, InvariantError, Match, Run
 from kvsim.allocators.blocks import Blocks
 from kvsim.allocators.options import Options
+from kvsim.allocators.records import Found
 from kvsim.allocators.runs import text_of
 from kvsim.allocators.text_tree import find
 from kvsim.allocators.tgi_tree import BlockTree, Node
@@ -91,19 +92,16 @@ class Holding:
         return f"{len(self.blocks)} blocks, {self.found} of them in the trie"
 
 
-class BlockMatch(Match):
+class BlockMatch(Found):
     """The blocks of a prompt that are in the trie, as it was at that time."""
 
-    __slots__ = ("changes", "content", "most", "own")
+    __slots__ = ("most",)
 
     def __init__(  # noqa: PLR0917 - its parts
         self, tokens: int, woken_slots: int, content: Content, own: int, most: int, changes: int
     ) -> None:
-        super().__init__(tokens, woken_slots)
-        self.content = content
-        self.own = own
+        super().__init__(tokens, woken_slots, content, own, changes)
         self.most = most
-        self.changes = changes
 
     def text(self, tokens: int) -> list[Run]:
         """The first tokens of the text; what follows the part that others may have is a stream of its own."""
@@ -160,17 +158,11 @@ class Tgi(Blocks):
     def slots_needed(self, tokens: int, bound: int) -> int:
         return self.pool.blocks_needed(max(tokens, bound - 1)) * self.block_size
 
-    def can_admit(self, tokens: int, bound: int) -> bool:
-        return self.slots_needed(tokens, bound) <= self.free_slots
-
     def match(self, content: Content, own: int, most: int) -> Match:
         match = BlockMatch(0, 0, content, own, most, self._changes)
         end, common, match.woken_slots = find(self.tree.root, match.text(most), most, self.block_size)
         match.tokens = end.parent.end + common
         return match
-
-    def can_admit_after(self, match: Match, tokens: int, bound: int) -> bool:
-        return self.slots_needed(tokens, bound) - match.tokens + match.woken_slots <= self.free_slots
 
     def admit(self, seq: int, tokens: int, bound: int) -> bool:
         return self.admit_after(BlockMatch(0, 0, (), 0, 0, self._changes), seq, tokens, bound)
@@ -180,9 +172,7 @@ class Tgi(Blocks):
         assert isinstance(match, BlockMatch)
         if seq in self._held or tokens < 1:
             self._held.expect_new(seq, tokens)
-        if match.changes != self._changes:
-            made = f"made after {match.changes} changes, now {self._changes}"
-            raise InvariantError(f"sequence {seq} cannot use a match of {match.tokens} tokens {made}")
+        match.check(seq, tokens, self._changes)
         if not self.can_admit_after(match, tokens, bound):
             return False
         found, node = list[int](), self.tree.root

@@ -46,9 +46,6 @@ class LlamaScattered(Allocator):
     def slots_needed(self, tokens: int, bound: int) -> int:
         return tokens
 
-    def can_admit(self, tokens: int, bound: int) -> bool:
-        return tokens <= self.free_slots
-
     def admit(self, seq: int, tokens: int, bound: int) -> bool:
         self._rows.expect_new(seq, tokens)
         if tokens > self.free_slots:

@@ -94,15 +94,9 @@ class SglangCached(Allocator):
 
     # -- placing ------------------------------------------------------------------------------
 
-    def can_admit(self, tokens: int, bound: int) -> bool:
-        return self.slots_needed(tokens, bound) <= self.free_slots
-
     def admit(self, seq: int, tokens: int, bound: int) -> bool:
         nothing = SglangMatch((self.tree.root, 0, 0), (), UNKNOWN + seq, self.tree.changes)
         return self.admit_after(nothing, seq, tokens, bound)
-
-    def can_admit_after(self, match: Match, tokens: int, bound: int) -> bool:
-        return self.slots_needed(tokens, bound) - match.tokens + match.woken_slots <= self.free_slots
 
     def admit_after(self, match: Match, seq: int, tokens: int, bound: int) -> bool:
         """As in the base; InvariantError for a match that is out of date or longer than `tokens`."""
@@ -124,9 +118,7 @@ class SglangCached(Allocator):
         """Raise InvariantError unless a new sequence of `tokens` can be placed behind the match."""
         if seq in self._rows or tokens < 1:
             self._rows.expect_new(seq, tokens)
-        if (not match.held and match.changes != self.tree.changes) or match.tokens > tokens:
-            made = f"{match.tokens} tokens after {match.changes} changes, now {self.tree.changes}"
-            raise InvariantError(f"sequence {seq} with {tokens} tokens cannot use a match of {made}")
+        match.check(seq, tokens, match.changes if match.held else self.tree.changes)
 
     def grow(self, seq: int, tokens: int) -> bool:
         row = self._rows[seq]

@@ -7,7 +7,8 @@ With windows a row also says which of its tokens have lost their windowed pages,
 idle tokens have theirs.
 """
 
-from kvsim.allocators.base import Content, Match
+from kvsim.allocators.base import Content
+from kvsim.allocators.records import Found
 from kvsim.allocators.sglang.nodes import Node
 
 UNKNOWN = 1 << 40
@@ -32,17 +33,14 @@ class Row:
         return f"{len(self.pages)} pages, {self.entered} tokens in the tree"
 
 
-class SglangMatch(Match):
+class SglangMatch(Found):
     """A path down the tree to `common` tokens of `node`, as it was after so many `changes`."""
 
-    __slots__ = ("changes", "common", "content", "held", "idle", "node", "own")
+    __slots__ = ("common", "held", "idle", "node")
 
     def __init__(self, found: tuple[Node, int, int], content: Content, own: int, changes: int) -> None:
         self.node, self.common, self.idle = found
-        super().__init__(self.node.end - self.node.tokens + self.common, self.idle)
-        self.content = content
-        self.own = own
-        self.changes = changes
+        super().__init__(self.node.parent.end + self.common, self.idle, content, own, changes)
         self.held = False
 
 

@@ -394,7 +394,7 @@ def test_a_match_is_refused_after_a_change_of_the_tree(change):
     assert radix.grow(1, 5)  # as long as slots are free, growing changes nothing in the tree
     assert radix.can_admit_after(match, 7, 7)
     change(radix)
-    with pytest.raises(InvariantError, match=r"cannot use a match of 6 tokens at access \d+, now \d+"):
+    with pytest.raises(InvariantError, match=r"cannot use a match of 6 tokens after \d+ changes, now \d+"):
         radix.admit_after(match, 5, 7, 7)
 
 

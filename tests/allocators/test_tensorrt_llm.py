@@ -161,7 +161,7 @@ def test_mistakes_are_told_with_their_numbers():
     blocks = TensorRTLLM(16, 4, caches=True)
     old = blocks.match((SYSTEM,), 1, 8)
     place(blocks, 1, (SYSTEM,), 8)
-    with pytest.raises(InvariantError, match="a match of 0 tokens made after 0 changes, now 2"):
+    with pytest.raises(InvariantError, match="a match of 0 tokens after 0 changes, now 2"):
         blocks.admit_after(old, 2, 2, 2)
     with pytest.raises(ValueError, match="block_size must be at least 1, got 0"):
         TensorRTLLM(9, 0)

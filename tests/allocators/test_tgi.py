@@ -168,7 +168,7 @@ def test_mistakes_are_told_with_their_numbers():
     tgi = Tgi(16, 4, caches=True)
     old = tgi.match((SYSTEM,), 1, 8)
     place(tgi, 1, (SYSTEM,), 9, 9)
-    with pytest.raises(InvariantError, match="a match of 0 tokens made after 0 changes, now 1"):
+    with pytest.raises(InvariantError, match="a match of 0 tokens after 0 changes, now 1"):
         tgi.admit_after(old, 2, 2, 2)
     with pytest.raises(InvariantError, match="cannot have computed 13 tokens: it holds 3 blocks"):
         tgi.fill(1, 13)
