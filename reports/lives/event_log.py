@@ -16,8 +16,11 @@ Int64 = npt.NDArray[np.int64]
 
 NOTHING = -1
 """In a column: there is no such number."""
-EVENTS = ("refuse", "admit", "decode", "preempt", "swap_out", "swap_in", "fork", "copy", "finish", "reject")
-REFUSE, ADMIT, DECODE, PREEMPT, SWAP_OUT, SWAP_IN, FORK, COPY, FINISH, REJECT = range(len(EVENTS))
+EVENTS = (
+    *("refuse", "admit", "decode", "preempt", "swap_out", "swap_in", "fork", "copy", "finish", "reject"),
+    "hand_over",
+)
+REFUSE, ADMIT, DECODE, PREEMPT, SWAP_OUT, SWAP_IN, FORK, COPY, FINISH, REJECT, HAND_OVER = range(len(EVENTS))
 
 _NUMBERS = ("step", "request", "sample", "tokens", "cached", "by", "need", "free", "largest")
 

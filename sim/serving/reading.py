@@ -82,6 +82,8 @@ class Reads(Connector):
     def begin(self, user: User, request: Request, here: int, below: int, at_once: bool = False) -> None:
         """Read the last of the blocks that are held into those that were not hit here."""
         held, blocks = self.handed.pop(user.number), self.allocator.block_table(request.seq)
+        if self.server.events:
+            self.server.events.admitted(request, self.server.now_ps, self.server.steps, here + below, here)
         self._jobs += 1
         job = Job(self._jobs - 1, True, user, (), held, list(blocks[here // self.size :]))
         self.transfers.begin(job, self.server.now_ps)
