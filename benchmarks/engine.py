@@ -10,7 +10,8 @@ Run it where kvsim is installed (`pip install -e .[test]`). Parts: `speed` (the 
 saturation), `reference` (the naive simulator of the tests over some of the same requests), `linearity`
 (more and more requests), `prefix` (prompts that begin alike, with and without the prefix cache), `engines`
 (other schedulers, forks, beams), `windows` (Gemma-3, whose layers are kept in groups), `map` (with the events
-and the memory map of `--record-map`), `fleet` (16 replicas behind `least-requests`), `others` (allocators x
+and the memory map of `--record-map`), `fleet` (16 replicas behind `least-requests`, equal and in two
+pools), `others` (allocators x
 schedulers), `zoo` (every allocator of `sim allocators` on the default deployment; a hundredth of the requests
 where runs are known to be slow), `trace` (only with --trace: a file with long shared prompts, such as
 Mooncake's, on Llama-3.1-8B and an H200, prefix cache on), `tier` (the same above host memory),
@@ -38,7 +39,7 @@ from kvsim.allocators import ALLOCATORS
 from kvsim.sim.build import build_engine, engine_defaults
 from kvsim.sim.cost.profile_files import read_profile
 from kvsim.sim.cost.roofline import Roofline
-from kvsim.sim.deployment.deployment import Deployment
+from kvsim.sim.deployment.deployment import Deployment, Pool
 from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.deployment.memory import kv_capacity
 from kvsim.sim.deployment.registry import allocator_class
@@ -152,6 +153,24 @@ def with_map(requests: int, rate: float, repeat: int) -> dict[str, object]:
         build_engine(where, work, events=True, map_instants=MAP_INSTANTS).run()
         runs.append(time.process_time() - start)
     return {"requests": requests, "cpu_s": median(runs), "requests_per_cpu_s": requests / median(runs)}
+
+
+def in_pools(requests: int, rate: float, repeat: int) -> list[dict[str, object]]:
+    """Sixteen equal replicas and two pools of eight, by turns; their least CPU times compare."""
+    work, fleet = sharegpt(requests, rate), FleetConfig(replicas=16, router="least-requests")
+    alike = replace(deployment(), fleet=fleet)
+    eight = replace(alike, fleet=replace(fleet, replicas=8))
+    larger = replace(eight, engine=replace(eight.engine, max_num_seqs=300))
+    pools = (Pool("a", "both", 8, eight), Pool("b", "both", 8, larger))
+    runs: dict[str, list[float]] = {"equal": [], "two pools": []}
+    for _ in range(repeat):
+        for name, where in (("equal", alike), ("two pools", replace(alike, pools=pools))):
+            runs[name].append(timed(where, work, fleet)[0])
+    least = {name: min(times) for name, times in runs.items()}
+    return [
+        {"fleet": name, "cpu_s_least": cpu_s, "speed_of_equal": least["equal"] / cpu_s}
+        for name, cpu_s in least.items()
+    ]
 
 
 def every_allocator(requests: int, rate: float) -> Iterator[dict[str, object]]:
@@ -353,9 +372,8 @@ def main() -> None:  # noqa: PLR0912, PLR0915 - a list
         found["map"] = with_map(1_000, 2.0, repeat)
         show("with --record-map, 2 requests/s", [found["map"]])
     if "fleet" in parts:
-        sixteen = FleetConfig(replicas=16, router="least-requests")
-        found["fleet"] = measured(deployment(), sharegpt(given.requests, 16 * rate), 1, sixteen)
-        show(f"16 replicas, least-requests, {16 * rate:g} requests/s", [found["fleet"]])
+        found["fleet"] = in_pools(given.requests, 16 * rate, repeat)
+        show(f"16 replicas, least-requests, {16 * rate:g} requests/s, equal and in two pools", found["fleet"])
     if "trace" in parts and given.trace:
         found["trace"] = long_prompts(given.trace, repeat)
         show(f"{given.trace.name}: Llama-3.1-8B on an H200, prefix cache on", [found["trace"]])

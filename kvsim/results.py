@@ -208,17 +208,15 @@ class Run(Stored):
             Its lines and where its time went; `print` shows it as `sim explain` does.
         """
         from kvsim.commands.repeat import event_log_of
-        from kvsim.reports.lives.spans import lives
-        from kvsim.reports.lives.story import chosen, story
+        from kvsim.reports.lives.apart import story_of
+        from kvsim.reports.lives.story import chosen
         from kvsim.reports.lives.view import Told
         from kvsim.sim.plugins import trusting
 
         _, number, how = chosen([self], str(request))
-        server = self.server_of(number)
         with trusting(None if allow_code or self.outcome is not None else ""):
-            log = event_log_of(self).of_replica(server.place)
-        told = lives(log, server.columns.requests, str(self.path))
-        return Told(**vars(story(server, told, number, how)))
+            log = event_log_of(self)
+        return Told(**vars(story_of(self, log, number, how)))
 
     def save(self, directory: str | Path, *, force: bool = False, plots: bool = False) -> Path:
         """Write the run as `sim run --out` does, whole or not at all.

@@ -324,8 +324,8 @@ def prepare(
         goals.price_of(pool.server.gpu.name)
     if deployment.fleet.fail and (events or map_instants):
         raise KvsimError("fail must be left out where events or the memory map are recorded")
-    if deployment.apart and (events or map_instants):
-        raise KvsimError("record_map and events must be left out with prefill and decode pools")
+    if deployment.apart and map_instants:
+        raise KvsimError("record_map must be left out with prefill and decode pools")
     if deployment.fleet.scale and (events or map_instants):
         raise KvsimError("scale must be left out where events or the memory map are recorded")
     found = resolve(deployment)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from kvsim.commands.run import repeated, traced
 from kvsim.reports.listing import show
+from kvsim.reports.lives.apart import story_of
 from kvsim.reports.lives.event_log import event_log, read_events
-from kvsim.reports.lives.spans import lives
-from kvsim.reports.lives.story import chosen, story
+from kvsim.reports.lives.story import chosen
 from kvsim.reports.lives.view import stories_view, story_view
 from kvsim.reports.rundir.run import read_runs
 from kvsim.reports.timeline.events import chosen_requests, is_timeline, write_trace
@@ -25,9 +25,7 @@ def explained(directory: Path, request: str, *, as_json: bool) -> None:
         log = read_events(run.path)
         if log is None:
             log = event_log(repeated(run, "events").events)
-        server = run.server_of(number)
-        told = lives(log.of_replica(server.place), server.columns.requests, str(run.path))
-        stories.append(story(server, told, number, how))
+        stories.append(story_of(run, log, number, how))
     if as_json:
         found = [each.as_json() for each in stories]
         print(json.dumps(found if len(found) > 1 else found[0], indent=2, ensure_ascii=False))

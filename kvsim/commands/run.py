@@ -147,8 +147,8 @@ def traced(run: "Run", steps: bool | None) -> "list[Traced]":
 
     Of a fleet, each replica.
     """
+    from kvsim.reports.lives.apart import lives_of, seen_by
     from kvsim.reports.lives.event_log import event_log, read_events
-    from kvsim.reports.lives.spans import lives
     from kvsim.reports.timeline.events import Traced
 
     log, found = read_events(run.path), run.path / "steps.parquet"
@@ -165,8 +165,7 @@ def traced(run: "Run", steps: bool | None) -> "list[Traced]":
         log = event_log(repeated(run, "events").events)
     shown = logged or (found if wanted else None)
     return [
-        Traced(each, lives(log.of_replica(each.place), each.columns.requests, str(run.path)), shown)
-        for each in run.replicas or [run]
+        Traced(seen_by(run, each, log), lives_of(run, each, log), shown) for each in run.replicas or [run]
     ]
 
 

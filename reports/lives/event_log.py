@@ -18,9 +18,11 @@ NOTHING = -1
 """In a column: there is no such number."""
 EVENTS = (
     *("refuse", "admit", "decode", "preempt", "swap_out", "swap_in", "fork", "copy", "finish", "reject"),
-    "load",
+    *("load", "hand_over"),
 )
-REFUSE, ADMIT, DECODE, PREEMPT, SWAP_OUT, SWAP_IN, FORK, COPY, FINISH, REJECT, LOAD = range(len(EVENTS))
+(REFUSE, ADMIT, DECODE, PREEMPT, SWAP_OUT, SWAP_IN, FORK, COPY, FINISH, REJECT, LOAD, HAND_OVER) = range(
+    len(EVENTS)
+)
 
 _NUMBERS = ("step", "request", "sample", "tokens", "cached", "by", "need", "free", "largest")
 

@@ -15,6 +15,7 @@ sample that is forked off begins where the fork is; before, it shares the life o
     recompute  admitted again, until all is computed that was thrown away
     swapped    in the host pool
     loading    holds memory, into which keys and values of its prompt are loaded from elsewhere
+    handed     its prompt is computed on another server, and it is on its way; then it waits here
 
 The candidates of a beam search are one track: nothing tells them apart.
 """
@@ -31,6 +32,7 @@ from kvsim.reports.lives.event_log import (
     EVENTS,
     FINISH,
     FORK,
+    HAND_OVER,
     LOAD,
     NOTHING,
     PREEMPT,
@@ -50,8 +52,11 @@ from kvsim.sim.errors import KvsimError
 Bools = npt.NDArray[np.bool_]
 
 _ARRIVE, _DISPLACED = len(EVENTS), len(EVENTS) + 1
-STATES = ("step", "behind", "head", "prefill", "decode", "preempted", "recompute", "swapped", "loading")
-STEP, BEHIND, HEAD, PREFILL, DECODING, PREEMPTED, RECOMPUTE, SWAPPED, LOADING = range(len(STATES))
+STATES = (
+    *("step", "behind", "head", "prefill", "decode", "preempted", "recompute", "swapped"),
+    *("loading", "handed"),
+)
+STEP, BEHIND, HEAD, PREFILL, DECODING, PREEMPTED, RECOMPUTE, SWAPPED, LOADING, HANDED = range(len(STATES))
 WAITING = (STEP, BEHIND, HEAD, PREEMPTED)
 """States in which a track stands in the queue."""
 
@@ -140,7 +145,7 @@ def lives(log: EventLog, requests: Columns, where: str = "events") -> Lives:
     request, track = keys >> _SAMPLE_BITS, np.searchsorted(keys, key)
     place = np.searchsorted(ids, request)  # its row
     last = np.full(len(keys), NOTHING)
-    finishes = np.flatnonzero(kind == FINISH)
+    finishes = np.flatnonzero((kind == FINISH) | (kind == HAND_OVER))
     last[track[finishes]] = finishes
     rejected = last == NOTHING
     refusal = np.full(len(arrival_ps), NOTHING)
@@ -162,7 +167,7 @@ def lives(log: EventLog, requests: Columns, where: str = "events") -> Lives:
     ).ordered()
     alone = _came_alone(table, request, rejected)
     table = table.with_displaced(alone)
-    end = np.isin(table.kind, (FINISH, REJECT))
+    end = np.isin(table.kind, (FINISH, REJECT, HAND_OVER))
     first = np.concatenate([[0], np.cumsum(np.bincount(table.track[~end], minlength=len(keys)))])
     opening = np.concatenate([[True], table.track[1:] != table.track[:-1]]) if len(keys) else end
     parent = np.full(len(keys), NOTHING)

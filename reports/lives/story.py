@@ -32,6 +32,7 @@ _KNOWN |= {
     "first_token_step",
     "finish_step",
 }
+_KNOWN |= {"prompt_computed_s", "read_begin_s", "read_end_s", "held_until_s"}
 
 
 @dataclass(frozen=True)

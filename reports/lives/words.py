@@ -32,6 +32,7 @@ STATES: dict[str, Look] = {
     "recompute": Look("recomputing what was lost", "#CC79A7", "▞", "r"),
     "swapped": Look("swapped out", "#009E73", "▤", "s"),
     "loading": Look("loading keys and values", "#F0E442", "▨", "l"),
+    "handed": Look("on its way to a decode replica", "#117733", "▥", "h"),
 }
 """In the order of a life; the keys are those of reports/lives/spans.py."""
 
@@ -67,6 +68,7 @@ HAPPENED: dict[str, str] = {
     "candidates": "{candidates} of the beam search forked off, sharing {tokens}",
     "survivors": "{times} a candidate gave way to a fork of another, last at {until}; {slots} copied",
     "copy": "{slots} copied",
+    "hand_over": "prompt computed; {tokens} held until they are read",
     "finish": "finished",
     "reject": "rejected: {reason}",
 }
@@ -95,6 +97,8 @@ LINES: dict[str, str] = {
     "whole prompt": "; the prompt has {prompt}",
     "ttft": ": TTFT {ttft}",
     "e2e": ": E2E {e2e}, TPOT {tpot}, {normalized} per token overall",
+    "comes": "came to {replica}",
+    "read": "{replica} has read the prompt, in {time}",
     "steps": ", in {steps} steps",
     "paged": ", on a write into a shared block",
     "dynamic": ", on a move to a larger extent",

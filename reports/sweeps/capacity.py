@@ -18,6 +18,7 @@ from kvsim.sim.record.slo import Slo
 
 Row = Mapping[str, Any]
 LEAST_HELD = 0.005
+STEPS = "the time of steps, "
 MET, UNMET = "met", "unmet"
 """What became of a system whose searches ended: a load within the SLO, or none."""
 
@@ -176,7 +177,8 @@ def limited_by(system: Capacity, slo: Slo) -> str:
     overloaded = sum(each["overloaded"] for each in above)
     if 2 * overloaded >= len(above) or not parts:
         parts.append("requests come faster than they leave" if overloaded else "latencies keep growing")
-    return f"{', '.join(parts)}: {_bound(system.sides)}{_held(above)}"
+    bound, held = _bound(system.sides), _held(above)
+    return f"{', '.join(parts)}: {bound}{held.removeprefix(STEPS) if bound else held}"
 
 
 def bound_by(system: Capacity) -> str | None:
@@ -186,11 +188,11 @@ def bound_by(system: Capacity) -> str | None:
 
 
 def _bound(sides: Mapping[str, float]) -> str:
-    """`prefill-bound (97 % of it), `, of servers that are apart; `decode-bound, ` where that is all of it."""
+    """`prefill-bound (97 %), `, of servers that are apart; `decode-bound, ` where that is all of it."""
     if not sides:
         return ""
     side = max(sides, key=lambda each: sides[each])
-    share = "" if sides[side] == 1 else f" ({rounded_share(sides[side])} of it)"
+    share = "" if sides[side] == 1 else f" ({rounded_share(sides[side])})"
     return f"{side}-bound{share}, "
 
 
@@ -207,7 +209,7 @@ def _held(above: Sequence[Any]) -> str:
     if recomputed >= LEAST_HELD:
         said.append(f"{rounded_share(recomputed)} recomputed")
     running = fmean(each["mean_running"] or 0.0 for each in above)
-    return ", ".join(said) or f"the time of steps, {figures(running)} requests at once"
+    return ", ".join(said) or f"{STEPS}{figures(running)} requests at once"
 
 
 def _never(system: Capacity, slo: Slo) -> str:

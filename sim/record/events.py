@@ -13,6 +13,7 @@
     load       `tokens` of its prompt are found elsewhere: it holds memory, and waits for them
     fork       one more sequence shares its `tokens`
     copy       `tokens` slots are copied: on a write into a shared block, or to move to a larger extent
+    hand_over  its prompt is computed, and its `tokens` are held for another server to read
     finish     the last token of a sequence is there
     reject     it can never be served: `reason`
 
@@ -165,6 +166,11 @@ class Events:
         """Slots were copied on behalf of a request; none are not worth a row."""
         if slots:
             self._add("copy", request, now_ps, step, tokens=slots)
+
+    def handed_over(self, request: Request, now_ps: int, step: int) -> None:
+        """A prompt is held for another server."""
+        self.changed = True
+        self._add("hand_over", request, now_ps, step, tokens=request.computed)
 
     def finished(self, request: Request, now_ps: int, step: int) -> None:
         """A sequence has its last token."""

@@ -99,6 +99,8 @@ class HoldingServer(Server):
 
     def finish(self, request: Request) -> None:
         """A prompt is computed: keep its blocks, and hand them over."""
+        if self.events:
+            self.events.handed_over(request, self.now_ps, self.steps - 1)
         del self.running[request.seq]
         self.batch.loading[request.seq] = request
         self.memory.prefill_held += request.computed

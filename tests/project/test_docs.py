@@ -454,7 +454,7 @@ def test_a_how_to_works_from_top_to_bottom(page, workplace, capsys):
     What a `console` block shows is computed below, and not here again.
     """
     shell, printed = {"__name__": "__main__"}, ""
-    elsewhere = {capacity_of_the_how_to()} if page.stem == "how-to-size-a-deployment" else set()
+    elsewhere = {capacity_shown(page.stem)} if page.stem in CAPACITIES else set()
     for language, block in re.findall(
         r"^```(\w+)\n(.*?)^```$", page.read_text(encoding="utf-8"), re.M | re.S
     ):
@@ -500,17 +500,22 @@ def test_the_replay_in_the_how_to_is_what_the_program_prints(workplace, capsys, 
     assert_in_order(shown, carry_out(f"{command}rtx-4090 --frontend-latency 0", capsys))
 
 
-def capacity_of_the_how_to():
+CAPACITIES = {"how-to-size-a-deployment": 2, "how-to-disaggregate": 0}
+"""How-to -> the place of the command among its commands whose answer it shows."""
+
+
+def capacity_shown(page):
     """The command whose answer that page shows."""
-    (command,) = blocks(named("how-to-size-a-deployment"), "sh")[2].splitlines()
+    (command,) = blocks(named(page), "sh")[CAPACITIES[page]].splitlines()
     assert command.startswith("sim capacity ")
     return command
 
 
-def test_the_capacity_in_the_how_to_is_what_the_program_prints(workplace, capsys, monkeypatch):
+@pytest.mark.parametrize("page", CAPACITIES)
+def test_the_capacity_in_a_how_to_is_what_the_program_prints(page, workplace, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    (shown,) = blocks(named("how-to-size-a-deployment"), "console")
-    assert_in_order(shown, carry_out(f"{capacity_of_the_how_to()} --no-plots --out answer", capsys))
+    (shown,) = blocks(named(page), "console")
+    assert_in_order(shown, carry_out(f"{capacity_shown(page)} --no-plots --out answer", capsys))
 
 
 def texts_in(directory):

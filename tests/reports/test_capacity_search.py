@@ -249,7 +249,7 @@ def test_fleets_of_pools_cost_what_their_gpus_cost_and_say_which_side_binds():
     assert (apart["fleet_price_per_hour"], alike["fleet_price_per_hour"]) == (14, 9)
     assert apart["price_per_thousand_requests"] == pytest.approx(7 / 3600 / 2 * 1000)
     assert (apart["bound_by"], alike["bound_by"]) == ("prefill", None)
-    assert "TTFT p99 700 ms: prefill-bound (90 % of it), KV memory full 71 %" in apart["limited_by"]
+    assert "TTFT p99 700 ms: prefill-bound (90 %), KV memory full 71 %" in apart["limited_by"]
     said = answer(described(rows), ["apart", "alike"], Sought(), SLO)
     assert said.endswith("; cheapest per request: alike, 0.556 per thousand")
     assert "price_per_thousand_requests" not in described([row(2.0, 0)])[0]

@@ -1,0 +1,89 @@
+"""Lives where prompts are computed apart: each replica's own, and a request's on both of its replicas as one.
+
+    arrival |-- behind, head, prefill --| handed |-- behind, head --| loading |-- prefill, decode --|
+             on the prefill replica                on the decode replica
+
+A prefill replica sees a request until its prompt is computed, a decode replica from then on.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from kvsim.reports.lives.event_log import NOTHING, EventLog, whole_ps
+from kvsim.reports.lives.lines import Line
+from kvsim.reports.lives.spans import HANDED, Lives, Span, lives
+from kvsim.reports.lives.story import Story, divided, story
+from kvsim.reports.lives.words import line_text
+from kvsim.reports.palette import seconds
+from kvsim.reports.rundir.run import Run
+from kvsim.sim.serving.hand_over import LATENCY_PS
+from kvsim.sim.workload import PS_PER_S
+
+COMPUTED = "prompt_computed_s"
+
+
+def lives_of(run: Run, server: Run, log: EventLog) -> Lives:
+    """Every life on a server of a run: a replica, or the run itself."""
+    here, requests = log.of_replica(server.place), seen_by(run, server, log).columns.requests
+    if _role(run, server.place) == "decode":
+        computed_s = np.asarray(requests[COMPUTED], dtype=np.float64)
+        requests = {**requests, "arrival_s": computed_s + LATENCY_PS / PS_PER_S}
+    return lives(here, requests, str(run.path))
+
+
+def seen_by(run: Run, server: Run, log: EventLog) -> Run:
+    """The server with the rows of all requests that it saw, whoever answered them."""
+    requests = run.columns.requests
+    if COMPUTED not in requests or server.place is None:
+        return server
+    rows = np.isin(requests["request"], log.of_replica(server.place).numbers["request"])
+    mine = {name: column[rows] for name, column in requests.items()}
+    return replace(server, columns=replace(server.columns, requests=mine))
+
+
+def _role(run: Run, place: int | None) -> str:
+    """What a replica does for a request."""
+    roles = [pool["role"] for pool in run.config.get("pools", ()) for _ in range(pool["replicas"])]
+    return str(roles[place]) if roles and place is not None else "both"
+
+
+def story_of(run: Run, log: EventLog, request: int, how: str = "") -> Story:
+    """The life of one request of a run, on all replicas that it was on."""
+    server = run.server_of(request)
+    told = story(server, lives_of(run, server, log), request, how)
+    if _role(run, server.place) != "decode" or run.place is not None:
+        return told
+    row = int(np.flatnonzero(log.numbers["request"] == request)[0])
+    place = int(log.numbers["replica"][row])
+    prefill = seen_by(run, run.replicas[place], log)
+    before = story(prefill, lives_of(run, prefill, log), request)
+    read_ps = [int(whole_ps(np.array([told.facts[name]]))[0]) for name in ("read_begin_s", "read_end_s")]
+    spans = [
+        *before.spans,
+        Span(before.end_ps, told.arrival_ps, HANDED, "", NOTHING),
+        *told.spans,
+    ]
+    decode = run.replicas[told.facts["replica"]].label
+    comes = Line(told.arrival_ps, "arrive", line_text("comes", replica=decode))
+    return replace(
+        told,
+        arrival_ps=before.arrival_ps,
+        spans=spans,
+        lines=[*_of_prompt(before.lines), comes, *_of_answer(told, decode, read_ps)],
+        parts=divided(spans),
+    )
+
+
+def _of_prompt(lines: Sequence[Line]) -> list[Line]:
+    """What is told of the prefill replica: its token is nobody's."""
+    return [line for line in lines if line.event != "decode"]
+
+
+def _of_answer(told: Story, decode: str, read_ps: Sequence[int]) -> Iterator[Line]:
+    """What is told of the decode replica, and when the prompt was read."""
+    begin_ps, end_ps = read_ps
+    took = line_text("read", replica=decode, time=seconds((end_ps - begin_ps) / PS_PER_S))
+    lines = [*told.lines[1:], Line(end_ps, "read", took)]
+    yield from sorted(lines, key=lambda line: line.time_ps)

@@ -1,0 +1,74 @@
+"""The life of a request on the two replicas that served it, prompts apart."""
+
+import json
+
+import numpy as np
+import pytest
+
+import kvsim
+from kvsim import cli
+from kvsim.sim.workload import PS_PER_S
+
+FLEET = {
+    "model": "llama-3.1-8b",
+    "gpu": "h100",
+    "pool": "prefill:2:kv_tokens=60000 decode:2:kv_tokens=30000",
+    "kv_transfer_link": "2",
+    "input_len": "2000",
+    "output_len": "300",
+    "request_rate": 20.0,
+    "num_prompts": 60,
+}
+
+
+@pytest.fixture(scope="module")
+def run():
+    return kvsim.simulate(**FLEET)
+
+
+def test_the_parts_of_every_life_sum_to_e2e_and_follow_each_other(run):
+    waited = 0
+    rows = run.columns.requests
+    for request in range(0, 60, 7):
+        told = run.explain(request)
+        assert sum(part.time_ps for part in told.parts) == told.end_ps - told.arrival_ps
+        assert all(one.end_ps == next.start_ps for one, next in zip(told.spans, told.spans[1:], strict=False))
+        seconds = {part.state: part.time_ps / PS_PER_S for part in told.parts}
+        assert seconds["handed"] == pytest.approx(0.001)
+        read_s = rows["read_end_s"][request] - rows["read_begin_s"][request]
+        assert read_s - 1e-9 < seconds["loading"] < read_s + 0.03  # until the step that is under way is over
+        assert told.arrival_ps == round(rows["arrival_s"][request] * PS_PER_S)
+        assert told.end_ps == round(rows["finish_s"][request] * PS_PER_S)
+        waited += "head" in seconds
+    assert waited > 2
+
+
+def test_its_lines_name_both_sides_in_order_of_time(run):
+    told = run.explain("slowest")
+    times = [line.time_ps for line in told.lines]
+    assert times == sorted(times)
+    said = " | ".join(line.text for line in told.lines)
+    for words in (
+        "2,000 tokens held until they are read",
+        "came to replica ",
+        "has read the prompt, in",
+        "TTFT",
+    ):
+        assert words in said
+    assert said.count("TTFT") == 1
+
+
+def test_the_command_repeats_a_run_and_a_timeline_has_a_process_for_each_replica(run, tmp_path, capsys):
+    run.save(tmp_path / "run")
+    assert cli.main(["explain", str(tmp_path / "run"), "5", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["labels"] == {}
+    spent = sum(part["seconds"] for part in told["division"])
+    assert np.isclose(spent, told["finish_s"] - told["arrival_s"])
+    assert cli.main(["trace-events", str(tmp_path / "run"), "--requests", "10"]) == 0
+    events = json.loads((tmp_path / "run" / "trace-events.json").read_text())["traceEvents"]
+    names = {each["args"]["name"] for each in events if each["name"] == "process_name"}
+    assert len(names) == 4
+    for name in names:
+        assert "replica" in name
+    assert sum(each.get("name") == "thread_name" for each in events) >= 20
