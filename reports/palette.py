@@ -1,7 +1,7 @@
 """How every report speaks: the colours, words and number formats of the ledger and of runs.
 
-The colours are safe for colour-blind readers (Okabe and Ito 2008). The kinds of waste also differ in
-lightness, so they stay apart in grey print; tables without colour tell kinds apart by their glyph.
+Colour-blind readers tell the colours apart; those of the ledger are Okabe and Ito's (2008). The kinds of
+waste also differ in lightness, for grey print; tables without colour tell kinds apart by glyph.
 """
 
 import math
@@ -41,8 +41,8 @@ KINDS: dict[str, Kind] = {
 WASTE = ("reserved", "internal", "external")
 """The kinds that hold nothing and cannot be given to the next request."""
 
-SERIES = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000", "#7733CC")
-"""The runs of a comparison, in their order."""
+SERIES = ("#7A42F4", "#EA2C88", "#53924C", "#3FA3C3", "#848E14", "#750115", "#8A197E", "#3E63BE")
+"""The hues of systems (colours.py), apart for all eyes, and from those of the ledger."""
 
 LEAST_SATURATED_SHARE = 0.02
 """Of the simulated time: less says little about an allocator."""

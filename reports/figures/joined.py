@@ -23,10 +23,9 @@ _PORTION = ("num_prompts", "start", "duration")
 
 @dataclass(frozen=True)
 class Curve:
-    """Runs by the value of the setting, in its order; `place` chooses the colour."""
+    """Runs by the value of the setting, in its order."""
 
     name: str
-    place: int
     runs: dict[float, list[Run]]
 
     def points(self, number: Callable[[Run], float | None]) -> list[tuple[float, Interval]]:
@@ -52,8 +51,8 @@ def curves(runs: Sequence[Run], key: str) -> list[Curve]:
             by_seed.setdefault(str(seed_of(run)), run)  # the same run twice is no second seed
     names = short if len(set(short.values())) == len(short) else {name: name for name in short}
     return [
-        Curve(names[name], place, {x: list(by_seed.values()) for x, by_seed in sorted(points.items())})
-        for place, (name, points) in enumerate(found.items())
+        Curve(names[name], {x: list(by_seed.values()) for x, by_seed in sorted(points.items())})
+        for name, points in found.items()
     ]
 
 

@@ -40,7 +40,7 @@ def latency(systems: Sequence[System], choices: Choices) -> Figure:
     for axes, (name, what) in zip(grid.flat, _PANELS.items(), strict=True):
         column, title = LATENCIES[name].column, LATENCIES[name].name
         columns = [[pieces.finite(run.columns.requests[column]) for run in system.runs] for system in systems]
-        looks = pieces.looks(style, [each[0] for each in columns])
+        looks = pieces.looks(style, systems, [each[0] for each in columns])
         _distribution(axes, style, columns, looks)
         if below:
             axes.set_title(title, fontweight="normal" if style.narrow else "bold")
@@ -54,7 +54,7 @@ def latency(systems: Sequence[System], choices: Choices) -> Figure:
                 pieces.limit_line(axes, style, limit, along="x")
     figure.supylabel("share of the finished requests", fontsize=style.type_pt)
     if below:
-        looks = [style.look(place) for place in range(len(systems))]
+        looks = style.looks([system.parts for system in systems])
         pieces.systems_below(figure, style, [system.name for system in systems], looks)
     return figure
 

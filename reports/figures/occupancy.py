@@ -38,7 +38,7 @@ def utilisation(systems: Sequence[System], choices: Choices) -> Figure:
     """The share of all slots that hold a token, a curve per system."""
     style = choices.style
     curves = [Curve.of(system, _with_tokens) for system in systems]
-    looks = pieces.looks(style, [curve.mean for curve in curves])
+    looks = pieces.looks(style, systems, [curve.mean for curve in curves])
     figure = new_sheet(style, 3.7, _utilisation_headline(systems))
     axes = figure.subplots()
     axes.grid(axis="y")

@@ -21,7 +21,7 @@ from matplotlib.ticker import (
 
 from kvsim.reports.figures.sheet import wrapped
 from kvsim.reports.figures.style import Look, Style
-from kvsim.reports.figures.systems import short
+from kvsim.reports.figures.systems import System, short
 from kvsim.reports.palette import KINDS
 from kvsim.reports.seeds.intervals import Interval
 from kvsim.reports.seeds.words import Shown, with_spread
@@ -95,12 +95,12 @@ def line(style: Style, look: Look, label: str, marker: bool = False) -> Line2D:
     )
 
 
-def looks(style: Style, curves: Sequence[npt.NDArray[Any]]) -> list[Look]:
-    """A look for each; where a curve covers an earlier one it is dashed, so that both are seen."""
+def looks(style: Style, systems: Sequence[System], curves: Sequence[npt.NDArray[Any]]) -> list[Look]:
+    """Those of the systems; where a curve covers an earlier one it is dashed, so that both are seen."""
     found = []
-    for place, curve in enumerate(curves):
+    own = style.looks([system.parts for system in systems])
+    for place, (look, curve) in enumerate(zip(own, curves, strict=True)):
         below = sum(curve.shape == each.shape and np.allclose(curve, each) for each in curves[:place])
-        look = style.look(place)
         gaps = replace(look, dash=(0, (4.0 / (below + 1), 4.0)))
         found.append(gaps if below and not style.grey_print and len(curve) else look)
     return found

@@ -30,9 +30,8 @@ def requests(systems: Sequence[System], choices: Choices) -> Figure:
         column: [Curve.of(system, partial(_timeline, column)) for system in systems]
         for column in ("running", "waiting")
     }
-    looks = pieces.looks(
-        style, [np.concatenate([one.mean, other.mean]) for one, other in zip(*columns.values(), strict=True)]
-    )
+    both = [np.concatenate([one.mean, other.mean]) for one, other in zip(*columns.values(), strict=True)]
+    looks = pieces.looks(style, systems, both)
     figure = new_sheet(style, 4.8, _requests_headline(systems))
     above, below = figure.subplots(2, 1, sharex=True)
     for (column, curves), axes in zip(columns.items(), (above, below), strict=True):
@@ -81,8 +80,8 @@ def batched(systems: Sequence[System], choices: Choices) -> Figure:
     axes = figure.subplots()
     axes.grid(axis="x")
     edge = style.paper if not style.grey_print else style.ink
-    for row, (mean, most) in enumerate(found):
-        look = style.look(row)
+    looks = style.looks([system.parts for system in systems])
+    for row, ((mean, most), look) in enumerate(zip(found, looks, strict=True)):
         how: Any = {"color": _fill(look.colour, style.grey_print), "hatch": look.hatch, "edgecolor": edge}
         axes.barh(row, mean.mean if mean else 0, 0.66, linewidth=0.53 * style.line, **how)
         if mean and not mean.fixed:

@@ -9,10 +9,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from kvsim.reports.colours import summary_parts
 from kvsim.reports.figures import pieces
 from kvsim.reports.figures.choices import CannotDraw, Choices
 from kvsim.reports.figures.sheet import new_sheet, save
-from kvsim.reports.figures.style import SCREEN, Style
+from kvsim.reports.figures.style import SCREEN, Look, Style
 from kvsim.reports.figures.systems import System
 from kvsim.reports.quantities import NORMALIZED, REQUESTS_PER_S, TTFT_P99, WASTE
 from kvsim.reports.seeds.intervals import alike, interval
@@ -49,11 +50,12 @@ def _figure(found: Named, style: Style) -> Figure:
     columns = 1 if style.narrow else 2
     height = 2.4 + 1.2 * len(found) if style.narrow else 2.2 + (0.7 if len(found) < 7 else 0.5) * len(found)
     figure = new_sheet(style, height, headline)
+    looks = style.looks([summary_parts(each[0]) for each in found.values()])
     grid = figure.subplots(4 // columns, columns, sharey=True, squeeze=False)
     for axes, (title, quantity) in zip(grid.flat, _PANELS.items(), strict=True):
         columns_of = [[quantity.read(summary) for summary in each] for each in found.values()]
         axes.set_title(title)
-        _panel(axes, style, columns_of)
+        _panel(axes, style, looks, columns_of)
     names = [pieces.row_name(style, name) for name in found]
     for axes in grid[:, 0]:
         axes.set_yticks(range(len(found)), names, color=style.ink)
@@ -61,12 +63,14 @@ def _figure(found: Named, style: Style) -> Figure:
     return figure
 
 
-def _panel(axes: Axes, style: Style, columns: Sequence[Sequence[float | None]]) -> None:
+def _panel(
+    axes: Axes, style: Style, looks: Sequence[Look], columns: Sequence[Sequence[float | None]]
+) -> None:
     """A row per system: its seeds, and the interval of their mean."""
     furthest = 0.0
     for row, column in enumerate(columns):
         known = [value for value in column if value is not None]
-        look = style.look(row)
+        look = looks[row]
         dots: Any = {"markersize": 2.7 * style.line, "alpha": 0.55, "markeredgewidth": 0}
         axes.plot(
             known,

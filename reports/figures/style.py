@@ -5,15 +5,16 @@
               bar and kind of memory also differs by dashes, marker or hatch, so grey print loses nothing
     dark      large type, thick lines, light on near-black
 
-Colours are those of Okabe and Ito (2008), or close to them: colour-blind readers tell them apart. The colour
-of a system goes by its place among them, the same in every figure.
+Colour-blind readers tell all colours apart. The colour of a system goes by its name, see colours.py, and is
+the same in every figure.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from kvsim.reports import palette
+from kvsim.reports.colours import Place, places, shaded
 from kvsim.reports.palette import KINDS, Kind
 from kvsim.sim.errors import unknown
 
@@ -78,12 +79,25 @@ class Style:
         return "white" if self.background == "none" else self.background
 
     def look(self, place: int) -> Look:
-        """Of the run at this place; no two of the first two dozen are alike."""
-        lap, at = divmod(place, len(self.colours))
-        dash = (at + 3 * lap) % len(_DASHES) if self.grey_print else lap % len(_DASHES)
-        hatch = (at + 3 * lap) % len(_HATCHES) if self.grey_print else lap % len(_HATCHES)
-        marker = _MARKERS[(at + lap) % len(_MARKERS)]
-        return Look(self.colours[at], _DASHES[dash], marker, _HATCHES[hatch])
+        """Of what has no name that gives it a colour; no two of the first two dozen are alike."""
+        shade, hue = divmod(place, len(self.colours))
+        return self.look_at(Place(hue, shade))
+
+    def look_at(self, place: Place) -> Look:
+        """Of a hue and one of its shades; each shade has its dashes, marker and hatch."""
+        hue, shade = place
+        sheet = "#FFFFFF" if self.paper == "white" else self.paper
+        own = hue + 3 * shade if self.grey_print else shade
+        return Look(
+            shaded(self.colours[hue], shade, sheet),
+            _DASHES[own % len(_DASHES)],
+            _MARKERS[(hue + shade) % len(_MARKERS)],
+            _HATCHES[own % len(_HATCHES)],
+        )
+
+    def looks(self, systems: Sequence[Mapping[str, str]]) -> list[Look]:
+        """Of systems by the names of their parts; no two are alike."""
+        return [self.look_at(place) for place in places(systems)]
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -164,7 +178,7 @@ PAPER = Style(
             "free": ("#FFFFFF", "black", None),
         }
     ),
-    colours=("#000000", "#0072B2", "#C24E00", "#00795A", "#7A3FC8", "#C7568F", "#C99700", "#3F9AD0"),
+    colours=palette.SERIES,
     usual_format="pdf",
     headlines=False,
     grey_print=True,
@@ -191,7 +205,7 @@ DARK = Style(
             "free": ("#39424F", "white", None),
         }
     ),
-    colours=("#5BB5EC", "#F0A830", "#2FC795", "#FF7A4D", "#E79BC8", "#F2E85C", "#FFFFFF", "#A070FF"),
+    colours=("#7173FC", "#E893AA", "#A2F499", "#81EFF6", "#97A127", "#E94C61", "#D75AB5", "#A7A6FB"),
 )
 STYLES = {style.name: style for style in (PAPER, SCREEN, DARK)}
 

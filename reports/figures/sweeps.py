@@ -8,11 +8,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from kvsim.reports import palette
+from kvsim.reports.colours import parts_of
 from kvsim.reports.figures import joined, pieces
 from kvsim.reports.figures.choices import CannotDraw, Choices, Latency
 from kvsim.reports.figures.joined import Curve
 from kvsim.reports.figures.sheet import new_sheet, wrapped
-from kvsim.reports.figures.style import Style
+from kvsim.reports.figures.style import Look, Style
 from kvsim.reports.figures.systems import System, short
 from kvsim.reports.goals import limits_of
 from kvsim.reports.rundir.run import Run
@@ -51,11 +52,11 @@ def throughput(systems: Sequence[System], choices: Choices) -> Figure:
 
     figure = new_sheet(style, 4.2, _throughput_headline(found, load))
     left, right = figure.subplots(1, 2, sharey=True)
-    for curve in found:
+    for curve, look in zip(found, _looks(style, found), strict=True):
         points = curve.points(number)
-        _plot(left, style, curve, points)
+        _plot(left, style, look, points)
         served = dict(curve.points(_served))
-        _plot(right, style, curve, [(served[x].mean, value) for x, value in points if x in served])
+        _plot(right, style, look, [(served[x].mean, value) for x, value in points if x in served])
     limits = [limit for limit in limits_of(runs, latency.key) if limit.statistic == latency.statistic]
     means = [value.mean for curve in found for _, value in curve.points(number)]
     _value_axis(left, [*means, *(limit.limit_s for limit in limits)])
@@ -100,10 +101,10 @@ def block_size(systems: Sequence[System], choices: Choices) -> Figure:
     grid = figure.subplots(rows, columns, sharex=True)
     for axes, (title, number) in zip(grid, panels, strict=True):
         means = []
-        for curve in found:
+        for curve, look in zip(found, _looks(style, found), strict=True):
             points = curve.points(number)
             means += [value.mean for _, value in points]
-            _plot(axes, style, curve, points)
+            _plot(axes, style, look, points)
         axes.set_xscale("log", base=2)
         pieces.ticks_at(axes, sizes)
         axes.set_xlim(sizes[0] / 1.5, sizes[-1] * 1.5)
@@ -132,11 +133,10 @@ def _all_runs(systems: Sequence[System]) -> list[Run]:
     return [run for system in systems for run in system.runs]
 
 
-def _plot(axes: Axes, style: Style, curve: Curve, points: Sequence[tuple[float, Interval]]) -> None:
+def _plot(axes: Axes, style: Style, look: Look, points: Sequence[tuple[float, Interval]]) -> None:
     """Means joined by a line; a bar for the interval where there are several seeds."""
     if not points:
         return
-    look = style.look(curve.place)
     mark: Any = {"marker": look.marker, "markersize": 2.7 * style.line, "markeredgewidth": 0}
     xs, means = [x for x, _ in points], [value.mean for _, value in points]
     axes.plot(xs, means, color=look.colour, linestyle=look.dash, clip_on=False, **mark)
@@ -153,9 +153,13 @@ def _value_axis(axes: Axes, values: Sequence[float], always_from_0: bool = False
         axes.set_ylim(0, 1.08 * max(values, default=0) or 1)
 
 
+def _looks(style: Style, found: Sequence[Curve]) -> list[Look]:
+    return style.looks([parts_of(next(iter(curve.runs.values()))[0].config) for curve in found])
+
+
 def _legend(figure: Figure, style: Style, found: Sequence[Curve]) -> None:
     names = [short(curve.name, 60) for curve in found]
-    pieces.systems_below(figure, style, names, [style.look(curve.place) for curve in found], marker=True)
+    pieces.systems_below(figure, style, names, _looks(style, found), marker=True)
 
 
 def _values(runs: Sequence[Run], key: str) -> list[float]:

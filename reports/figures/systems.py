@@ -8,6 +8,7 @@ from typing import Any
 
 from kvsim.reports import clocks, palette
 from kvsim.reports.alike import by_seed, one_traffic, seed_of
+from kvsim.reports.colours import parts_of
 from kvsim.reports.ranked import by_scheduler, different_clocks, ranked, rejections
 from kvsim.reports.rundir.run import Run
 from kvsim.reports.seeds.intervals import Interval, alike, interval
@@ -32,6 +33,11 @@ class System:
     def first(self) -> Run:
         """The run to show where only one can be."""
         return self.runs[0]
+
+    @property
+    def parts(self) -> dict[str, str]:
+        """The names that give it its colour."""
+        return parts_of(self.first.config)
 
     @property
     def is_fleet(self) -> bool:

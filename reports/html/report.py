@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from kvsim.reports import palette
+from kvsim.reports.colours import colours_of, parts_of
 from kvsim.reports.html import words
 from kvsim.reports.html.arena import Arena, read_arena
 from kvsim.reports.html.charts import chart_data, end_s
@@ -107,7 +108,7 @@ def report(runs: Sequence[Run]) -> str:
         "groups": [words.group_label(group) for group in groups],
         "kinds": kinds,
         "wasteKinds": palette.WASTE,
-        "colours": [palette.series_colour(place) for place in range(len(groups))],
+        "colours": colours_of([parts_of(group[0].config) for group in groups]),
         "charts": chart_data(runs, groups),
         "fleets": fleets(runs),
         "status": STATUS,

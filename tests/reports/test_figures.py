@@ -21,6 +21,7 @@ from support.fake_run import CAPACITY, fake_run
 
 from kvsim import cli
 from kvsim.reports import figures, palette
+from kvsim.reports.colours import parts_of
 from kvsim.reports.figures import Choices, arena_panel, joined, over_time, pieces
 from kvsim.reports.figures.catalogue import SOMETIMES
 from kvsim.reports.figures.choices import CannotDraw, Latency
@@ -416,7 +417,8 @@ def test_a_run_has_the_same_colour_in_every_figure(three):
         handles = figure.legends[0].legend_handles
         return {handle.get_label(): handle.get_color() for handle in handles}
 
-    expected = {run.label: SCREEN.look(place).colour for place, run in enumerate(three)}
+    looks = SCREEN.looks([parts_of(run.config) for run in three])
+    expected = {run.label: look.colour for run, look in zip(three, looks, strict=True)}
     assert colours(figure_of("utilisation", three)) == colours(figure_of("requests", three)) == expected
     bars = figure_of("batched", three).axes[0].patches
     assert [bar.get_facecolor()[:3] for bar in bars] == [to_rgb(colour) for colour in expected.values()]

@@ -33,7 +33,7 @@ def curves(systems: Sequence[System], load: str | None, slo: Slo | None, style: 
     panels = _panels(slo)
     order = rank if slo else _served
     ranked = sorted(range(len(systems)), key=lambda place: order(systems[place]), reverse=True)
-    found = looks(style, len(systems), ranked)
+    found = looks(style, systems, ranked)
     ring = any(system.knee() is not None for system in systems)
     seeds = max(len(rows) for system in systems for rows in system.points.values())
     below = "\n".join(

@@ -39,7 +39,7 @@ def pareto(systems: Sequence[System], load: str | None, slo: Slo | None, style: 
     front = front_of([dot for dot in dots if systems[dot.system] in fit])
     shares = [sum(dot.system == place for dot in front) for place in range(len(systems))]
     order = sorted(range(len(systems)), key=lambda place: -shares[place])
-    found = looks(style, len(systems), order)
+    found = looks(style, systems, order)
     figure = new_sheet(style, 4.6, _headline(systems, front, slo))
     axes = figure.subplots()
     for dot in dots:

@@ -6,19 +6,28 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from kvsim.reports.colours import PARTS
 from kvsim.reports.figures import pieces
 from kvsim.reports.figures.style import Look, Style
 from kvsim.reports.figures.systems import short
 from kvsim.reports.sweeps.capacity_table import clock_of
+from kvsim.reports.sweeps.systems import System
 
 MOST_NAMED = 8
 """Systems that get a colour and a name; the others are grey."""
 
 
-def looks(style: Style, count: int, named: Sequence[int]) -> list[Look | None]:
-    """A look for each of so many systems: one of its own for those that are named; None: grey."""
-    places = list(range(count)) if count <= MOST_NAMED else list(named)[:MOST_NAMED]
-    return [style.look(places.index(place)) if place in places else None for place in range(count)]
+def looks(style: Style, systems: Sequence[System], named: Sequence[int]) -> list[Look | None]:
+    """A look for each system: one of its own for those that are named; None: grey."""
+    many = len(systems)
+    places = list(range(many)) if many <= MOST_NAMED else list(named)[:MOST_NAMED]
+    own = style.looks([parts_in(systems[place].settings) for place in places])
+    return [own[places.index(place)] if place in places else None for place in range(many)]
+
+
+def parts_in(settings: Mapping[str, Any]) -> dict[str, str]:
+    """The names that give a system its colour, as a row has them."""
+    return {part: str(settings[part]) for part in PARTS if settings.get(part) is not None}
 
 
 def places_by_clock(axes: Axes, style: Style, rows: Sequence[Mapping[str, Any]]) -> list[tuple[float, Look]]:
@@ -28,10 +37,10 @@ def places_by_clock(axes: Axes, style: Style, rows: Sequence[Mapping[str, Any]])
     """
     clocks = list(dict.fromkeys(clock_of(row) for row in rows))
     headings = len(clocks) > 1
-    found = []
+    found, looks_of_rows = [], style.looks([parts_in(row) for row in rows])
     for at, row in enumerate(rows):
         clock = clocks.index(clock_of(row))
-        found.append((at + (clock + 1) * headings, style.look(clock)))
+        found.append((at + (clock + 1) * headings, looks_of_rows[at]))
     for name in clocks if headings else ():
         first = next(at for (at, look), row in zip(found, rows, strict=True) if clock_of(row) == name)
         how: Any = {"va": "center", "style": "italic", "fontsize": style.small_pt, "color": style.ink}
