@@ -5,7 +5,6 @@ they are.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -59,7 +58,8 @@ def _compared(systems: Sequence[System], choices: Choices) -> Figure:
     style = choices.style
     found = [(system.number(_apart), system.number(TTFT_P50.read)) for system in systems]
     known = [(apart.mean, place) for place, (apart, ttft) in enumerate(found) if apart and ttft]
-    fairest = systems[min(known)[1]].name if known else "none"
+    names = _names(systems)
+    fairest = names[min(known)[1]] if known else "none"
     figure = new_sheet(style, 4.0, f"{fairest} keeps its clients closest together; to the left is sooner")
     axes = figure.subplots()
     axes.grid()
@@ -68,14 +68,20 @@ def _compared(systems: Sequence[System], choices: Choices) -> Figure:
             continue
         look = style.look(place)
         axes.plot(ttft.mean, apart.mean / 1000, look.marker, color=look.colour, markersize=4.5 * style.line)
-        how: Any = {"textcoords": "offset points", "fontsize": style.small_pt, "color": style.ink}
-        axes.annotate(systems[place].name, (ttft.mean, apart.mean / 1000), (5, 3), **how)
     axes.margins(x=0.12)
     axes.set_xlim(left=0)
     axes.set_ylim(bottom=0)
     axes.set_xlabel("median time to first token (s)")
     axes.set_ylabel("clients apart (1,000 weighted tokens)")
+    looks = [style.look(place) for place in range(len(systems))]
+    pieces.systems_below(figure, style, names, looks, marker=True)
     return figure
+
+
+def _names(systems: Sequence[System]) -> list[str]:
+    """The policies, where they tell the systems apart, else the names."""
+    policies = [str(s.first.config["scenario"]["engine"]["policy"]).rpartition(":")[2] for s in systems]
+    return policies if len(set(policies)) == len(policies) else [system.name for system in systems]
 
 
 def _apart(summary: Summary) -> object:
