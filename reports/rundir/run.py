@@ -10,6 +10,7 @@ import numpy as np
 from kvsim.reports.rundir.formats import MOST, Columns, load_json, read_columns, read_json
 from kvsim.sim.complaints import printable
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.options.pools import WAYS
 from kvsim.sim.record.summary import Summary
 
 _SECTIONS = ("label", "requests", "throughput", "latency", "memory", "engine")
@@ -202,24 +203,35 @@ def _check_config(path: Path, config: dict[str, Any]) -> None:
     _check_there(path, config, ("scenario", "workload"))
     _check_server(path, config["scenario"])
     _check_objects(path, config, ("fleet",))
+    _check_counts(path, config.get("fleet") or {}, ("replicas",))
     pools = config.get("pools", [])
     if not isinstance(pools, list) or not all(isinstance(pool, dict) for pool in pools):
         raise KvsimError(f"{path} is damaged: pools must be a list of objects, got {pools!r:.60}")
     for pool in pools:
         _check_there(path, pool, ("scenario", "kv_capacity"))
         _check_server(path, pool["scenario"])
-        if not isinstance(pool.get("replicas"), int):
-            raise KvsimError(f"{path} is damaged: a pool must have a whole number of replicas")
+        _check_counts(path, {"replicas": None, **pool}, ("replicas",))
 
 
 def _check_server(path: Path, scenario: dict[str, Any]) -> None:
     """Raise KvsimError unless the parts of a server are there, and those with names have them."""
     _check_there(path, scenario, ("model", "gpu", "engine"))
+    _check_counts(path, scenario, WAYS.values())
     if scenario.get("profile") is not None:
         _check_objects(path, scenario, ("profile",))
     for part in ("model", "gpu"):
         if not isinstance(scenario[part].get("name"), str):
             raise KvsimError(f"{path} is damaged: {part} must have a name that is a text")
+
+
+def _check_counts(path: Path, found: dict[str, Any], names: Iterable[str]) -> None:
+    """Raise KvsimError unless these are whole numbers of at least 1, where they are there."""
+    for name in names:
+        value = found.get(name, 1)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise KvsimError(
+                f"{path} is damaged: {name} must be a whole number of at least 1, got {value!r:.60}"
+            )
 
 
 def _check_there(path: Path, found: dict[str, Any], names: Iterable[str]) -> None:

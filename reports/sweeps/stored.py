@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvsim.reports.rundir.formats import read_json
+from kvsim.reports.rundir.formats import MOST, read_json
 from kvsim.reports.sweeps.capacity_table import UNITS
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.files.tables import read_table
@@ -53,7 +53,13 @@ def read_sweep(directory: Path) -> StoredSweep:
             f"{directory} lacks {ANSWER}: run its command again, which only writes what is missing"
         )
     slo = Slo.parse(limits) if isinstance(limits, str) else None
-    return StoredSweep(directory, table.to_pylist(), names, slo, answer)
+    found = table.to_pylist()
+    for row in found:
+        for name, value in row.items():
+            if isinstance(value, int | float) and abs(value) > MOST:
+                said = f"column {name} must be at most {MOST:g}, got {value:g}"
+                raise KvsimError(f"{directory / TABLE} is damaged: {said}")
+    return StoredSweep(directory, found, names, slo, answer)
 
 
 def _columns(answer: Mapping[str, Any] | None) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from kvsim.sim.bench.measured import PER_S, MeasuredRun, Requests
 from kvsim.sim.bench.turns import SharedPrefix, has_turns, pauses_ps, texts_of, turns_of
 from kvsim.sim.content import shared_content
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.workload import PS_PER_S, Chain, Clients, Int64Column, Workload
+from kvsim.sim.workload import LATEST_ARRIVAL_S, PS_PER_S, Chain, Clients, Int64Column, Workload
 
 MOST_TOKENS = 40_000_000
 """Of a run that is known by its numbers only: enough for its means."""
@@ -146,7 +146,11 @@ def _when(
     if load.request_rate is not None:
         return _arrivals(load.request_rate, load.burstiness or run.burstiness, n), ()
     if requests.start_s is not None and not load.clients:
-        return np.round(requests.start_s / load.rate_scale * PS_PER_S).astype(np.int64), ()
+        start_s = requests.start_s / load.rate_scale
+        if (latest := float(start_s.max(initial=0))) > LATEST_ARRIVAL_S:
+            ends = f"the clock ends at {LATEST_ARRIVAL_S:,.0f} s"
+            raise KvsimError(f"the last request begins {latest:g} s after the first: {ends}")
+        return np.round(start_s * PS_PER_S).astype(np.int64), ()
     if closed:
         return np.zeros(n, dtype=np.int64), ()
     note = "Arrivals are drawn by the request rate: the result does not hold them."

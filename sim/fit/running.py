@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from kvsim.sim.files.reading import plain_bytes
+from kvsim.sim.files.reading import plain_bytes, understood
 
 Floats = npt.NDArray[np.float64]
 _AT = r"(\d\d-\d\d \d\d:\d\d:\d\d)"
@@ -109,8 +109,9 @@ class RunningLog:
 def read_running(path: Path) -> RunningLog:
     """The lines of a log; none where it was not told to write them."""
     text = plain_bytes(path, f"log {str(path)!r}:").decode("utf-8", errors="replace")
-    steps = [_numbers(match, 7) for match in _STEP.finditer(text)]
-    statistics = [_numbers(match, 7) for match in _STATISTICS.finditer(text)]
+    with understood(f"log {str(path)!r}"):
+        steps = [_numbers(match, 7) for match in _STEP.finditer(text)]
+        statistics = [_numbers(match, 7) for match in _STATISTICS.finditer(text)]
     found = RunningLog(*(np.array(rows, dtype=np.float64).reshape(-1, 7) for rows in (steps, statistics)))
     found.steps[:, 5] /= 1e3
     found.steps[:, 6] /= 100

@@ -4,10 +4,13 @@ READ says of each parameter of each command that takes a file what is tried of i
 there nor known to be written fails `test_every_file_that_a_command_reads_is_tried`.
 """
 
+import json
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet as pq
 from support.attack import attack, tried
 from support.command_files import SMALL, write_command_files
 from support.commands import reads_or_writes_files
@@ -124,3 +127,38 @@ def _put(whole, path):
         shutil.rmtree(path)
     path.unlink(missing_ok=True)
     (shutil.copytree if whole.is_dir() else shutil.copy)(whole, path)
+
+
+@pytest.mark.parametrize(
+    ("words", "file", "before", "after", "said"),
+    [
+        (f"validate mine.json {SERVER}", "mine.json", "1.25]", "1e308]", "the clock ends at"),
+        ("calibrate log steps.log --out f.toml", "steps.log", "INFO 11-23", "INFO 00-23", "month must be in"),
+    ],
+)
+def test_a_time_that_no_clock_tells_is_told(files, words, file, before, after, said):
+    Path(file).write_text(Path(file).read_text().replace(before, after))
+    told = attack(words.split())
+    assert told.code == 2 and said in told.err
+
+
+def test_a_number_of_gpus_that_is_none_is_told(files):
+    for folder, name, said in (("sought", "gpus", "column gpus must be at most"), ("swept", "gpus", "gpus")):
+        path = Path(folder, "table.parquet")
+        table = pq.read_table(path)
+        place = table.column_names.index(name)
+        pq.write_table(table.set_column(place, name, pa.array([-1e308] * table.num_rows)), path)
+        told = attack(["plot", folder, "--out", "drawn", "--force"])
+        assert told.code == 2 and said in told.err
+
+
+def test_a_degree_of_parallelism_that_is_a_text_is_told(files):
+    for config in Path("seeds").glob("seed-*/config.json"):
+        said = json.loads(config.read_text())
+        said["scenario"]["pipeline_parallel_size"] = "two"
+        config.write_text(json.dumps(said))
+    told = attack(["table", "seeds"])
+    assert (
+        told.code == 2
+        and "pipeline_parallel_size must be a whole number of at least 1, got 'two'" in told.err
+    )

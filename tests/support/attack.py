@@ -92,7 +92,7 @@ def check(words: Sequence[str], told: Told) -> None:
     """Raise AssertionError unless a command ended well, or told of its mistake in one line."""
     lines = told.err.splitlines()
     if told.code == 1 and words[0] in ("sweep", "capacity"):  # some of its runs failed, each with its reason
-        assert lines and all(line.startswith("error: failed: ") for line in lines), (
+        assert lines and all(line.startswith(("error: failed: ", "impossible: ")) for line in lines), (
             f"{shown(words)}: {told.err}"
         )
         return
