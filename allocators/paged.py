@@ -12,27 +12,46 @@ vLLM 0.11; either way the last block of a table before its first. `fork` shares 
 first writes into a shared last block gets a copy of it (copy-on-write), the last holder writes in place.
 Sequences can be swapped to a host pool, where blocks that they share among each other stay shared.
 
-With `cache` it also keeps prefixes (allocators/prefix.py): equal texts share blocks, and freed blocks can be
-found until they are allocated again. Sliding windows are for allocators/windowed.py.
+    table of 7   [47, 12, 83]        block         47  12  83  90   5
+    table of 8   [47, 12, 90]        in tables      2   2   1   1   0, so it is in the pool
+
+allocators/claims.py counts the holders of blocks, allocators/host_pool.py has what is swapped. With `cache`
+it also keeps prefixes (allocators/prefix.py): equal texts share blocks, and freed blocks can be found until
+they are allocated again. Sliding windows are for allocators/windowed.py.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 from mypy_extensions import mypyc_attr
 
-from kvsim.allocators.base import Allocator, InvariantError, Match
-from kvsim.allocators.block_tables import BlockTables
+from kvsim.allocators.arena import layout_of_tables
+from kvsim.allocators.base import Allocator, Content, InvariantError, Layout, Match
+from kvsim.allocators.blocks import Blocks
 from kvsim.allocators.branching import Branching
+from kvsim.allocators.claims import Claims, Forked
+from kvsim.allocators.host_pool import HostPool
 from kvsim.allocators.hybrid.groups import Hybrid
 from kvsim.allocators.options import CacheRules, Options, Order
-from kvsim.allocators.prefix import PrefixMatch
+from kvsim.allocators.pool import FreeList, Pool
+from kvsim.allocators.prefix import Prefixes, PrefixMatch
 from kvsim.allocators.records import expect_new, holds_nothing
 from kvsim.allocators.windowed import Windowed
 
 
+def rows(keyed: Iterable[tuple[int, int]]) -> list[tuple[int, list[int]]]:
+    """(key, block) by ascending keys as rows of blocks with consecutive ones, each with its first key."""
+    found: list[tuple[int, list[int]]] = []
+    for key, block in keyed:
+        if found and found[-1][0] + len(found[-1][1]) == key:
+            found[-1][1].append(block)
+        else:
+            found.append((key, [block]))
+    return found
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Paged(BlockTables):
+class Paged(Blocks):
     """Blocks of `block_size` slots, block tables, reference counts, copy-on-write.
 
     Parameters
@@ -47,6 +66,11 @@ class Paged(BlockTables):
         Size of the pool for swapped sequences.
     cache : CacheRules, optional
         How prefixes are kept; None: not at all.
+
+    Attributes
+    ----------
+    prefixes : Prefixes or None
+        What keeps texts; None: nothing does.
     """
 
     family: ClassVar[str] = "blocks"
@@ -75,8 +99,138 @@ class Paged(BlockTables):
         host_slots: int = 0,
         cache: CacheRules | None = None,
     ) -> None:
-        super().__init__(capacity_slots, block_size, order, host_slots, cache)
+        super().__init__(capacity_slots, block_size)
+        self.growth_unit = block_size
+        self.host_capacity_slots = host_slots // block_size * block_size
+        self.host_used_slots = 0
+        self.order = order
+        self.caches = cache is not None
+        self.prefixes = None if cache is None else Prefixes(self.num_blocks, block_size, cache, order)
+        self._pool: Pool = self.prefixes.pool if self.prefixes else FreeList(self.num_blocks, order)
+        self._tables: dict[int, list[int]] = {}  # none is empty
+        self._claims: Claims = (Forked if cache is None else Claims)(block_size, self._tables)
+        self._host = HostPool()
         self._branching = Branching(self._tables, self._pool, block_size)
+
+    # -- tables -------------------------------------------------------------------------------
+
+    def _table(self, seq: int) -> list[int]:
+        """The blocks of a sequence that must hold some."""
+        table = self._tables.get(seq)
+        if table is None:
+            raise holds_nothing(self._tables, seq)
+        return table
+
+    def block_table(self, seq: int) -> tuple[int, ...]:
+        """The blocks of a sequence in the order of its tokens, as a kernel reads them."""
+        return tuple(self._table(seq))
+
+    def slot(self, seq: int, token: int) -> int:
+        """The address of a token's key and value."""
+        table, (index, offset) = self._table(seq), divmod(token, self.block_size)
+        if not 0 <= index < len(table):
+            raise InvariantError(f"sequence {seq} has no token {token}: it holds {len(table)} blocks")
+        return table[index] * self.block_size + offset
+
+    def capacity(self, seq: int) -> int:
+        table = self._tables.get(seq)
+        if table is None:
+            raise holds_nothing(self._tables, seq)
+        part_filled = self._claims.part_filled
+        if part_filled and table[-1] in part_filled:
+            return (len(table) - 1) * self.block_size + part_filled[table[-1]]
+        return len(table) * self.block_size
+
+    def references(self, block: int) -> int:
+        """How many block tables name the block."""
+        return self._claims.holders(block)
+
+    def shared_slots(self) -> int:
+        return len(self._claims.references()) * self.block_size
+
+    def shared_tail_slots(self) -> int:
+        return self._claims.shared_tail_slots() if self._claims.part_filled else 0
+
+    def logical_slots(self) -> int:
+        return self.used_slots + sum(self._claims.references().values()) * self.block_size
+
+    def slots_held(self, seqs: Sequence[int]) -> int:
+        if seqs[0] in self._host.tables:
+            tables = [self._host.tables[seq] for seq in seqs]
+        else:
+            tables = [self._table(seq) for seq in seqs]
+        return len({block for table in tables for block in table}) * self.block_size
+
+    def rename(self, seq: int, name: int) -> None:
+        """Know a sequence by another id from now on; it has not forked."""
+        self._tables[name] = self._tables.pop(seq)
+        if self.prefixes is not None:
+            self.prefixes.rename(seq, name)
+
+    # -- blocks that a copy uses ------------------------------------------------------------------
+
+    def pin(self, blocks: Sequence[int], keys: Sequence[int]) -> None:
+        """A copy uses full blocks with these keys: they stay when their sequences leave, or leave the queue.
+
+        A block that is pinned alone counts as one that holds its tokens.
+        """
+        assert self.prefixes is not None
+        pool, claims = self.prefixes.pool, self._claims
+        pool.unlike = False  # not only the first blocks of a table may have other holders
+        claims.tokens -= len(blocks) * self.block_size
+        for key, row in rows(sorted(zip(keys, blocks, strict=True))):
+            if pool.finds_free(key, row):
+                pool.wake(key, len(row))
+                continue
+            for each, block in enumerate(row, key):
+                if pool.is_free(block, each):
+                    pool.take(each, block)
+                else:
+                    claims.add([block])
+        self._count()
+
+    def unpin(self, blocks: Sequence[int], keys: Sequence[int]) -> None:
+        """A copy uses these blocks no more; those that nobody else holds are free, the first one first."""
+        assert self.prefixes is not None
+        for block, key in zip(blocks, keys, strict=True):
+            if not self._claims.drop(block):
+                self.prefixes.pool.give_back([block], key)
+            self._claims.tokens += self.block_size
+        self._count()
+
+    # -- room ---------------------------------------------------------------------------------
+
+    def can_admit(self, tokens: int, bound: int) -> bool:
+        return -(-tokens // self.block_size) <= self._pool.free
+
+    def match(self, content: Content, own: int, most: int) -> Match:
+        assert self.prefixes is not None
+        return self.prefixes.match(content, own, most)
+
+    def can_admit_after(self, match: Match, tokens: int, bound: int) -> bool:
+        needed = -(-tokens // self.block_size) * self.block_size - match.tokens + match.woken_slots
+        return needed <= self.free_slots
+
+    def growth_budget(self) -> int:
+        return 0 if self._claims.part_filled else self._pool.free  # a copy adds less than a block
+
+    def _count(self) -> None:
+        """Say what the pool and the claims come to."""
+        self.shared_tokens = self._claims.tokens
+        self.used_slots = self.capacity_slots - self._pool.free * self.block_size
+        self.cached_slots = self._pool.cached * self.block_size
+
+    # -- drawing ------------------------------------------------------------------------------
+
+    def free_queue(self) -> tuple[int, ...]:
+        """The free blocks in the order in which they will be allocated."""
+        return tuple(self._pool.queue())
+
+    def layout(self) -> Layout:
+        tables = ((seq, 0, table, 1) for seq, table in self._tables.items())
+        return layout_of_tables(range(self.num_blocks), self.block_size, tables, self._pool.cached_blocks())
+
+    # -- placing and growing --------------------------------------------------------------------
 
     def admit(self, seq: int, tokens: int, bound: int) -> bool:
         if self.prefixes is not None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from kvsim.allocators.base import Allocator
-from kvsim.allocators.block_tables import BlockTables
+from kvsim.allocators.paged import Paged
 from kvsim.allocators.tiers.second_pool import SecondPool
 from kvsim.allocators.tiers.vllm import VllmTier
 from kvsim.sim.deployment.deployment import Deployment
@@ -141,7 +141,7 @@ def _check_others(deployment: Deployment, own: VllmV1Options) -> None:
             raise KvsimError(f"{name} must be left out with kv_offloading_size, got {getattr(own, name)!r}")
 
 
-def _check_simple(allocator: BlockTables, own: VllmV1Options) -> None:
+def _check_simple(allocator: Paged, own: VllmV1Options) -> None:
     """Raise KvsimError for what a second pool does not know."""
     if not allocator.caches:
         raise KvsimError("enable_prefix_caching must be on with kv_offloading_backend simple, got False")
@@ -151,9 +151,9 @@ def _check_simple(allocator: BlockTables, own: VllmV1Options) -> None:
             raise KvsimError(f"{name} must be left out with kv_offloading_backend simple, got {value!r}")
 
 
-def _allocator(deployment: Deployment, allocator: Allocator) -> BlockTables:
+def _allocator(deployment: Deployment, allocator: Allocator) -> Paged:
     """The allocator, if its blocks can be loaded."""
-    if isinstance(allocator, BlockTables) and type(allocator).__name__ == "Paged":
+    if isinstance(allocator, Paged) and type(allocator).__name__ == "Paged":
         return allocator
     raise KvsimError(
         f"kv_offloading_size must be left out for allocator {deployment.engine.allocator} with model "

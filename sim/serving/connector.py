@@ -11,7 +11,7 @@ A tier below the GPU's memory is one (offload.py), a server that computes prompt
 from abc import abstractmethod
 from collections.abc import Container
 
-from kvsim.allocators.block_tables import BlockTables
+from kvsim.allocators.paged import Paged
 from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.server import Server
 from kvsim.sim.serving.tier_jobs import User
@@ -36,7 +36,7 @@ class Connector:
 
     def __init__(self, server: Server, transfers: Transfers, late: bool) -> None:
         self.server, self.transfers, self.late = server, transfers, late
-        assert isinstance(server.allocator, BlockTables)
+        assert isinstance(server.allocator, Paged)
         self.allocator = server.allocator
         self.size = server.allocator.block_slots
         self.rested: Container[int] = ()

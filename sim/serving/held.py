@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from operator import itemgetter
 
-from kvsim.allocators.block_tables import BlockTables
+from kvsim.allocators.paged import Paged
 from kvsim.sim.serving.batch import Batch
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.server import Rules, Server
@@ -58,7 +58,7 @@ class HoldingServer(Server):
     ) -> None:
         super().__init__(batch, rules)
         self.hand_over = hand_over
-        assert isinstance(batch.allocator, BlockTables)
+        assert isinstance(batch.allocator, Paged)
         self._tables = batch.allocator
         self.lease = lease
         self.held: dict[int, Request] = {}

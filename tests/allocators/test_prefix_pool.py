@@ -4,6 +4,7 @@ import pytest
 
 from kvsim.allocators.options import CacheRules, Order
 from kvsim.allocators.paged import Paged
+from kvsim.allocators.pool import FreeList
 from kvsim.allocators.prefix_pool import PrefixPool
 from kvsim.allocators.records import InvariantError
 
@@ -62,3 +63,15 @@ def test_it_is_a_pool_block_by_block():
     assert (tables, pool.free) == ({7: [1], 8: [2]}, 1)
     pool.give_back([0])
     assert (tuple(pool.queue()), pool.free) == ((3, 0), 2)
+
+
+@pytest.mark.parametrize("order", [Order.STACK, Order.QUEUE])
+def test_every_pool_allocates_one_as_it_allocates_several(order):
+    """The pool of texts is a pool like the list of free blocks."""
+    pools = [FreeList(6, order), FreeList(6, order), PrefixPool(6, CacheRules()), PrefixPool(6, CacheRules())]
+    one, several, one_of_texts, several_of_texts = pools
+    for pool in pools:
+        pool.give_back(pool.allocate(4)[1:3])
+    assert [one.allocate_one() for _ in range(4)] == several.allocate(4)
+    assert [one_of_texts.allocate_one() for _ in range(4)] == several_of_texts.allocate(4)
+    assert [pool.free for pool in pools] == [0, 0, 0, 0]
