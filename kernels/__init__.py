@@ -10,7 +10,7 @@
     reference.py  each of them in a few lines of plain torch, in float64
     launch.py     tile sizes, warps, stages; how a context is split; running or only planning a launch
     tiles.py      what the two attention kernels have in common
-    checks.py     errors that name the argument
+    checks.py     errors that name the argument; faults.py those that only the GPU sees
 
 The layout of a pool is `[num_blocks, block_size, kv_heads, head_dim]`, one for keys, one for values:
 token i of a sequence lies in slot `table[i // block_size] * block_size + i % block_size`, as in

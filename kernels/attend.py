@@ -19,8 +19,9 @@ import torch
 import triton
 import triton.language as tl
 
+from kvsim.kernels.faults import faults_on
 from kvsim.kernels.launch import INTERPRETED, LEAST_ROWS, Launch, Tiling, next_power_of_2
-from kvsim.kernels.pieces import Pieces
+from kvsim.kernels.pieces import Pieces, tiles_of
 from kvsim.kernels.tiles import capped, fold, load_rows, scores_of, slots_of, weight_of
 
 
@@ -31,7 +32,7 @@ def decode_kernel(
     v,
     homes,  # PAGED: block tables [batch, home_stride]; else the first slots [batch]
     lengths,  # [batch]
-    starts,  # SHARED: int32 [shares + 1, 2], (sequence, tile) that each share begins with
+    starts,  # SHARED: int32 [shares + 1, 3], (sequence, tile, tiles before) that each share begins with
     sinks,  # SINKS: [kv_heads * GROUP]
     out,  # [batch, kv_heads * GROUP, HEAD_DIM]
     partial,  # SHARED: float32 [2 * shares, kv_heads * GROUP, HEAD_DIM]
@@ -83,10 +84,10 @@ def share_of(starts, share, SHARED: tl.constexpr):
     """(first sequence, its tiles that are others', sequences before the last, tiles of the last; 0: none)."""
     begin_seq, skipped, before_last, stop = share.to(tl.int64), 0, 1, 0
     if SHARED:
-        begin_seq = tl.load(starts + 2 * share).to(tl.int64)
-        skipped = tl.load(starts + 2 * share + 1)
-        before_last = tl.load(starts + 2 * share + 2) - begin_seq.to(tl.int32)
-        stop = tl.load(starts + 2 * share + 3)
+        begin_seq = tl.load(starts + 3 * share).to(tl.int64)
+        skipped = tl.load(starts + 3 * share + 1)
+        before_last = tl.load(starts + 3 * share + 3) - begin_seq.to(tl.int32)
+        stop = tl.load(starts + 3 * share + 4)
     return begin_seq, skipped, before_last, stop
 
 
@@ -131,26 +132,51 @@ def context_of(
 
 
 @triton.jit
+def tiles_in(bounds, lengths, window, TILE: tl.constexpr, WINDOW: tl.constexpr):
+    """How many tiles lie between two (sequence, tile, -), the second of which is the end."""
+    first, skipped, last, stop = (
+        tl.load(bounds), tl.load(bounds + 1), tl.load(bounds + 3), tl.load(bounds + 4)
+    )  # fmt: skip
+    total, end = tl.zeros_like(first), last + (stop > 0).to(tl.int32)
+    for start in range(first, end, 128):
+        seq = start + tl.arange(0, 128)
+        length = tl.load(lengths + seq, mask=seq < end, other=0).to(tl.int32)
+        tiles = tiles_of(length, window, TILE, WINDOW)
+        tiles = tl.where(seq == last, tl.minimum(tiles, stop), tiles)
+        total += tl.sum(tl.maximum(tl.where(seq == first, tiles - skipped, tiles), 0), 0)
+    return total
+
+
+@triton.jit(do_not_specialize=["window"])
 def reduce_kernel(
     partial,  # float32 [2 * shares, heads, HEAD_DIM]
     logsum,  # float32 [2 * shares, heads], in base 2
-    starts,  # int32 [shares + 1, 2]
+    starts,  # int32 [shares + 1, 3]
+    lengths,  # [batch]
+    faults,  # int64 [2], the host's
     sinks,  # SINKS: [heads]
     out,  # [batch, heads, HEAD_DIM]
+    window,
     HEAD_DIM: tl.constexpr,
     HEAD_PAD: tl.constexpr,
     PARTS: tl.constexpr,
     SINKS: tl.constexpr,
+    TILE: tl.constexpr,
+    WINDOW: tl.constexpr,
 ):
     """All parts of a head of a cut sequence: out = sum(2^logsum part) / sum(2^logsum), PARTS at a time.
 
-    A sequence is cut where a share begins within it; the program of the first such share merges it.
+    A sequence is cut where a share begins within it; the program of the first such share merges it. Those of
+    the first head look, for each share, whether it still has the tiles that it was cut with.
     """
-    share, shares, heads = tl.program_id(1) + 1, tl.num_programs(1) + 1, tl.num_programs(0)
-    seq, skipped = tl.load(starts + 2 * share), tl.load(starts + 2 * share + 1)
+    share, shares, heads = tl.program_id(1), tl.num_programs(1), tl.num_programs(0)
+    seq, skipped = tl.load(starts + 3 * share), tl.load(starts + 3 * share + 1)
+    if tl.program_id(0) == 0:
+        planned = tl.load(starts + 3 * share + 5) - tl.load(starts + 3 * share + 2)
+        tl.store(faults + 1, 1, mask=tiles_in(starts + 3 * share, lengths, window, TILE, WINDOW) != planned)
     if skipped == 0:
         return
-    if (tl.load(starts + 2 * share - 2) == seq) & (tl.load(starts + 2 * share - 1) > 0):
+    if (tl.load(starts + 3 * share - 3) == seq) & (tl.load(starts + 3 * share - 2) > 0):
         return
 
     d = tl.arange(0, HEAD_PAD)
@@ -158,7 +184,7 @@ def reduce_kernel(
     acc = tl.zeros([HEAD_PAD], tl.float32)
     for start in range(share - 1, shares, PARTS):  # the end of the share before, the beginnings of others
         part = start + tl.arange(0, PARTS)
-        there = (part < share) | (tl.load(starts + 2 * part, mask=part < shares, other=-1) == seq)
+        there = (part < share) | (tl.load(starts + 3 * part, mask=part < shares, other=-1) == seq)
         at = (2 * part - (part >= share).to(tl.int32)).to(tl.int64) * heads + tl.program_id(0)
         weight = tl.load(logsum + at, mask=there, other=-float("inf"))
         piece = tl.load(
@@ -214,7 +240,10 @@ def attending(
     grid = (arguments["kv_heads"] * pieces.shares, 1, 1)
     found = [Launch(decode_kernel, grid, arguments, tiling.warps, tiling.stages, tiling.registers)]
     if shared and pieces.shares > 1:
-        merging = common | {"out": out, "HEAD_DIM": head_dim, "PARTS": 16}
-        grid = (heads, pieces.shares - 1, 1)
+        merging = common | {
+            name: arguments[name] for name in ("lengths", "out", "window", "HEAD_DIM", "TILE", "WINDOW")
+        }
+        merging |= {"faults": faults_on(query.device), "PARTS": 16}
+        grid = (heads, pieces.shares, 1)
         found.append(Launch(reduce_kernel, grid, merging, max(1, head_pad // 256), 2))
     return found

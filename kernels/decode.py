@@ -27,6 +27,7 @@ from kvsim.kernels.checks import (
     expect_runnable,
     expect_tensor,
 )
+from kvsim.kernels.faults import expect_no_faults
 from kvsim.kernels.launch import INTERPRETED, Gpu, Launch, Tiling, decode_tiling, gpu_of
 from kvsim.kernels.pieces import Pieces, cut_or_given
 
@@ -70,8 +71,7 @@ def decode_attention(
     longest : int
         No length is above it. The host knows it; asking the GPU would stall it.
     tokens : int
-        About their sum; `batch * longest` when not given. It decides how many programs share the work, so
-        that a wrong one costs time and nothing else.
+        Their sum, or more; `batch * longest` when not given. It decides how many programs share the work.
     block_table : Tensor
         [batch, most blocks] int32 or int64: paged addressing. Entries behind a sequence's last block, or
         wholly behind its window, are not read. Either this or `starts`.
@@ -93,8 +93,7 @@ def decode_attention(
         Shares that a context of `longest` tokens takes; chosen from the GPU and the batch when not given.
     pieces : Pieces
         What `kvsim.kernels.pieces.cut` made of these lengths, the same for all layers; computed when not
-        given, by launches of its own. Made of other lengths of as many sequences, they are as right, but the
-        programs are not as even.
+        given, by launches of its own. With them neither `tokens` nor `splits`, which `cut` was given.
     tiling : Tiling
         Instead of the table's.
 
@@ -106,7 +105,9 @@ def decode_attention(
     Raises
     ------
     TypeError, ValueError
-        A tensor with a wrong type, shape or device, or a number out of range: they name the argument.
+        A tensor with a wrong type, shape or device, a number out of range, or pieces of other lengths or of
+        before these were written: they name the argument. What only the GPU sees, `tokens` below the sum and
+        lengths written behind torch's back, is told late (faults.py); the result is right even so.
     """
     if out is None and isinstance(query, torch.Tensor):
         out = torch.empty_like(query)
@@ -116,6 +117,7 @@ def decode_attention(
         softcap=softcap, sinks=sinks, splits=splits, pieces=pieces, tiling=tiling,
     ):  # fmt: skip
         launch.run()
+    expect_no_faults(query.device)
     return out
 
 

@@ -26,6 +26,7 @@ from kvsim.kernels.checks import (
     expect_tensor,
 )
 from kvsim.kernels.decode import LOG2_E
+from kvsim.kernels.faults import expect_no_faults
 from kvsim.kernels.launch import INTERPRETED, LATENT, Gpu, Launch, Tiling, gpu_of
 from kvsim.kernels.pieces import Pieces, cut, cut_or_given
 
@@ -79,7 +80,7 @@ def latent_attention(
     Raises
     ------
     TypeError, ValueError
-        A tensor with a wrong type, shape or device, or a number out of range: they name the argument.
+        As `decode_attention`.
     """
     if out is None and isinstance(query, torch.Tensor):
         out = query.new_empty((*query.shape[:-1], latent))
@@ -89,6 +90,7 @@ def latent_attention(
         tiling=tiling,
     ):  # fmt: skip
         launch.run()
+    expect_no_faults(query.device)
     return out
 
 

@@ -73,7 +73,7 @@ from typing import Any
 Part = Mapping[str, Any]
 """A part of a profile, as in the JSON."""
 
-NORMS = (1, 1.5, 2, 3, 4, "max")
+NORMS = (1, 1.5, 2, 3, "max")
 
 MERGED = "merged"
 """Of a place: 1 where pieces are merged. No table goes along it."""
@@ -88,9 +88,6 @@ def pnorm(p: object, a: float, b: float) -> float:
         return a + b
     if p == 2:
         return sqrt(a * a + b * b)
-    if p == 4:
-        a, b = a * a, b * b
-        return sqrt(sqrt(a * a + b * b))
     if p == "max":
         return max(a, b)
     if isinstance(p, int | float) and p > 1:

@@ -38,10 +38,10 @@ def attended(batch, query, latent, index=torch.int32, scale=0.1, **more):
     cache_scale = more.get("cache_scale", 1.0)
     out = poison(query.new_empty((*query.shape[:2], latent)))
     options = {"longest": max(batch.lengths), "block_table": padded(batch.tables, index)} | more
+    options = {"lengths": batch.integers(batch.lengths, index)} | options
     given = latent_attention(
-        query, batch.keys[:, :, 0].contiguous(), batch.integers(batch.lengths, index), latent=latent,
-        scale=scale, out=out, **options,
-    )  # fmt: skip
+        query, batch.keys[:, :, 0].contiguous(), latent=latent, scale=scale, out=out, **options
+    )
     assert given is out
     expected = [
         reference.attention(
@@ -102,7 +102,7 @@ def test_random_cases(seed):
     )  # fmt: skip
     assert_right(
         batch, batch.queries(len(lengths)), latent, splits=draw.choice([1, 2, 5, 9]), tiling=tiling,
-        index=draw.choice([torch.int32, torch.int64]), tokens=draw.choice([None, 0, sum(lengths)]),
+        index=draw.choice([torch.int32, torch.int64]), tokens=draw.choice([None, sum(lengths)]),
     )  # fmt: skip
 
 
@@ -124,8 +124,12 @@ def test_the_contiguous_twin_gives_the_same_bits():
 def test_shares_are_cut_once_for_all_layers():
     batch = latents([0, 300, 3, 64], heads=4)
     tiling = Tiling(32, 4, 1, rows=4)
-    pieces = cut(batch.integers(batch.lengths), longest=300, kv_heads=1, head_dim=64, splits=5, tiling=tiling)
-    assert_right(batch, batch.queries(4), 64, pieces=pieces, tiling=tiling)
+    numbers = batch.integers(batch.lengths)
+    pieces = cut(numbers, longest=300, kv_heads=1, head_dim=64, splits=5, tiling=tiling)
+    assert_right(batch, batch.queries(4), 64, pieces=pieces, lengths=numbers, tiling=tiling)
+    numbers += 1
+    with pytest.raises(ValueError, match="pieces are stale"):
+        attended(batch, batch.queries(4), 64, pieces=pieces, lengths=numbers, tiling=tiling)
 
 
 def test_latents_are_cut_by_what_a_gpu_holds_of_their_programs():
@@ -136,7 +140,7 @@ def test_latents_are_cut_by_what_a_gpu_holds_of_their_programs():
     pieces = cut_latents(numbers, heads=64, longest=640, tokens=943)
     assert (pieces.batch, pieces.tile, pieces.shares) == (4, 32, 1)
     assert cut_latents(numbers, heads=16, longest=640, tokens=943).shares == 2
-    assert_right(batch, batch.queries(4), 64, pieces=pieces)
+    assert_right(batch, batch.queries(4), 64, pieces=pieces, lengths=numbers)
     with pytest.raises(ValueError, match="heads must be up to 32 or a multiple of 32, got 48"):
         cut_latents(numbers, heads=48, longest=640)
 

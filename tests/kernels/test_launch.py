@@ -104,7 +104,7 @@ def test_what_a_decode_launches():
         query, pool, pool, out=query, longest=131_072, tokens=140_000, gpu=H200, **where
     )
     assert counting.grid == (1, 1, 1) and sharing.grid == (1, 1, 1)
-    assert attention.grid == (392, 1, 1) and reduction.grid == (32, 48, 1)
+    assert attention.grid == (392, 1, 1) and reduction.grid == (32, 49, 1)
     assert attention.arguments["partial"].shape == (98, 32, 128)
     assert attention.options["maxnreg"] * 3 * 4 * 32 <= 65_536
     (alone,) = plan_decode(query, pool, pool, out=query, longest=511, gpu=H200, **where)

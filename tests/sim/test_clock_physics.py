@@ -7,6 +7,8 @@ import pytest
 from support.settings import deployed
 
 from kvsim.sim.cost.calibrated.layer import layer_of
+from kvsim.sim.cost.calibrated.parts import Part
+from kvsim.sim.cost.calibrated.small_weights import SmallWeights
 from kvsim.sim.cost.calibrated.step import StepParts
 from kvsim.sim.cost.named import cost_named
 from kvsim.sim.cost.profile_files import gpu_and_cost
@@ -70,6 +72,17 @@ def test_one_client_of_a_model_in_4_bits_waits_for_reading_alone(gpu, model, bit
     one = StepShape(decode_seqs=1, context_tokens=300)
     ours, bound = (cost_named(each.cost, each).step_ps(one) for each in (scenario, roofline))
     assert 0.85 * bound < ours < 1.15 * bound
+
+
+@pytest.mark.parametrize("norm", [1, 1.5, 3, "max"])
+def test_reading_4_bits_hides_unpacking_them_whatever_norm_16_bits_were_fitted_with(norm):
+    """One token of 8,192 x 8,192: half a byte a weight, at 0.89 of the bandwidth, and a kernel's start."""
+    profile = served("a100-80gb", "llama-3.1-70b").profile["parts"]["product"]
+    part = Part("product", profile | {"form": profile["form"] | {"p": norm}})
+    byte_ps = 1e12 / (0.89 * 2.039e12)
+    found = SmallWeights(part, (8192, 8192), 0.5, byte_ps).priced(1).ps
+    moved = 8192 * 8192 / 2 + 2 * (8192 + 8192)
+    assert found == pytest.approx(part.t0_ps + moved * byte_ps)
 
 
 @pytest.mark.parametrize("model", DENSE)

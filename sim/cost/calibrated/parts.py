@@ -104,8 +104,6 @@ class Part:
             return sqrt(a * a + b * b)
         if p == 3:
             return float((a * a * a + b * b * b) ** (1 / 3))
-        if p == 4:
-            return sqrt(sqrt(a * a * a * a + b * b * b * b))
         return float((a**p + b**p) ** (1 / p))
 
     def form_ps(self, moved: float, work: float = 0.0) -> float:

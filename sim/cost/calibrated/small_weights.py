@@ -2,11 +2,12 @@
 
     read       weights in their own size, inputs and outputs, at the roofline's share of the bandwidth
     compute    tokens in whole tiles of 16, at the rate and the ratio of the 16-bit product of these tokens
-    product    t0 + pnorm(read, compute), at most what 16-bit weights take
+    product    t0 + the longer of the two, at most what 16-bit weights take
 
-No public table has such a product. Its kernels (Marlin) unpack weights on their way to the tensor cores, and
-take tiles of 16 tokens, the least that these multiply, where those of the 16-bit products take 128: so a few
-tokens cost what reading costs, and many what 16-bit weights cost.
+No public table has such a product. Its kernels (Marlin, arXiv:2408.11743) unpack weights on their way to the
+tensor cores while the next ones are read, so that the one hides the other, and take tiles of 16 tokens, the
+least that these multiply, where 16-bit products take 128: so a few tokens cost what reading costs, and many
+what 16-bit weights cost.
 """
 
 from kvsim.sim.cost.calibrated.parts import Part, Priced, Product
@@ -30,4 +31,4 @@ class SmallWeights:
         part, full = self._part, self._full
         read = (self._weights + tokens * self._token_bytes) * self._byte_ps
         computed = full.ratio(tokens) * -(-tokens // TILE) * TILE * self._row_ps
-        return Priced.of(min(part.t0_ps + part.norm(read, computed), full.priced(tokens).ps), self._places)
+        return Priced.of(min(part.t0_ps + max(read, computed), full.priced(tokens).ps), self._places)
