@@ -159,6 +159,9 @@ def resolve(deployment: Deployment) -> Resolved:
     KvsimError
         What no part of it knows.
     """
+    if deployment.fleet.direct_decode and not deployment.apart:
+        given = deployment.fleet.direct_decode
+        raise KvsimError(f"direct_decode must be left out without prefill and decode pools, got {given}")
     if deployment.pools:
         return _resolve_pools(deployment)
     deployment = with_modules(deployment)
@@ -348,7 +351,7 @@ def build_engine(
     log = RequestLog(workload, fleet.replicas)
     map_tokens = -(-workload.tokens // fleet.replicas) if map_instants else 0
     makers: list[_Maker] = []
-    hand_over = _hand_over(workload) if deployment.apart else None
+    hand_over = _hand_over(workload, fleet.direct_decode) if deployment.apart else None
     roles = [pool.role for pool in deployment.every_pool]
     for pool, role in zip(found.every_pool, roles, strict=True):
         hidden = replace(pool.deployment.engine, async_scheduling=pool.scheduler.hides_host)
@@ -383,13 +386,13 @@ def build_engine(
     )
 
 
-def _hand_over(workload: Workload) -> "HandOver":
+def _hand_over(workload: Workload, direct_tokens: int) -> "HandOver":
     """What takes prompts from prefill to decode servers."""
     from kvsim.sim.deployment.hand_over import check_work  # late: most fleets do without
     from kvsim.sim.serving.hand_over import HandOver
 
     check_work(workload)
-    return HandOver()
+    return HandOver(direct_tokens)
 
 
 def _scaling(fleet: FleetConfig, servers: Sequence[Deployment]) -> tuple[ScalePolicy, list[int]]:

@@ -112,7 +112,13 @@ def _searched(settings: dict[str, Any], seed: int, goals: Goals, sought: Sought)
         seed += FRESH
         from_there = {**short, "start": found.best.load, "factor": 1 + 2 * sought.tolerance, "long": True}
         found = _search(settings, seed, **from_there, tolerance=fine)
-    row = {"status": FINISHED, "reason": "", **_hardware(server), "rough": sought.rough, **_told(found, load)}
+    row = {
+        "status": FINISHED,
+        "reason": "",
+        **_hardware(server, bool(settings.get("pool"))),
+        "rough": sought.rough,
+        **_told(found, load),
+    }
     if sought.more_kv_gib and found.best is not None:
         larger = _with_more_kv(settings, seed, goals, sought.more_kv_gib)
         beside = {**short, "start": found.best.load, "long": not replayed}
@@ -145,13 +151,12 @@ def _search(
     )
 
 
-def _hardware(simulation: Simulation) -> dict[str, Any]:
-    """The GPUs; of a fleet of pools also how many of each."""
-    pools = simulation.deployment.pools
+def _hardware(simulation: Simulation, pooled: bool) -> dict[str, Any]:
+    """The GPUs; of a fleet that pools describe also how many of each."""
     kinds: dict[str, int] = {}
-    for pool in pools:
+    for pool in simulation.deployment.every_pool:
         kinds[pool.server.gpu.name] = kinds.get(pool.server.gpu.name, 0) + pool.gpus
-    return {"gpus": simulation.gpus, **({"gpus_by_kind": kinds} if pools else {})}
+    return {"gpus": simulation.gpus, **({"gpus_by_kind": kinds} if pooled else {})}
 
 
 def _range(settings: dict[str, Any], seed: int, load: Load) -> tuple[Simulation, float, float, float]:

@@ -29,7 +29,8 @@ def lives_of(run: Run, server: Run, log: EventLog) -> Lives:
     here, requests = log.of_replica(server.place), seen_by(run, server, log).columns.requests
     if _role(run, server.place) == "decode":
         computed_s = np.asarray(requests[COMPUTED], dtype=np.float64)
-        requests = {**requests, "arrival_s": computed_s + LATENCY_PS / PS_PER_S}
+        came_s = np.where(np.isnan(computed_s), requests["arrival_s"], computed_s + LATENCY_PS / PS_PER_S)
+        requests = {**requests, "arrival_s": came_s}
     return lives(here, requests, str(run.path))
 
 
@@ -53,7 +54,8 @@ def story_of(run: Run, log: EventLog, request: int, how: str = "") -> Story:
     """The life of one request of a run, on all replicas that it was on."""
     server = run.server_of(request)
     told = story(server, lives_of(run, server, log), request, how)
-    if _role(run, server.place) != "decode" or run.place is not None:
+    alone = _role(run, server.place) != "decode" or told.facts[COMPUTED] is None
+    if alone or run.place is not None:
         return told
     row = int(np.flatnonzero(log.numbers["request"] == request)[0])
     place = int(log.numbers["replica"][row])

@@ -27,6 +27,7 @@ OF_FLEET = (
     "scale",
     "startup_time",
     "load_bandwidth",
+    "direct_decode",
     "frontend_latency",
     "frontend_load",
 )

@@ -93,6 +93,16 @@ class Scenario(ServerChoices, EngineChoices):
         doc="with `--scale`: seconds in which a replica starts (process, compilation, CUDA graphs), beside "
         "the reading of its weights",
     )
+    direct_decode: int = option(
+        "Prompts with at most so many uncached tokens go to decode replicas at once.",
+        panel=FLEET,
+        default=0,
+        value="TOKENS",
+        least=0,
+        most=1 << 30,
+        doc="with prefill and decode pools: prompts of which a decode replica's prefix cache lacks at most "
+        "so many tokens [are computed there](fleet.md#prefill-and-decode-apart)",
+    )
     load_bandwidth: float = option(
         "GB/s at which a starting replica reads its weights.",
         panel=FLEET,
@@ -179,6 +189,7 @@ class Scenario(ServerChoices, EngineChoices):
             scale=self.scale or "",
             startup_time=self.startup_time,
             load_bandwidth=self.load_bandwidth,
+            direct_decode=self.direct_decode,
         )
         specs = {"model": model, "gpu": gpu, "engine": engine, "fleet": fleet, "cost": cost}
         return Deployment(**_of(Deployment, settings) | specs | {"profile": profile, "classes": classes})
@@ -192,12 +203,13 @@ class Scenario(ServerChoices, EngineChoices):
             raise KvsimError(f"replicas must be left out with pool, which says how many, got {self.replicas}")
         wanted = pools_of(text)
         chosen = {kind: getattr(self, kind) for kind in KINDS}
-        alone = replace(self, pool=None, sticky=False, fail=None, scale=None)
+        alone = replace(self, pool=None, sticky=False, fail=None, scale=None, direct_decode=0)
         servers = [
             replace(alone, replicas=each.replicas).with_settings(typed(each, type(self), chosen)).deployed()
             for each in wanted
         ]
         whole = {"sticky": self.sticky, "fail": self.fail or "", "scale": self.scale or ""}
+        whole |= {"direct_decode": self.direct_decode}
         return fleet_of(wanted, servers, whole)
 
 

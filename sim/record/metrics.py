@@ -67,7 +67,7 @@ def request_table(result: Result, frontend_s: float | Float64Column = 0.0) -> di
             for name in ("first_scheduled_step", "first_token_step", "finish_step")
         },
         **{
-            f"{name[:-2]}s": np.where(done, _seconds(column), np.nan)
+            f"{name[:-2]}s": np.where(done & (column > 0), _seconds(column), np.nan)
             for name, column in (result.stages or {}).items()
         },
         **({} if result.drafts is None else _draft_columns(result.drafts, len(workload))),

@@ -1,6 +1,6 @@
 """Sends each request to a replica: what the router sees of them, and where sessions went before."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import truediv
 
 import numpy as np
@@ -137,23 +137,30 @@ class Dispatcher:
         """Let it look at them."""
         self._router.look(self._open)
 
-    def place(self, request: Request) -> int:
-        """Where a request goes: NOT_NOW or NOWHERE while nobody is alive."""
+    def place(self, request: Request, only: Callable[[Seen], bool] | None = None) -> int:
+        """Where a request goes, if to `only` these; NOT_NOW or NOWHERE while nobody is alive."""
+        views = self._open
+        if only is not None:
+            views = [view for view in views if only(view)]
+            if not views:
+                return NOT_NOW
         session = None if self._sessions is None else self._sessions[request.index]
         session = None if session == "" else session  # a request on its own
         home = None if session is None else self._homes.get(session)
         if home is None:
-            if not self._open:
+            if not views:
                 return NOT_NOW if self._comes_back else NOWHERE
-            chosen = self._router.choose(request, self._open)
-            if not 0 <= chosen < len(self._open):
+            chosen = self._router.choose(request, views)
+            if not 0 <= chosen < len(views):
                 raise KvsimError(
                     f"router {type(self._router).__name__} must choose a replica from 0 to "
-                    f"{len(self._open) - 1}, got {chosen!r}"
+                    f"{len(views) - 1}, got {chosen!r}"
                 )
-            home = self._open[chosen].place
+            home = views[chosen].place
             if session is not None:
                 self._homes[session] = home
+        elif only is not None and all(view.place != home for view in views):
+            return NOT_NOW
         self._log.send(request.index, home)
         if self._sent is not None:
             self._sent[home][request.index] = None

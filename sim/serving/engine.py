@@ -8,6 +8,7 @@ import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 import simpy
 
@@ -147,7 +148,10 @@ class Engine:
     def run(self) -> Result:
         """Serve every request and return what was written down: of a fleet, all replicas together."""
         dispatcher, deaths = self._dispatcher, self.deaths
-        self.arrivals.begin(self.replicas, dispatcher.place if dispatcher else None)
+        place = dispatcher.place if dispatcher else None
+        if dispatcher is not None and self.hand_over is not None:
+            place = partial(self.hand_over.place, first=dispatcher)
+        self.arrivals.begin(self.replicas, place)
         for each in (dispatcher, self._second):
             if each is not None and each.interval_ps:
                 self.env.process(self._look(each))

@@ -41,6 +41,8 @@ class FleetConfig:
         How many of the replicas there are and when, see scaling.py; empty: all, always.
     startup_time, load_bandwidth : float
         A replica starts in these seconds, and in those in which so many GB/s read its weights.
+    direct_decode : int
+        Prompts of which so few tokens are not cached at a decode server are computed there.
     """
 
     replicas: int = 1
@@ -51,6 +53,7 @@ class FleetConfig:
     scale: str = ""
     startup_time: float = 30.0
     load_bandwidth: float = 2.0
+    direct_decode: int = 0
 
     def __post_init__(self) -> None:
         if not isinstance(self.replicas, int) or not 1 <= self.replicas <= MOST_REPLICAS:
@@ -76,7 +79,8 @@ class FleetConfig:
     def as_json(self) -> dict[str, object]:
         """Its settings; those of faults and of scaling are there where there is any."""
         of_scaling = () if self.scale else ("scale", "startup_time", "load_bandwidth")
-        left_out = (*of_scaling, *(() if self.fail else ("fail",)))
+        others = (name for name in ("fail", "direct_decode") if not getattr(self, name))
+        left_out = (*of_scaling, *others)
         return {name: value for name, value in asdict(self).items() if name not in left_out}
 
     def router_of(self, found: type[Router], options: Mapping[str, object]) -> Router:

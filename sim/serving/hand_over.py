@@ -85,13 +85,19 @@ class Totals(NamedTuple):
 class HandOver:
     """Takes computed prompts from prefill replicas to decode replicas, and says when their blocks were read.
 
+    Parameters
+    ----------
+    direct_tokens : int
+        Prompts of which a decode replica's prefix cache lacks at most so many tokens are computed there.
+
     Attributes
     ----------
     whole : dict of Request
         By name, the requests whose prompts are waiting, computed or on their way.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, direct_tokens: int = 0) -> None:
+        self._direct_tokens = direct_tokens
         self.whole: dict[int, Request] = {}
         self._prompt_at: dict[int, HoldingServer] = {}  # by name, of those in `whole`
         self._answer_at: dict[int, Server] = {}  # by row, of those that were delivered
@@ -122,6 +128,16 @@ class HandOver:
         self._of[id(replica.server)] = replica
 
     # -- a request on its way -----------------------------------------------------------------
+
+    def place(self, request: Request, first: Dispatcher) -> int:
+        """Where a request that comes is computed: its prompt, or where that is short or cached, all of it."""
+        if self._direct_tokens:
+            least = request.prompt_tokens - self._direct_tokens
+            place = self._dispatcher.place(request, lambda seen: seen.cached_tokens(request) >= least)
+            if place >= 0:
+                self._answer_at[request.index] = self._replicas[place].server
+                return place
+        return first.place(request)
 
     def comes(self, server: HoldingServer, request: Request) -> None:
         """A request comes to a prefill server."""
@@ -157,6 +173,8 @@ class HandOver:
                 self._run.arrivals.turn_away(whole.index)
             else:
                 replica = self._replicas[place]
+                if self._direct_tokens:  # who comes directly looks at it later in this step
+                    replica.catch_up()
                 self._answer_at[whole.index] = replica.server
                 self._reads[id(replica.server)].hand_over(whole, blocks)
                 replica.server.waiting.append(whole)
@@ -184,6 +202,7 @@ class HandOver:
             del self._prompt_at[name]
             decode = self._answer_at.get(whole.index)
             if decode is not None and name in self._reads[id(decode)].handed:
+                self._of[id(decode)].catch_up()  # its present step was decided with it
                 self._reads[id(decode)].forget(whole)
                 self._of[id(decode)].left()
                 del self._answer_at[whole.index]

@@ -1,5 +1,6 @@
 """Pools on the command line, in the file of a sweep, and in what is written of a run."""
 
+import csv
 import json
 
 import pytest
@@ -71,3 +72,32 @@ def test_damaged_pools_are_refused_in_one_line(written, tmp_path, capsys):
         said = capsys.readouterr().err.strip()
         assert "\n" not in said
         assert "config" in said or "pools" in said, said
+
+
+def test_a_search_prices_each_fleet_by_its_own_gpus_and_says_what_binds(tmp_path, capsys):
+    fleets = "both:2:gpu=l40s;prefill:1:gpu=h100 decode:1:gpu=l40s"
+    flags = ["--model", "llama-3.1-8b", "--cost", "roofline", "--pool", fleets, "--max-num-seqs", "8"]
+    asked = ["--slo", "ttft:p90=1s,tpot:p90=50ms", "--gpu-price", "h100=3,l40s=1", "--num-prompts", "40"]
+    short = [
+        "--seeds",
+        "1",
+        "--tolerance",
+        "0.4",
+        "--jobs",
+        "1",
+        "--no-plots",
+        "--out",
+        str(tmp_path / "found"),
+    ]
+    assert cli.main(["capacity", *flags, *asked, *short]) == 0
+    assert "per thousand" in capsys.readouterr().out
+    alike, apart = read_rows(tmp_path / "found" / "table.csv")
+    for row, per_hour in ((alike, 2), (apart, 4)):
+        price = per_hour / 3600 / float(row["requests_per_s"]) * 1000
+        assert float(row["price_per_thousand_requests"]) == pytest.approx(price)
+    assert (alike["bound_by"], apart["bound_by"] in {"prefill", "link", "decode"}) == ("", True)
+
+
+def read_rows(path):
+    with path.open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))

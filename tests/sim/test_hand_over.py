@@ -2,6 +2,7 @@
 
 from random import Random
 
+import numpy as np
 import pytest
 from support.apart import apart
 from support.cases import COSTS, draw_case, told
@@ -140,3 +141,30 @@ def test_the_map_is_refused():
     work = workloads.build("sharegpt", num_prompts=2, request_rate=30.0, burstiness=1.0, seed=3)
     with pytest.raises(KvsimError, match="record_map must be left out with prefill"):
         prepare(deployment, work, {}, map_instants=8)
+
+
+def test_prompts_that_are_short_or_cached_are_computed_where_they_are_answered():
+    traffic = {"model": "llama-3.1-8b", "gpu": "h100", "num_prompts": 200, "request_rate": 30.0}
+    run = kvsim.simulate(pool="prefill:1 decode:2", direct_decode=100, **traffic)
+    requests = run.columns.requests
+    short = requests["prompt_tokens"] <= 100
+    assert (np.isnan(requests["prompt_computed_s"]) == short).all()
+    assert run.summary["hand_over"]["requests"] == (~short).sum() > 20
+    assert short.sum() > 20
+    assert run.summary.requests.finished == 200
+    apart = kvsim.simulate(pool="prefill:1 decode:2", **traffic).columns.requests
+    assert requests["ttft_s"][short].mean() < apart["ttft_s"][short].mean()
+    for request in (int(np.argmax(short)), int(np.argmax(~short))):
+        told = run.explain(request)
+        assert sum(part.time_ps for part in told.parts) == told.end_ps - told.arrival_ps
+    again = kvsim.simulate(
+        pool="prefill:1 decode:2", direct_decode=100, shared_prefix="2x300", router="prefix", **traffic
+    )
+    direct = np.isnan(again.columns.requests["prompt_computed_s"])
+    assert direct.sum() > 50
+    assert (again.columns.requests["prompt_tokens"][direct] > 300).all()
+
+
+def test_without_decode_pools_nothing_is_decoded_directly():
+    with pytest.raises(KvsimError, match="direct_decode must be left out without prefill and decode pools"):
+        kvsim.simulate(model="llama-3.1-8b", replicas=2, direct_decode=100, num_prompts=5)
