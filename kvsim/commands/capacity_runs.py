@@ -146,12 +146,17 @@ def _search(
 
 
 def _hardware(simulation: Simulation) -> dict[str, Any]:
-    """The GPUs; of a fleet of pools also how many of each."""
+    """The GPUs; of a fleet of pools also how many of each; the host memory below them, where there is any."""
     pools = simulation.deployment.pools
+    host_gib = sum(pool.replicas * pool.server.host_gib for pool in simulation.deployment.every_pool)
     kinds: dict[str, int] = {}
     for pool in pools:
         kinds[pool.server.gpu.name] = kinds.get(pool.server.gpu.name, 0) + pool.gpus
-    return {"gpus": simulation.gpus, **({"gpus_by_kind": kinds} if pools else {})}
+    return {
+        "gpus": simulation.gpus,
+        **({"gpus_by_kind": kinds} if pools else {}),
+        **({"host_gib": host_gib} if host_gib else {}),
+    }
 
 
 def _range(settings: dict[str, Any], seed: int, load: Load) -> tuple[Simulation, float, float, float]:
