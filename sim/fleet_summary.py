@@ -79,7 +79,7 @@ class FleetSummary:
             pool.server.gpus * alive / PS_PER_S / SECONDS_PER_HOUR
             for pool, alive in zip(pools, alive_ps, strict=True)
         ]
-        prices = [self.goals.price_of(pool.server.gpu.name) for pool in pools]
+        prices = [self.goals.price_of_server(pool.server) for pool in pools]
         states, slo = [change.state for change in scaler.changes], self.goals.limits
         good = None if slo is None else good_requests(slo, requests)
         return {
@@ -125,7 +125,7 @@ class FleetSummary:
         its = (first <= home) & (home < first + pool.replicas)
         done = its & (requests["status"] != "rejected")
         hours = max(each.end_ps for each in self.engine.results) / PS_PER_S / SECONDS_PER_HOUR
-        price = self.goals.price_of(pool.server.gpu.name)
+        price = self.goals.price_of_server(pool.server)
         return {
             "name": pool.name,
             "role": pool.role,

@@ -112,7 +112,7 @@ class Simulation:
     @property
     def gpu_price(self) -> float | None:
         """Of a GPU per hour, in the mean of all; None where it is not known."""
-        prices = [self.goals.price_of(pool.server.gpu.name) for pool in self.deployment.every_pool]
+        prices = [self.goals.price_of_server(pool.server) for pool in self.deployment.every_pool]
         if len(prices) == 1:
             return prices[0]
         counted = zip(prices, self.deployment.every_pool, strict=True)
@@ -321,7 +321,7 @@ def prepare(
         What is asked of the run: latency limits, the price of a GPU.
     """
     for pool in deployment.every_pool:
-        goals.price_of(pool.server.gpu.name)
+        goals.price_of_server(pool.server)
     if deployment.fleet.fail and (events or map_instants):
         raise KvsimError("fail must be left out where events or the memory map are recorded")
     if deployment.apart and map_instants:

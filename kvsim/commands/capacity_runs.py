@@ -152,11 +152,16 @@ def _search(
 
 
 def _hardware(simulation: Simulation, pooled: bool) -> dict[str, Any]:
-    """The GPUs; of a fleet that pools describe also how many of each."""
+    """The GPUs; of a fleet that pools describe also how many of each; the host memory, where there is any."""
+    host_gib = sum(pool.replicas * pool.server.host_gib for pool in simulation.deployment.every_pool)
     kinds: dict[str, int] = {}
     for pool in simulation.deployment.every_pool:
         kinds[pool.server.gpu.name] = kinds.get(pool.server.gpu.name, 0) + pool.gpus
-    return {"gpus": simulation.gpus, **({"gpus_by_kind": kinds} if pooled else {})}
+    return {
+        "gpus": simulation.gpus,
+        **({"gpus_by_kind": kinds} if pooled else {}),
+        **({"host_gib": host_gib} if host_gib else {}),
+    }
 
 
 def _range(settings: dict[str, Any], seed: int, load: Load) -> tuple[Simulation, float, float, float]:

@@ -125,7 +125,7 @@ class Sweep:
 def planned(given: Mapping[str, Any], tried: Mapping[str, Any] | None = None) -> Sweep:
     """All runs of a description, each checked, with `tried` beside; a run that cannot be has its reason."""
     plan = plan_of(given)
-    goals = Goals(slo=plan.slo, gpu_price=plan.gpu_price)
+    goals = Goals(slo=plan.slo, gpu_price=plan.gpu_price, host_price=plan.host_price)
     points, runs = plan.points(), []
     sweep_runs.forget()
     for point in points:

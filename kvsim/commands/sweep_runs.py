@@ -86,7 +86,7 @@ def checked(settings: Settings, goals: Goals) -> str:
     server, traffic, _ = described(None, None, dict(settings))
     deployment, digest = _deployed(server)
     for pool in deployment.every_pool:
-        goals.price_of(pool.server.gpu.name)
+        goals.price_of_server(pool.server)
     source = _source(traffic)
     trace = _drawn(traffic, 0)
     asked = {"workload": source.with_seed(0).as_json(), "goals": goals.as_json()}

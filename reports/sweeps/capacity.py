@@ -57,6 +57,11 @@ class Capacity:
         return int(self.rows[0]["gpus"]) if self.rows else 0
 
     @property
+    def host_gib(self) -> float:
+        """Host memory below all of these GPUs."""
+        return float(self.rows[0].get("host_gib") or 0.0) if self.rows else 0.0
+
+    @property
     def gpus_by_kind(self) -> dict[str, int]:
         """The same by the GPUs' names."""
         return dict(self.rows[0].get("gpus_by_kind") or {self.gpu: self.gpus}) if self.rows else {}

@@ -87,7 +87,7 @@ def _per_hour(system: Capacity, goals: Goals, servers: int) -> float | None:
         if price is None:
             return None
         found += price * (gpus * servers)
-    return found if system.rows else None
+    return goals.with_host(found, system.host_gib * servers) if system.rows else None
 
 
 def _price(system: Capacity, per_hour: float | None) -> Columns:

@@ -35,7 +35,7 @@ from kvsim.sim.parts import KINDS, known_options
 SWEPT: dict[str, Named] = {each.name: each for kind in (Traffic, Scenario) for each in options_of(kind)}
 """The options that a sweep may vary, but for those of one scheduler or allocator."""
 
-BESIDE = ("seeds", "slo", "gpu_price", "zip", "case")
+BESIDE = ("seeds", "slo", "gpu_price", "host_price", "zip", "case")
 """What else a file may say."""
 
 MOST_RUNS = 1_000_000
@@ -95,7 +95,7 @@ class Plan:
         Settings of cases, which come before `settings`; `name` names one. None: one case without a name.
     seeds : int
         Runs of each point.
-    slo, gpu_price : str or None
+    slo, gpu_price, host_price : str, str, float or None
         See sim/options/goals.py.
     """
 
@@ -105,6 +105,7 @@ class Plan:
     seeds: int = 1
     slo: str | None = None
     gpu_price: str | None = None
+    host_price: float | None = None
 
     def points(self) -> list[Point]:
         """All of them, in order; KvsimError where lists that go together are of different lengths."""
@@ -152,7 +153,11 @@ def plan_of(given: Mapping[str, Any]) -> Plan:
     seeds = given.get("seeds", 1)
     if isinstance(seeds, bool) or not isinstance(seeds, int) or seeds < 1:
         raise KvsimError(f"seeds must be a whole number of at least 1, got {seeds!r}")
-    price = given.get("gpu_price")
+    price, host = given.get("gpu_price"), given.get("host_price")
+    try:
+        host_price = None if host is None else float(host)
+    except (TypeError, ValueError):
+        raise KvsimError(f"host_price must be a number per GiB and hour, got {host!r}") from None
     return Plan(
         settings=settings,
         zipped=_zipped(given.get("zip"), [settings, *named]),
@@ -160,6 +165,7 @@ def plan_of(given: Mapping[str, Any]) -> Plan:
         seeds=seeds,
         slo=given.get("slo"),
         gpu_price=None if price is None else str(price),
+        host_price=host_price,
     )
 
 
@@ -252,6 +258,7 @@ def write_plan(plan: Plan, path: Path) -> None:
         "seeds": plan.seeds,
         "slo": plan.slo,
         "gpu_price": plan.gpu_price,
+        **({} if plan.host_price is None else {"host_price": plan.host_price}),
     }
     with whole_file(path) as part:
         write_json(plain(asked), part)

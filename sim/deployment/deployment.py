@@ -16,6 +16,8 @@ from kvsim.sim.checks import check_int, check_number
 from kvsim.sim.deployment.engine import MEMORY, EngineConfig
 from kvsim.sim.deployment.registry import Classes, usual_scheduler
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.models.own_gpu import GIB
+from kvsim.sim.models.sizes import size_bytes
 from kvsim.sim.models.spec import KV_CACHE_DTYPES, GpuSpec, ModelSpec, can_split
 from kvsim.sim.option import option
 from kvsim.sim.serving.fleet import ONE, FleetConfig
@@ -267,6 +269,12 @@ class Deployment(ServerChoices):
     def gpus(self) -> int:
         """GPUs of the server."""
         return self.tensor_parallel_size * self.batches
+
+    @property
+    def host_gib(self) -> float:
+        """Host memory below that of the server's GPUs."""
+        asked = self.options.get("kv_offloading_size")
+        return 0.0 if asked is None else size_bytes(str(asked)) / GIB
 
     @property
     def every_pool(self) -> "tuple[Pool, ...]":

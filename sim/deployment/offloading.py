@@ -16,7 +16,7 @@ from kvsim.allocators.tiers.vllm import VllmTier
 from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.deployment.speculation import CONFIG, SHORT
 from kvsim.sim.errors import KvsimError, unknown
-from kvsim.sim.models.catalog import GIB
+from kvsim.sim.models.sizes import size_bytes
 from kvsim.sim.schedulers.vllm_options import VllmV1Options
 from kvsim.sim.serving.connector import Connector
 from kvsim.sim.serving.link import Link, Way
@@ -59,17 +59,7 @@ OFFLOADING_ONLY: Final = (
 )
 """Options that vLLM's second pool does not have."""
 
-UNITS: Final = {"": GIB, "gib": GIB, "tib": 1024 * GIB, "mib": 2**20, "gb": 10**9, "tb": 10**12, "mb": 10**6}
-SIZE: Final = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([a-z]*)\s*")
 RATE: Final = re.compile(r"\s*([0-9]*\.?[0-9]+)(?:gb/s)?(?::([0-9]*\.?[0-9]+)(?:gb/s)?)?\s*")
-
-
-def size_bytes(text: str) -> int:
-    """`100GiB`, `2TiB`, `100GB`; a number alone counts GiB, as vLLM's flag does; 0: no tier."""
-    found = SIZE.fullmatch(text.lower())
-    if found is None or found[2] not in UNITS:
-        raise KvsimError(f"kv_offloading_size must be a size such as 100GiB, or 0, got {text!r}")
-    return int(float(found[1]) * UNITS[found[2]])
 
 
 def link_figures(text: str, deployment: Deployment, option: str = "kv_offloading_link") -> Figures:

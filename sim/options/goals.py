@@ -9,11 +9,15 @@ from dataclasses import dataclass
 from importlib import resources
 from math import inf
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.files.reading import text_of, understood
 from kvsim.sim.option import option
 from kvsim.sim.record.slo import Slo
+
+if TYPE_CHECKING:
+    from kvsim.sim.deployment.deployment import Deployment
 
 PANEL = "Goals"
 LISTED = "listed"
@@ -45,7 +49,23 @@ class Goals:
         "stands for; the summary also has the [cost per million tokens](output.md#goals)",
     )
 
+    host_price: float | None = option(
+        "Of a GiB of host memory per hour, in the same currency.",
+        panel=PANEL,
+        default=None,
+        value="X",
+        least=0,
+        shown="none",
+        doc="price of a GiB of [host memory below the GPU's](tiers.md#what-it-costs) per hour, in the "
+        "currency of `gpu_price`, to which it is added",
+    )
+
     def __post_init__(self) -> None:
+        if self.host_price is not None:
+            if not 0 <= self.host_price < inf:
+                raise KvsimError(f"host_price must be at least 0 and finite, got {self.host_price:g}")
+            if self.gpu_price is None:
+                raise KvsimError("host_price must be left out without gpu_price, to which it is added")
         if self.slo is not None:
             Slo.parse(self.slo)
         _prices(self.gpu_price)
@@ -82,9 +102,17 @@ class Goals:
             raise KvsimError(f"gpu_price must name {gpu} too, got {self.gpu_price}")
         return found
 
+    def price_of_server(self, server: "Deployment") -> float | None:
+        """The price per hour of a GPU of a server, with its share of the host memory below them."""
+        return self.with_host(self.price_of(server.gpu.name), server.host_gib / server.gpus)
+
+    def with_host(self, price: float | None, gib: float) -> float | None:
+        """A price of a GPU per hour, and that of so much host memory beside it."""
+        return None if price is None else price + (self.host_price or 0.0) * gib
+
     def as_json(self) -> dict[str, str]:
         """Those that were given, as texts; nothing if none was."""
-        given = {"slo": self.slo, "gpu_price": self.gpu_price}
+        given = {"slo": self.slo, "gpu_price": self.gpu_price, "host_price": self.host_price}
         return {name: str(value) for name, value in given.items() if value is not None}
 
 

@@ -12,6 +12,7 @@ from support.settings import deployed, engine_config, with_settings
 from kvsim import cli
 from kvsim.sim.build import build_engine
 from kvsim.sim.errors import KvsimError, NoProgress
+from kvsim.sim.options.goals import Goals
 from kvsim.sim.serving.link import Link, Way
 from kvsim.sim.serving.tier_jobs import Job
 
@@ -235,6 +236,37 @@ def test_a_lazy_pool_that_copies_round_and_round_while_somebody_waits_is_told():
             build_engine(where, work, max_span=max_span).run()
         said.append(str(told.value))
     assert said[0] == said[1]
+
+
+# -- its price ----------------------------------------------------------------------------------------
+
+
+def test_host_memory_is_paid_for_by_the_gpus_above_it():
+    where = deployed(
+        engine_config(**below(500), scheduler="vllm-v1"),
+        model=MODEL,
+        gpu=GPU,
+        num_gpu_blocks=32,
+        cost="constant:0.02",
+    )
+    gib = 500 * 4 * TOKEN_BYTES / 2**30
+    goals = Goals(gpu_price=2.0, host_price=0.5)
+    assert where.host_gib == pytest.approx(gib)
+    assert goals.price_of_server(where) == pytest.approx(2.0 + 0.5 * gib)
+    assert Goals(gpu_price=2.0).price_of_server(where) == 2.0
+
+
+@pytest.mark.parametrize(
+    ("prices", "said"),
+    [
+        ({"host_price": 0.5}, "host_price must be left out without gpu_price, to which it is added"),
+        ({"gpu_price": 1, "host_price": -0.5}, "host_price must be at least 0 and finite, got -0.5"),
+    ],
+)
+def test_prices_that_cannot_be_are_refused(prices, said):
+    with pytest.raises(KvsimError) as refused:
+        Goals(**prices)
+    assert str(refused.value) == said
 
 
 # -- bad input ----------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from kvsim.reports.figures.systems import short
 from kvsim.reports.palette import number, seconds
 from kvsim.reports.seeds.intervals import Interval
 from kvsim.reports.sweeps.systems import TIER, System, name_of
-from kvsim.sim.deployment.offloading import size_bytes
+from kvsim.sim.models.sizes import size_bytes
 from kvsim.sim.record.slo import Slo
 
 GAIN = 0.1
