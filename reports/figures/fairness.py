@@ -45,7 +45,7 @@ def _over_time(system: System, choices: Choices) -> Figure:
         style, 3.4, f"{system.name}: clients that both waited were up to {most} weighted tokens apart"
     )
     axes = figure.subplots()
-    looks = pieces.looks(style, curves)
+    looks = [style.look(place) for place in range(len(curves))]
     for curve, look in zip(curves, looks, strict=True):
         axes.plot(instants, curve, color=look.colour, linestyle=look.dash, linewidth=1.1 * style.line)
     axes.grid(axis="y")
@@ -63,17 +63,16 @@ def _compared(systems: Sequence[System], choices: Choices) -> Figure:
     figure = new_sheet(style, 4.0, f"{fairest} keeps its clients closest together; to the left is sooner")
     axes = figure.subplots()
     axes.grid()
-    for place, (apart, ttft) in enumerate(found):
+    looks = [style.look(place) for place in range(len(systems))]
+    for look, (apart, ttft) in zip(looks, found, strict=True):
         if not (apart and ttft):
             continue
-        look = style.look(place)
         axes.plot(ttft.mean, apart.mean / 1000, look.marker, color=look.colour, markersize=4.5 * style.line)
     axes.margins(x=0.12)
     axes.set_xlim(left=0)
     axes.set_ylim(bottom=0)
     axes.set_xlabel("median time to first token (s)")
     axes.set_ylabel("clients apart (1,000 weighted tokens)")
-    looks = [style.look(place) for place in range(len(systems))]
     pieces.systems_below(figure, style, names, looks, marker=True)
     return figure
 
