@@ -36,7 +36,7 @@ _SCHEDULERS = (
     ("sglang",),
     ("lightllm", "past-future"),
     ("tensorrt-llm",),
-    ("sarathi",),
+    ("sarathi", "splitfuse"),
     ("vtc-artifact",),
 )
 _GPUS = (

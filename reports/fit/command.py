@@ -77,7 +77,7 @@ def _numbers(fit: Fit) -> dict[str, object]:
 
 
 def _draw(fits: Sequence[Fit], output: FitOutput) -> None:
-    from kvsim.reports.figures import style_named
+    from kvsim.reports.figures import check, style_named
     from kvsim.reports.figures.memory_split import draw_memory
     from kvsim.reports.rundir.writing import write_figures
 
@@ -85,6 +85,7 @@ def _draw(fits: Sequence[Fit], output: FitOutput) -> None:
         raise KvsimError("out must be left out with kv_memory: a given cache has no other parts to draw")
     style = style_named(output.style)
     ending = output.fmt or style.usual_format
+    check(ending, None)
     name = f"memory-{fits[0].model.name.replace('/', '-')}" if len(fits) == 1 else "memory"
     assert output.out is not None
     for path in write_figures(output.out, lambda part: draw_memory(fits, part / f"{name}.{ending}", style)):

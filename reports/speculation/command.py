@@ -82,11 +82,12 @@ def _foot(gain: Gain) -> str:
 
 
 def _draw(gains: Sequence[Gain], output: SpeculationOutput) -> None:
-    from kvsim.reports.figures import style_named
+    from kvsim.reports.figures import check, style_named
     from kvsim.reports.figures.speculation import draw_speculation
     from kvsim.reports.rundir.writing import write_figures
 
     style = style_named(output.style)
+    check(output.fmt, None)
     name = f"speculation.{output.fmt or style.usual_format}"
     assert output.out is not None
     for path in write_figures(output.out, lambda part: draw_speculation(gains, part / name, style)):
