@@ -10,12 +10,12 @@ from kvsim.sim.errors import KvsimError
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.schedulers.vllm_options import VllmV1Options
 from kvsim.sim.schedulers.vllm_v1 import VllmV1
+from kvsim.sim.serving.decision import NEVER_PS
 from kvsim.sim.serving.hand_over import HandOver, Pull
 from kvsim.sim.serving.link import Way
 from kvsim.sim.serving.lower_tier import LowerTier
 from kvsim.sim.serving.reading import Reads
 from kvsim.sim.serving.server import Server
-from kvsim.sim.serving.wakes import NEVER_PS
 from kvsim.sim.workload import Workload
 
 WITH = "with prefill and decode pools"

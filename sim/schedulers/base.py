@@ -21,7 +21,7 @@ from kvsim.sim.errors import KvsimError, unknown
 from kvsim.sim.option import taken
 from kvsim.sim.policies.named import policy_of
 from kvsim.sim.serving.batch import Batch
-from kvsim.sim.serving.decision import Decision, undecided
+from kvsim.sim.serving.decision import Decision
 from kvsim.sim.serving.memory import KvMemory
 from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.server import Rules, Server
@@ -148,7 +148,9 @@ class Scheduler:
         """Decide the step that starts now: a record of all that `schedule` asked the server to do."""
         allocator = server.allocator
         copied, cow_copies = allocator.copied_slots, allocator.cow_copies
-        server.step = step = undecided()
+        server.step = step = Decision()
+        step.changed = step.paused = False  # read of every step: quicker so
+        step.repeats = 0
         self.schedule(server)
         if not step.paused:
             step.decodes = server.progress.size

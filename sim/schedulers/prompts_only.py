@@ -37,6 +37,7 @@ class PromptsOnly(VllmV1):
         server.hand_over = partial(self._hand_over.computed, server)
         server.waiting = Prompts(partial(self._hand_over.comes, server))
         self.use(self.steps_of(server))
+        server.wakes.beside = True
         self._hand_over.prefills(server)
         return server
 
@@ -56,7 +57,7 @@ class PromptsOnly(VllmV1):
         super().schedule(server)
         if self.asynchronous:
             again = self._settle() or again
-        server.wakes.next_ps = server.now_ps if again else max(server.now_ps, self._server.next_word_ps())
+        server.hold_until(server.now_ps if again else max(server.now_ps, self._server.next_word_ps()))
 
     def _settle(self) -> bool:
         """Free what was seen in the step before; whether there was anything."""

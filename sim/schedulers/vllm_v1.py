@@ -275,11 +275,13 @@ class InTurn(Steps):
 
     def __init__(self, server: Server, limits: Limits) -> None:
         super().__init__(server)
-        self.limits = limits
+        self.limits, self._batch = limits, server.batch
 
     def decide(self) -> None:
         server = self.server
-        server.grow_due()
+        unpromised = self._batch.grow_promised(server.step)
+        if unpromised is not None:
+            server.grow_one_by_one(*unpromised)
         prefilling = server.memory.prefill_held
         if prefilling or server.waiting:
             budget = self.limits.budget - server.progress.size

@@ -16,11 +16,11 @@ import simpy
 from kvsim.sim.record.recorder import Recorder
 from kvsim.sim.record.request_log import RequestLog
 from kvsim.sim.schedulers.base import Scheduler
+from kvsim.sim.serving.decision import NEVER_PS
 from kvsim.sim.serving.facts import Facts, facts_of
 from kvsim.sim.serving.faults import NEVER_ALIVE
 from kvsim.sim.serving.request import Group, Request
 from kvsim.sim.serving.server import Server
-from kvsim.sim.serving.wakes import NEVER_PS
 from kvsim.sim.workload import Chain, Clients
 
 ROWS_AT_ONCE = 8192

@@ -40,6 +40,7 @@ class Connector:
         self.allocator = server.allocator
         self.size = server.allocator.block_slots
         self.rested: Container[int] = ()
+        server.wakes.beside = True
 
     @abstractmethod
     def user(self, request: Request) -> User:

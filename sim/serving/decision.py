@@ -8,8 +8,14 @@ is derived from its record: what the step computes and costs, whether the next s
 log says. What fast-forward adds to it is a span of equal steps (sim/record/span.py).
 """
 
+from typing import Final
+
 from kvsim.sim.record.events import Refusal
 from kvsim.sim.serving.request import Request
+
+NEVER_PS: Final = 1 << 63
+"""Later than anything."""
+NOBODY: list[Request] = []
 
 NAMES = (
     *("decodes", "chunks", "prefill_tokens", "prefill_pairs", "recomputed_tokens"),
@@ -82,7 +88,7 @@ class Decision:
     no_room : bool
         Whether the head of the queue was refused memory.
     until_ps : int
-        The decision holds for steps that begin before this; 0: however late.
+        The decision holds for steps that begin before this; `NEVER_PS`: however late.
     asks_by_cached : bool
         Whether how much it asks for depends on how much of it is cached: spans must leave that alone.
     refusal : Refusal or None
@@ -90,7 +96,7 @@ class Decision:
     """
 
     decodes: int = 0
-    chunks: list[Request]
+    chunks: list[Request] = NOBODY
     prefill_tokens: int = 0
     prefill_pairs: int = 0
     recomputed_tokens: int = 0
@@ -115,14 +121,15 @@ class Decision:
     delay_ps: int = 0
     no_room: bool = False
     asks_by_cached: bool = False
-    until_ps: int = 0
+    until_ps: int = NEVER_PS
     refusal: Refusal | None = None
 
     def __repr__(self) -> str:
         said = {name: getattr(self, name) for name in NAMES}
         if self.chunks:
             said["chunks"] = f"[{', '.join(f'{one.index}:{one.computed}' for one in self.chunks)}]"
-        return f"Decision({', '.join(f'{name}={value}' for name, value in said.items() if value)})"
+        told = [f"{name}={value}" for name, value in said.items() if value and value != NEVER_PS]
+        return f"Decision({', '.join(told)})"
 
     @property
     def budget_spent(self) -> int:
@@ -137,6 +144,8 @@ class Decision:
     def compute(self, request: Request, start: int, tokens: int) -> None:
         """Compute `tokens` of a prompt behind the first `start`."""
         self.changed = True
+        if not self.chunks:
+            self.chunks = []
         self.chunks.append(request)
         self.prefill_tokens += tokens
         self.prefill_pairs += tokens * start + tokens * (tokens + 1) // 2
@@ -161,12 +170,3 @@ class Decision:
         self.changed = True
         self.departures += 1
         self.rejected += ((row, reason, preemptions),)
-
-
-def undecided() -> Decision:
-    """The record of a step of which nothing is decided yet."""
-    step = Decision()
-    step.chunks = []
-    step.changed = step.paused = step.copies = step.asks_by_cached = False  # read of every step: quicker so
-    step.repeats = step.until_ps = 0
-    return step

@@ -18,6 +18,7 @@ from kvsim.sim.record.request_log import RequestLog
 from kvsim.sim.routers.base import Router
 from kvsim.sim.serving.arrivals import Arrivals, Process
 from kvsim.sim.serving.deaths import Deaths
+from kvsim.sim.serving.decision import NEVER_PS
 from kvsim.sim.serving.dispatcher import Dispatcher, sessions_of
 from kvsim.sim.serving.faults import Fault
 from kvsim.sim.serving.hand_over import HandOver
@@ -25,7 +26,6 @@ from kvsim.sim.serving.lives import Lives
 from kvsim.sim.serving.replica import Replica
 from kvsim.sim.serving.scaler import Scaler
 from kvsim.sim.serving.scaling import ScalePolicy
-from kvsim.sim.serving.wakes import NEVER_PS
 from kvsim.sim.workload import Workload
 
 UNLIMITED = 1 << 40

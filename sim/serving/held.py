@@ -14,9 +14,9 @@ from operator import itemgetter
 
 from kvsim.allocators.paged import Paged
 from kvsim.sim.serving.batch import Batch
+from kvsim.sim.serving.decision import NEVER_PS
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.server import Rules, Server
-from kvsim.sim.serving.wakes import NEVER_PS
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,6 @@ from kvsim.sim.serving.server import Server
 from kvsim.sim.serving.tier_jobs import Job, User
 from kvsim.sim.serving.totals import TierTotals
 from kvsim.sim.serving.transfers import Transfers
-from kvsim.sim.serving.wakes import NEVER_PS
 
 
 @dataclass(frozen=True)
@@ -329,13 +328,12 @@ class Offload(Connector):
             transfers.busy_ps(loads=False),
         )
         if again:
-            server.wakes.next_ps = server.now_ps
-        elif not transfers.under_way:
-            server.wakes.next_ps = NEVER_PS
-        else:
+            server.hold_until(server.now_ps)
+        elif transfers.under_way:
             waits = len(server.waiting) > 0 or bool(self._refused) or bool(server.batch.loading)
             ends = transfers.next_ps(loads_only=not waits)
-            server.wakes.next_ps = NEVER_PS if ends is None else max(ends, server.now_ps)
+            if ends is not None:
+                server.hold_until(max(ends, server.now_ps))
 
 
 def whole_text(request: Request, tokens: int) -> Content:

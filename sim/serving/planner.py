@@ -57,6 +57,9 @@ class Planner:
         self.stands = False
         self.late: list[tuple[int, int]] = []
         self._in_turn, self._rests = scheduler.in_turn, (server.memory.abilities.rests or server.batch.shares)
+        self._beside, self._allocator = pricing.beside, server.allocator
+        self._batch, self._memory = server.batch, server.memory
+        self._plain = pricing.plain and not scheduler.forks  # does a step cost what its batch says, no more?
 
     def plan(self, step: Decision) -> Span | None:
         """How long a decision holds; None: there is nothing to compute."""
@@ -71,7 +74,7 @@ class Planner:
             self.late = progress.late_tokens(server.now_ps)
             if self.late:  # these tokens are counted one by one
                 alone, decodes = True, 0
-        if pricing.beside:
+        if self._beside:
             due = pricing.due()
             alone = alone or pricing.is_unlike(due)
             contexts = pricing.read(contexts)
@@ -83,15 +86,15 @@ class Planner:
             ends = self._ends(step, contexts, due)
         else:
             return None
-        allocator, internal = server.allocator, server.memory.internal
+        allocator, internal = self._allocator, self._memory.internal
         rest: Rest | None = None
         if self._rests and (
             allocator.shared_tokens
             or allocator.cached_slots
             or allocator.idles
-            or server.memory.abilities.external_slots
+            or self._memory.abilities.external_slots
         ):
-            rest, internal = server.rest(), server.memory.internal_slots()
+            rest, internal = server.rest(), self._memory.internal_slots()
         used = allocator.used_slots
         if held + internal > used:
             instant_of(server, held)  # raises, with all numbers
@@ -115,29 +118,31 @@ class Planner:
 
         The first has to pay for what the allocator did beside, where that is `due`.
         """
-        server, at_most = self._server, self.most_steps
+        server, at_most, limit_ps = self._server, self.most_steps, self._recorder.next_sample_ps
         if self._observers:
             at_most = min(at_most, *[observer.most_steps for observer in self._observers])
-        limit_ps = self._recorder.next_sample_ps
         anybody = len(server.waiting) > 0
-        self.stands = self._in_turn and anybody
-        if not self.stands and self.coming.next_ps < limit_ps:
+        self.stands = stands = self._in_turn and anybody
+        if not stands and self.coming.next_ps < limit_ps:
             limit_ps = self.coming.next_ps
-        if server.wakes.next_ps < limit_ps:
-            limit_ps = server.wakes.next_ps
-        if step.until_ps and step.until_ps < limit_ps:
+        if step.until_ps < limit_ps:
             limit_ps = step.until_ps
-        foreseen = at_most if not step.repeats else min(at_most, step.repeats)
-        anybody = anybody or server.swapped > 0
-        steps = server.batch.guaranteed_steps(foreseen, step.asks_by_cached, anybody)
-        ends = self._pricing.ends(step, steps, limit_ps - server.now_ps, contexts, due)
-        if step.repeats:
+        repeats = step.repeats
+        foreseen = repeats if 0 < repeats < at_most else at_most
+        steps = self._batch.guaranteed_steps(foreseen, step.asks_by_cached, anybody or server.swapped > 0)
+        limit_ps -= server.now_ps
+        if self._plain:
+            seats, apart, cost = step.decodes + server.seats.count, server.progress.spread, self._pricing.cost
+            spread = None if apart is None else apart.at(server.progress.clock + 1)
+            return cost.span_ends(seats, contexts, steps, limit_ps, spread)
+        ends = self._pricing.ends(step, steps, limit_ps, contexts, due)
+        if repeats:
             self._go_on(step, ends, contexts, at_most)
         return ends
 
     def _go_on(self, step: Decision, ends: list[int], contexts: int, at_most: int) -> None:
         """Add to a span what is foreseen of the steps behind those for which the decision holds."""
         server, progress = self._server, self._server.progress
-        until_ps = min(self._recorder.next_sample_ps, self.coming.next_ps, server.wakes.next_ps)
+        until_ps = min(self._recorder.next_sample_ps, self.coming.next_ps, step.until_ps)
         at_most = min(at_most, progress.next_finish - progress.clock)
         self._pricing.go_on(step, ends, contexts, until_ps - server.now_ps, at_most)

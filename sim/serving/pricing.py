@@ -8,6 +8,7 @@ Ends are in picoseconds, counted from the start of the plan.
 """
 
 from kvsim.sim.cost.step_cost import CostModel, StepShape
+from kvsim.sim.record.span import Span
 from kvsim.sim.serving.decision import Decision
 from kvsim.sim.serving.server import Server
 from kvsim.sim.serving.totals import UpkeepTotals
@@ -25,6 +26,8 @@ class Pricing:
         Whether it wants to know what became of a plan: see `carried_out`.
     beside : bool
         Whether a step may take more, or other, time than its batch says.
+    plain : bool
+        Whether equal steps are all that the cost need be asked of at once: nobody else hears of them.
     """
 
     def __init__(self, server: Server, cost: CostModel) -> None:
@@ -38,6 +41,7 @@ class Pricing:
         self._linear = server.progress.linear
         self._hears = cost.flags
         self.hears = self._hears or self._works_in_spans
+        self.plain = self._linear and not self.hears
         self._unlike: list[tuple[StepShape, int]] = []  # the same of steps that are unlike
         self._heard: tuple[int, int] | None = None  # seats and contexts of the span, for a cost that asks
 
@@ -169,8 +173,9 @@ class Pricing:
 
     # -- what became of them ------------------------------------------------------------------
 
-    def carried_out(self, ends: list[int]) -> None:
+    def carried_out(self, plan: Span) -> None:
         """Tell a cost that asks how much of the span it priced came to pass; it hid what was done beside."""
+        ends = plan.ends
         if self._heard is not None:
             self.cost.span_carried_out(*self._heard, ends)
             self._heard = None

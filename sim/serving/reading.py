@@ -14,7 +14,6 @@ from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.server import Server
 from kvsim.sim.serving.tier_jobs import Job, User
 from kvsim.sim.serving.transfers import Transfers
-from kvsim.sim.serving.wakes import NEVER_PS
 
 
 class Reads(Connector):
@@ -117,9 +116,9 @@ class Reads(Connector):
         server = self.server
         ends = self.transfers.next_ps(loads_only=True)
         if again:
-            server.wakes.next_ps = server.now_ps
-        else:
-            server.wakes.next_ps = NEVER_PS if ends is None else max(ends, server.now_ps)
+            server.hold_until(server.now_ps)
+        elif ends is not None:
+            server.hold_until(max(ends, server.now_ps))
 
     # -- leaving ------------------------------------------------------------------------------
 

@@ -31,14 +31,13 @@ from kvsim.sim.record.timeline import instant_of
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.serving.alarm import Alarm
 from kvsim.sim.serving.arrivals import Arrivals, Promise
-from kvsim.sim.serving.decision import Decision
+from kvsim.sim.serving.decision import NEVER_PS, Decision
 from kvsim.sim.serving.observers import Checks, EventLog, MapDrawer, Observer, Pace, StepLog
 from kvsim.sim.serving.planner import Planner
 from kvsim.sim.serving.pricing import Pricing
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.server import Server
 from kvsim.sim.serving.turned_away import TurnedAway
-from kvsim.sim.serving.wakes import NEVER_PS
 
 LATE_PS: Final = 1 << 61
 """Some way before the clock ends: from here on it is looked at."""
@@ -130,7 +129,12 @@ class Replica:
             self._planner.coming = arrivals
         if server.batch.works_in_spans and not takes:
             self._planner.most_steps = 1  # who comes could end a span whose work is done
-        self._record = self.recorder.add if server.progress.linear else self._record_unlike
+        self._record = self.recorder.keeper() if server.progress.linear else self._record_unlike
+        self._hear_of: list[Callable[[Span], None]] = [self._tell_passed] if self.observers else []
+        if self.pricing.hears:
+            self._hear_of.append(self.pricing.carried_out)
+        if server.wakes.beside:
+            self._hear_of.append(self._look_within)
         self._after_steps = [observer.after for observer in self.observers]
         if server.memory.abilities.after_steps:
             self._after_steps.append(self.pricing.after_step)
@@ -142,31 +146,34 @@ class Replica:
 
     def _serve(self, takes: bool) -> Process:
         """Decide, plan, sleep, commit, until nobody comes any more; `takes`: it fetches them itself."""
-        server, arrivals, plan_of = self.server, self._arrivals, self._planner.plan
+        server, batch, arrivals, ahead = self.server, self.server.batch, self._arrivals, self._ahead
+        decide, plan_of, commit, observers = self.decide, self._planner.plan, self._commit, self.observers
         while True:
             if arrivals.next_ps <= server.now_ps:
                 if takes:
                     arrivals.bring(server.now_ps)
                 else:  # asked for by an answer just given
                     yield self._alarm.at(server.now_ps)
-            somebody = server.running or server.waiting or server.swapped or server.batch.loading
-            if not (somebody or server.wakes.works):
+            if not (
+                server.running or server.waiting or server.swapped or batch.loading or server.wakes.works
+            ):
                 yield from self._idle(takes)
                 continue
-            if self.observers:
+            if observers:
                 self._tell_deciding()
-            self.decision = step = self.decide(server)
+            self.decision = step = decide(server)
             plan = plan_of(step)
             if step.changed and (step.rejected or step.preempted_finished):
                 self._write_facts()
             if plan is None:
                 yield from self._stall()
                 continue
-            if server.now_ps + plan.ends[-1] >= self._ahead.next_ps:
+            ends_ps = server.now_ps + plan.ends[-1]
+            if ends_ps >= ahead.next_ps:
                 self._current = plan
-                yield self._alarm.at(server.now_ps + plan.ends[-1])
+                yield self._alarm.at(ends_ps)
                 plan = self._awake()
-            self._commit(plan)
+            commit(plan)
 
     def _awake(self) -> Span:
         """What has become of the plan meanwhile."""
@@ -201,7 +208,7 @@ class Replica:
         """
         server, step = self.server, self.decision
         late = server.rules.known_late and step.departures and server.waiting
-        if server.wakes.next_ps < NEVER_PS:
+        if server.wakes.beside and step.until_ps < NEVER_PS:
             yield from self._wait_for_transfers()
         elif step.preemptions or step.spent or late:
             duration = self.pricing.step_ps(step, 0, self.pricing.due())
@@ -228,7 +235,7 @@ class Replica:
         server, step = self.server, self.decision
         least = server.now_ps + self.pricing.step_ps(step, 0, self.pricing.due())
         held_by = limit(server, self.scheduler) if server.waiting or server.swapped else ""
-        until_ps = self._on_the_clock(max(least, min(server.wakes.next_ps, self._arrivals.next_ps)))
+        until_ps = self._on_the_clock(max(least, min(step.until_ps, self._arrivals.next_ps)))
         rest, start_ps = server.rest(), server.now_ps
         kept = server.tokens()[0], server.allocator.used_slots, server.memory.internal_slots()
         if until_ps >= self._ahead.next_ps:
@@ -304,15 +311,13 @@ class Replica:
     def _commit(self, plan: Span) -> None:
         """The steps of a plan are over: memory, tokens, finishes."""
         server, ends, step = self.server, plan.ends, self.decision
-        progress, record = server.progress, self._record
+        progress, batch = server.progress, server.batch
         if len(ends) > 1:
-            plan.grown = server.batch.grow_within(ends)
-            server.wakes.before_ps = server.now_ps + (ends[-2] if len(ends) > 1 else 0)
-        if self.observers:
-            self._tell_passed(plan)
-        record(plan)
-        if self.pricing.hears:
-            self.pricing.carried_out(ends)
+            plan.grown = batch.grow_within(ends)
+        if self._hear_of:
+            for hear in self._hear_of:
+                hear(plan)
+        self._record(plan)
         now_ps = server.now_ps + ends[-1]
         if now_ps > LATE_PS:
             self._on_the_clock(now_ps)
@@ -322,7 +327,7 @@ class Replica:
         server.end_steps(len(ends), now_ps)
         self._turned_away.ends = ends
         if progress.clock == progress.next_finish:
-            for request in server.batch.finished(step):
+            for request in batch.finished(step):
                 self._finish(request)
         if step.chunks:
             self._give_tokens(step)
@@ -331,6 +336,11 @@ class Replica:
                 act()
         if self._turned_away.noted:
             self._turned_away.write_noted()
+
+    def _look_within(self, plan: Span) -> None:
+        """It has looked what had ended before each step of a span."""
+        if len(plan.ends) > 1:
+            self.server.wakes.before_ps = self.server.now_ps + plan.ends[-2]
 
     def _end_step(self) -> None:
         self.scheduler.end_step(self.server)
@@ -423,7 +433,7 @@ class Replica:
     def end(self) -> None:
         """Nobody comes any more: let go of the clock, so that no reference cycle keeps what was recorded."""
         self._alarm.end()
-        self._after_steps = []
+        self._after_steps, self._hear_of = [], []
         self._record = self.recorder.add
 
     def result(self) -> Result:

@@ -24,7 +24,7 @@ from kvsim.allocators.base import InvariantError, Match
 from kvsim.sim.errors import NoProgress
 from kvsim.sim.record.events import Events, Refusal
 from kvsim.sim.serving.batch import Batch
-from kvsim.sim.serving.decision import undecided
+from kvsim.sim.serving.decision import Decision
 from kvsim.sim.serving.queues import Queue, queue_named
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.reservation import Predicted
@@ -93,7 +93,7 @@ class Server:
         self.waiting: Queue = queue_named(rules.policy) if waiting is None else waiting
         self.swapped = 0
         self.seats = Seats()
-        self.step = undecided()
+        self.step = Decision()
         self.steps = self.now_ps = 0
         self.wakes = Wakes()
         self.totals = Totals()
@@ -396,11 +396,13 @@ class Server:
 
     def grow_due(self) -> None:
         """Give every decoding sequence room for this step's tokens; where there is none, preempt the last."""
+        unpromised = self.batch.grow_promised(self.step)
+        if unpromised is not None:
+            self.grow_one_by_one(*unpromised)
+
+    def grow_one_by_one(self, due: list[int], leaving: list[int]) -> None:
+        """The same for who was promised nothing: who must grow, and who leaves slots."""
         batch = self.batch
-        unpromised = batch.grow_promised(self.step)
-        if unpromised is None:
-            return
-        due, leaving = unpromised
         self.step.changed = True
         running, tokens, make_room = self.running, self.progress.tokens, self.make_room
         grown = [

@@ -19,7 +19,6 @@ from kvsim.sim.serving.server import Server
 from kvsim.sim.serving.tier_jobs import Job, User
 from kvsim.sim.serving.totals import TierTotals
 from kvsim.sim.serving.transfers import Transfers
-from kvsim.sim.serving.wakes import NEVER_PS
 
 FOREVER = 1 << 40
 NOWHERE = -1, -1
@@ -378,17 +377,17 @@ class SimpleOffload(Connector):
 
     def wake(self, again: bool) -> None:
         """Say when the next decision may differ; `again`: it may at once."""
-        wakes, totals, transfers = self.server.wakes, self.totals, self.transfers
+        server, totals, transfers = self.server, self.totals, self.transfers
         totals.held_bytes = self.second.held * self.block_bytes
         totals.peak_bytes = max(totals.peak_bytes, totals.held_bytes)
         totals.load_busy_ps = transfers.busy_ps(loads=True)
         totals.store_busy_ps = transfers.busy_ps(loads=False)
         ends = transfers.next_ps(loads_only=False)
         if again or (ends is None and not self._anybody()):  # a decision for nobody is spent
-            wakes.next_ps = self.server.now_ps
-        else:
-            wakes.next_ps = NEVER_PS if ends is None else max(ends, self.server.now_ps)
-        wakes.works = again or ends is not None or bool(self.left)
+            server.hold_until(server.now_ps)
+        elif ends is not None:
+            server.hold_until(max(ends, server.now_ps))
+        server.wakes.works = again or ends is not None or bool(self.left)
 
     def _anybody(self) -> bool:
         server = self.server

@@ -2,7 +2,6 @@
 
 from typing import Final
 
-NEVER_PS: Final = 1 << 63
 MOST_IN_VAIN: Final = 10_000
 """Waits for stores without a token for anybody that are no error yet."""
 
@@ -12,8 +11,8 @@ class Wakes:
 
     Attributes
     ----------
-    next_ps : int
-        When something ends beside the steps that the next decision may depend on; `NEVER_PS`: nothing does.
+    beside : bool
+        Whether anything ends beside the steps: a step that computes nothing then waits for it.
     before_ps : int
         A time before which it has looked what had ended, in the last span or while it was idle.
     works : bool
@@ -25,7 +24,7 @@ class Wakes:
     """
 
     def __init__(self) -> None:
-        self.next_ps = NEVER_PS
+        self.beside = False
         self.before_ps = 0
         self.works = False
         self.waits = 0

@@ -14,19 +14,19 @@ from kvsim.sim.build import build_engine
 from kvsim.sim.options.traffic import Traffic
 from kvsim.sim.run import deployment_of
 from kvsim.sim.serving.batch import Batch
+from kvsim.sim.serving.decision import NEVER_PS
 from kvsim.sim.serving.held import HoldingServer, Lease
 from kvsim.sim.serving.lower_tier import LowerTier
 from kvsim.sim.serving.memory import KvMemory
 from kvsim.sim.serving.reading import Reads
 from kvsim.sim.serving.replica import Replica
-from kvsim.sim.serving.request import Request, State
+from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.server import Rules
 from kvsim.sim.serving.transfers import Transfers
-from kvsim.sim.serving.wakes import NEVER_PS
 from kvsim.sim.workload import PS_PER_S
 from kvsim.workloads.source import opened
 from support.offloaded import QUIET, trace_lines
-from support.scheduled import FIRST_BLOCK, flags
+from support.scheduled import FIRST_BLOCK, flags, who_was_scheduled
 
 FACTS = ("sched", "match", "adm", "pre", "run", "hold", "wait", "remote", "blocks", "new_blocks", "free")
 OF_P = ("to_send", "handed", "held", "sent", "expired")
@@ -117,27 +117,15 @@ class Side:
         server, replica = self.server, self.replica
         server.now_ps = at * PS_PER_S
         self.record, self.computing, self.admitted, self.looked = {}, {}, {}, False
-        before = {seq: self._computed(request) for seq, request in server.running.items()}
+        before = set(server.running)
         replica.decision = step = replica.decide(server)
         if not self.looked:
             self._look()
-        chunks = {request.seq: request for request in step.chunks}
-        scheduled, admissions = [], []
-        for seq, request in self.ran.items():
-            name = self.name(request)
-            if seq in chunks:
-                tokens = self.computing[seq]
-                entry = [name, tokens, request.computed - tokens]
-            elif request.state == State.DECODE and not step.paused:
-                entry = [name, 1, server.progress.stored(request)]
-            else:
-                continue
-            if seq in before:
-                scheduled.append([*entry, 0])
-            else:
-                admissions.append([*entry, 1 + (name in self.seen)])
-        self.seen |= {entry[0] for entry in admissions}
-        self.record["sched"] = scheduled + admissions
+
+        def tokens(request):
+            return self.computing[request.seq]
+
+        self.record["sched"] = who_was_scheduled(self.ran, server, self.ids, before, self.seen, tokens)
         self.record["wait"] = [self.name(request) for request in server.waiting]
         plan = replica._planner.plan(step)
         if plan is None:
@@ -145,9 +133,6 @@ class Side:
         else:
             replica._commit(plan)
         self.steps[at] = self.record
-
-    def _computed(self, request):
-        return self.server.progress.stored(request) if request.state == State.DECODE else request.computed
 
     def _look(self):
         """What is held when the step is decided."""

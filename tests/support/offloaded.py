@@ -25,7 +25,7 @@ from kvsim.sim.serving.request import State
 from kvsim.sim.serving.transfers import Transfers
 from kvsim.sim.workload import PS_PER_S
 from kvsim.workloads.source import opened
-from support.scheduled import FIRST_BLOCK, flags
+from support.scheduled import FIRST_BLOCK, flags, who_was_scheduled
 
 QUIET = ("--no-plots", "--quiet")
 FACTS = (
@@ -324,29 +324,17 @@ class Noted:
         for name in self.told.get(at, {}).get("abort", ()):
             self._abort(name)
         self._note_finished()
-        before = {seq: self._computed(request) for seq, request in server.running.items()}
+        before = set(server.running)
         self.decided = False
         step = inner(server)
         if "run" not in self.step:
             self._look()
         ids = self.ids
-        chunks = {request.seq: request for request in step.chunks}
-        scheduled, admissions = [], []
-        for seq, request in server.running.items():
-            name = ids[request.index]
-            if seq in chunks:
-                tokens = next(t for r, t in self.computing if r is request)
-                entry = [name, tokens, request.computed - tokens]
-            elif request.state == State.DECODE and not step.paused:
-                entry = [name, 1, server.progress.stored(request)]
-            else:
-                continue
-            if seq in before:
-                scheduled.append([*entry, 0])
-            else:
-                admissions.append([*entry, 1 + (name in self.seen)])
-        self.seen |= {entry[0] for entry in admissions}
-        self.step["sched"] = scheduled + admissions
+
+        def tokens(request):
+            return next(tokens for each, tokens in self.computing if each is request)
+
+        self.step["sched"] = who_was_scheduled(server.running, server, ids, before, self.seen, tokens)
         hold = self.lower.loading.hold
         self.step["hold"] = [ids[request.index] for request in hold]
         self.step["wait"] = [ids[request.index] for request in server.waiting]
@@ -374,9 +362,6 @@ class Noted:
             each for each in living if self.ids[each.index] == name and each.state != State.FINISHED
         )
         self.lower.abort(request)
-
-    def _computed(self, request):
-        return self.server.progress.stored(request) if request.state == State.DECODE else request.computed
 
 
 def differences(case, found):

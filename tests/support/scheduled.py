@@ -79,6 +79,31 @@ def records(case, more_flags=()):
     return Noted(engine, case).run()
 
 
+def who_was_scheduled(running, server, ids, before, seen, tokens_of):
+    """[name, tokens, first of them, 0 or who entered: 1, again: 2] of the step, in the order of admission.
+
+    `before`: sequences that ran; `seen`: who entered so far, and now; `tokens_of`: what a prompt computes.
+    """
+    step = server.step
+    chunks = {request.seq for request in step.chunks}
+    ran, entered = [], []
+    for seq, request in running.items():
+        name = ids[request.index]
+        if seq in chunks:
+            tokens = tokens_of(request)
+            entry = [name, tokens, request.computed - tokens]
+        elif request.state == State.DECODE and not step.paused:
+            entry = [name, 1, server.progress.stored(request)]
+        else:
+            continue
+        if seq in before:
+            ran.append([*entry, 0])
+        else:
+            entered.append([*entry, 1 + (name in seen)])
+    seen |= {entry[0] for entry in entered}
+    return ran + entered
+
+
 class Noted:
     """An engine whose decisions are written down."""
 
@@ -136,25 +161,14 @@ class Noted:
         step = self.decide(server)
         if self.held is None:
             self.look()
-        ids = self.ids
-        chunks = {request.seq: request for request in step.chunks}
-        scheduled, admissions = [], []
-        for seq, request in server.running.items():
-            name = ids[request.index]
-            if seq in chunks:
-                start = before.get(seq, self.admitted.get(name, 0))
-                entry = [name, request.computed - start, start]
-            elif request.state == State.DECODE and not step.paused:
-                entry = [name, 1, server.progress.stored(request)]
-            else:
-                continue
-            if seq in before:
-                scheduled.append([*entry, 0])
-            else:
-                admissions.append([*entry, 1 + (name in self.seen)])
+
+        def tokens(request):
+            return request.computed - before.get(request.seq, self.admitted.get(self.ids[request.index], 0))
+
+        scheduled = who_was_scheduled(server.running, server, self.ids, before, self.seen, tokens)
         self.seen |= set(self.admitted)
         self.steps[server.now_ps // PS_PER_S] = {
-            "sched": scheduled + admissions,
+            "sched": scheduled,
             "adm": [list(each) for each in self.admitted.items()],
             "pre": self.preempted,
             "wait": self.waiting(),
