@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.serving import engine_of, server_of
+from support.serving import engine_of
 
 from kvsim.allocators.base import Allocator
 from kvsim.allocators.buddy import Buddy
@@ -109,12 +109,12 @@ def run_engine(
     cost: CostModel | None = None,
 ):
     allocator, log = logged(make(slots))
-    config = EngineConfig(max_num_seqs=seats, max_num_batched_tokens=budget)
-    server = server_of(allocator, reservation(reserve, MAX_LEN))
+    config = EngineConfig(max_num_seqs=seats, max_num_batched_tokens=budget, async_scheduling=False)
+    scheduling = scheduler(config, MAX_LEN)
     engine = engine_of(  # few rows, so that the samples cut few spans
         work,
-        server,
-        scheduler(config, MAX_LEN),
+        scheduling.new_server(allocator, reservation(reserve, MAX_LEN)),
+        scheduling,
         cost or Uneven(),
         MAX_LEN,
         max_span=max_span,

@@ -61,8 +61,8 @@ def serve(
     cls = SCHEDULERS[scheduler] if isinstance(scheduler, str) else scheduler
     choices = {"max_num_seqs": seats, "max_num_batched_tokens": budget, "enable_chunked_prefill": chunked}
     config = engine_config(**{"async_scheduling": False, **choices, **(config or {})})
-    server = server_of(allocator, reservation(reserve, max_model_len))
     scheduler = cls(config, max_model_len)
+    server = scheduler.new_server(allocator, reservation(reserve, max_model_len))
     return engine_of(work, server, scheduler, cost or Constant(1), max_model_len, **options).run()
 
 
