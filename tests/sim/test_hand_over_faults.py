@@ -86,7 +86,13 @@ def test_whoever_dies_each_request_is_answered_once_and_all_blocks_are_free_in_t
     assert (deaths > 40, resent > 40, never > 5) == (True, True, True), counts
 
 
-FLEET = {"model": "llama-3.1-8b", "gpu": "h100", "num_prompts": 200, "request_rate": 40.0}
+FLEET = {
+    "model": "llama-3.1-8b",
+    "gpu": "h100",
+    "num_prompts": 200,
+    "request_rate": 40.0,
+    "cost": "constant:0.05",
+}
 
 
 @pytest.mark.parametrize("dies", [0, 2])
