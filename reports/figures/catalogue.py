@@ -75,6 +75,7 @@ USUAL = ("memory", "waste", "requests", "latency")
 """Those that every run and every comparison gets."""
 SOMETIMES: dict[str, Callable[[System], bool]] = {
     "replicas": lambda system: system.is_fleet,
+    "fairness": fairness.has_clients,
     "tier": tier.has_tier,
     "hand-over": hand_over.is_apart,
     "scaling": scaling.has_scaling,

@@ -21,9 +21,14 @@ from kvsim.sim.record.service import INSTANTS, names_of, served_by
 MOST_CLIENTS = 8
 
 
+def has_clients(system: System) -> bool:
+    """Whether its requests say whose they are."""
+    return all("clients" in (summary.get("service") or {}) for summary in system.summaries)
+
+
 def fairness(systems: Sequence[System], choices: Choices) -> Figure:
     """Service by client over time, or a mark for each system."""
-    if not all("clients" in (summary.get("service") or {}) for s in systems for summary in s.summaries):
+    if not all(map(has_clients, systems)):
         raise CannotDraw(
             "figure fairness needs requests that say whose they are (clients_mix, or a column client)"
         )

@@ -614,7 +614,7 @@ def test_panels_show_the_first_seed_and_say_so(tmp_path):
 
 
 def test_a_curve_that_covers_another_is_dashed(tmp_path):
-    runs = [run_of(tmp_path, label, label=label) for label in ("buddy", "paged")]
+    runs = [run_of(tmp_path, label, label=label) for label in ("contiguous", "paged")]
     for run in runs:
         run.columns.timeline["running"], run.columns.timeline["waiting"] = (
             runs[0].columns.timeline[each] for each in ("running", "waiting")
