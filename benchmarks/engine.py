@@ -13,10 +13,10 @@ saturation), `reference` (the naive simulator of the tests over some of the same
 and the memory map of `--record-map`), `fleet` (16 replicas behind `least-requests`, equal and in two
 pools), `others` (allocators x
 schedulers), `zoo` (every allocator of `sim allocators` on the default deployment; a hundredth of the requests
-where runs are known to be slow), `trace` (only with --trace: a file with long shared prompts, such as
-Mooncake's, on Llama-3.1-8B and an H200, prefix cache on), `tier` (the same above host memory),
-`calibrated` (only with --profile: its step times
-and the roofline's by turns, on Llama-3.1-8B and an H200).
+where runs are known to be slow), `drafts` (requests with drafts and without, by turns), `trace` (only with
+--trace: a file with long shared prompts, such as Mooncake's, on Llama-3.1-8B and an H200, prefix cache on),
+`tier` (the same above host memory), `calibrated` (only with --profile: its step times and the roofline's by
+turns, on Llama-3.1-8B and an H200).
 What is timed is building the engine and running it; the workload is drawn before.
 """
 
@@ -54,7 +54,7 @@ MAP_INSTANTS = 240
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = (
     *("speed", "reference", "linearity", "prefix", "engines", "windows", "map", "fleet", "others", "zoo"),
-    *("trace", "tier", "calibrated"),
+    *("drafts", "trace", "tier", "calibrated"),
 )
 OTHERS = (
     *(("contiguous", "orca", reserve) for reserve in ("max", "pow2", "oracle")),
@@ -217,6 +217,24 @@ def above_a_tier(trace: Path, repeat: int) -> list[dict[str, object]]:
     ]
 
 
+def with_drafts(requests: int, repeat: int) -> list[dict[str, object]]:
+    """Llama-3.1-8B on an H100 with EAGLE-3 and without, by turns: the least CPU seconds of each."""
+    said = {"speculative_method": "eagle3", "num_speculative_tokens": 3, "acceptance_length": 2.4}
+    model, gpu = model_named("llama-3.1-8b"), gpu_named("h100")
+    where = [
+        Deployment(model=model, gpu=gpu, engine=EngineConfig(scheduler="vllm-v1", options=options))
+        for options in ({}, said)
+    ]
+    rows = []
+    for rate in (8.0, 20.0, 50.0):
+        work = sharegpt(requests, rate)
+        runs = [[timed(each, work)[0] for each in where] for _ in range(repeat)]
+        plain_s, drafts_s = (min(column) for column in zip(*runs, strict=True))
+        rows.append({"request_rate": rate, "plain_cpu_s": plain_s, "drafts_cpu_s": drafts_s})
+        rows[-1]["times_plain"] = drafts_s / plain_s
+    return rows
+
+
 def by_profile(path: Path, requests: int, repeat: int) -> list[dict[str, object]]:
     """Step times of a profile and of the roofline by turns: CPU seconds, and how they compare."""
     profile = read_profile(path).settings()
@@ -374,6 +392,9 @@ def main() -> None:  # noqa: PLR0912, PLR0915 - a list
     if "fleet" in parts:
         found["fleet"] = in_pools(given.requests, 16 * rate, repeat)
         show(f"16 replicas, least-requests, {16 * rate:g} requests/s, equal and in two pools", found["fleet"])
+    if "drafts" in parts:
+        found["drafts"] = with_drafts(given.other_requests, repeat)
+        show("Llama-3.1-8B on an H100: three drafts of EAGLE-3, by turns without", found["drafts"])
     if "trace" in parts and given.trace:
         found["trace"] = long_prompts(given.trace, repeat)
         show(f"{given.trace.name}: Llama-3.1-8B on an H200, prefix cache on", [found["trace"]])

@@ -8,6 +8,7 @@ one a token a sequence. Their price is that of a step of the draft as a model of
 """
 
 from collections.abc import Sequence
+from operator import add
 
 from kvsim.sim.cost.step_cost import CostModel, Spread, StepShape
 
@@ -47,6 +48,25 @@ class Drafting(CostModel):
         """The model's step, and the passes behind it."""
         return self._target.step_ps(shape) + self.passes_ps(shape)
 
+    def steps_ps(
+        self, shape: StepShape, contexts: Sequence[int], pairs: Sequence[int] | None = None
+    ) -> list[int]:
+        """As in `CostModel`."""
+        seqs = shape.decode_seqs
+        if pairs is not None or not seqs:
+            return super().steps_ps(shape, contexts, pairs)
+        found = self._target.steps_ps(shape, contexts)
+        if not shape.draft_passes:
+            return found
+        first, later, drafts = *self._passes(shape), shape.draft_tokens
+        seen = [shape.prefill_pairs + drafts * (context // seqs) for context in contexts]
+        firsts = self._draft.steps_ps(first, contexts, seen)
+        if shape.draft_passes == 1:
+            return list(map(add, found, firsts))
+        more, passes = shape.prefill_tokens, shape.draft_passes - 1
+        laters = self._draft.steps_ps(later, [context + more for context in contexts] if more else contexts)
+        return [one + two + passes * each for one, two, each in zip(found, firsts, laters, strict=True)]
+
     def span_ps(self, decode_seqs: int, context_tokens: int, steps: int) -> Sequence[int]:
         """Of steps without drafts."""
         return self._target.span_ps(decode_seqs, context_tokens, steps)
@@ -61,13 +81,17 @@ class Drafting(CostModel):
         """All passes behind a step."""
         if not shape.draft_passes:
             return 0
+        first, later = self._passes(shape)
+        return self._draft.step_ps(first) + (shape.draft_passes - 1) * self._draft.step_ps(later)
+
+    def _passes(self, shape: StepShape) -> tuple[StepShape, StepShape]:
+        """The steps of the draft that its first pass is, and each later one."""
         tokens, pairs, prompts, seqs, context = shape[:5]
         drafts = shape.draft_tokens
         if drafts:  # queries like those of a prompt: only the last of each sequence needs logits
             tokens, pairs = tokens + drafts, pairs + drafts * (context // seqs if seqs else 1)
             prompts = prompts or 1
-        first = StepShape(tokens, pairs, prompts, seqs, context)
         later = StepShape(
             decode_seqs=seqs + shape.prefill_seqs, context_tokens=context + shape.prefill_tokens
         )
-        return self._draft.step_ps(first) + (shape.draft_passes - 1) * self._draft.step_ps(later)
+        return StepShape(tokens, pairs, prompts, seqs, context), later

@@ -165,6 +165,7 @@ class Roofline(CostModel):
                 self._fixed_ps, self._row_ps = self._fixed_ps + each[0], self._row_ps + each[1]
         self._shaped = bool(self._window_ps or any(self._least))  # is a span no plain progression?
         self._decode_ps: dict[int, int] = {}  # by slots copied, and sequences that decode
+        self._alike: dict[tuple[int, int, int, int], tuple[float, float, float, float, float]] = {}
 
     def step_ps(self, shape: StepShape) -> int:
         """The sum above, cut to whole picoseconds before the contexts are added."""
@@ -198,6 +199,46 @@ class Roofline(CostModel):
         seen = (1 - self._windowed) * context + self._windowed * min(context, self._window * decoding)
         computed_ps = self._pair_flops_ps * (1 + shape.draft_tokens / decoding)
         return seen * max(computed_ps - self._context_ps - self._window_ps, 0)
+
+    def steps_ps(
+        self, shape: StepShape, contexts: Sequence[int], pairs: Sequence[int] | None = None
+    ) -> list[int]:
+        """As in `CostModel`; what contexts and pairs do not add is most often known."""
+        tokens, _, seqs, decoding, _, copied, came, _, went, _, _, drafts, _ = shape
+        if self._shaped or copied or came or went or (drafts and tokens):
+            return super().steps_ps(shape, contexts, pairs)
+        known = self._alike.get((tokens, seqs, decoding, drafts))
+        if known is None:
+            known = self._alike[tokens, seqs, decoding, drafts] = self._of_alike(
+                tokens, seqs, decoding, drafts
+            )
+        fixed, traffic, rows, added, each = known
+        context_ps, pair_ps = self._context_ps, self._pair_ps
+        if pairs is not None:
+            return [
+                int(fixed + (pair * pair_ps + traffic + rows)) + context_ps * context
+                for context, pair in zip(contexts, pairs, strict=True)
+            ]
+        constant = int(fixed + (shape.prefill_pairs * pair_ps + traffic + rows))
+        if not drafts:
+            return [constant + context_ps * context for context in contexts]
+        return [constant + context_ps * context + int(added + context * each) for context in contexts]
+
+    def _of_alike(
+        self, tokens: int, seqs: int, decoding: int, drafts: int
+    ) -> tuple[float, float, float, float, float]:
+        """What `steps_ps` asks: the terms before the pairs, and behind them; of drafts, and of a context."""
+        n, m = tokens + decoding, seqs + decoding
+        read = self._body_read_ps if not self._expert_read_ps else self._read_ps(n)
+        head = max(m * self._head_flops_ps, self._head_read_ps) if m else 0.0
+        fixed = self._fixed_ps + max(n * self._body_flops_ps, read) + head
+        rows = m * self._row_ps + tokens * self._scan_ps
+        if not drafts:
+            return fixed, n * self._token_ps, rows, 0.0, 0.0
+        shape = StepShape(decode_seqs=decoding, context_tokens=1, draft_tokens=drafts)
+        added = self._constant_ps(tokens, 0, seqs, decoding + drafts, 0) - drafts * self._row_ps
+        added -= self._constant_ps(tokens, 0, seqs, decoding, 0)
+        return fixed, n * self._token_ps, rows, added, self._contexts_ps(shape)
 
     def copying_ps(self, decode_seqs: int, context_tokens: int, copied: int, spread: Spread | None) -> int:
         """As in `CostModel`; what contexts do not add is most often known."""

@@ -123,6 +123,17 @@ class CostModel:
     def step_ps(self, shape: StepShape) -> int:
         """The duration of one step."""
 
+    def steps_ps(
+        self, shape: StepShape, contexts: Sequence[int], pairs: Sequence[int] | None = None
+    ) -> list[int]:
+        """The durations of steps that are alike but for the sum of their contexts; and for their `pairs`."""
+        if pairs is None:
+            return [self.step_ps(shape._replace(context_tokens=tokens)) for tokens in contexts]
+        return [
+            self.step_ps(shape._replace(context_tokens=tokens, prefill_pairs=each))
+            for tokens, each in zip(contexts, pairs, strict=True)
+        ]
+
     def copying_ps(self, decode_seqs: int, context_tokens: int, copied: int, spread: Spread | None) -> int:
         """The duration of a decode step beside which so many slots are copied."""
         fields = (0, 0, 0, decode_seqs, context_tokens, copied, 0, 0, 0, 0, spread, 0, 0)

@@ -19,7 +19,7 @@ from itertools import pairwise
 from typing import Any, Final, Self
 
 from kvsim.sim.errors import KvsimError, unknown
-from kvsim.sim.serving.drafts import DraftRules
+from kvsim.sim.serving.draft_records import DraftRules
 
 SAME: Final = {"eagle3": "eagle", "deepseek_mtp": "mtp"}
 """Other names of methods that schedule alike."""

@@ -7,16 +7,22 @@ draft itself: lengths of acceptance are published numbers (sim/deployment/specul
     recorded     (proposed, accepted) of each event
 """
 
-from bisect import bisect_right
 from collections.abc import Sequence
-from math import nextafter, prod
-from random import Random
 from typing import Final, Protocol
+
+import numpy as np
 
 from kvsim.sim.serving.request import Request
 
-AT_A_TIME: Final = 32
-"""Events of a request that are drawn at a time, at least."""
+Given = np.ndarray[tuple[int], np.dtype[np.uint8]]
+
+ROWS: Final = 64
+EVENTS: Final = 256
+"""Requests that are drawn together, and events of each; so many more when it comes to them."""
+NUMBERS: Final = 1 << 16
+"""Equally likely numbers that are drawn: rates are rounded to so many parts."""
+KEPT: Final = 64
+"""Draws that are kept; others are made again."""
 
 
 class Acceptance(Protocol):
@@ -27,8 +33,11 @@ class Acceptance(Protocol):
     def event(self, request: Request, event: int) -> tuple[int, int]:
         """(drafts proposed behind this event, drafts accepted in it if there are as many)."""
 
-    def ahead(self, request: Request, event: int, count: int) -> list[int]:
-        """Drafts accepted in so many events from this one on; only where it is steady."""
+    def ahead(self, request: Request, event: int, tokens: int, drafts: int) -> bytes:
+        """What events from this one on give with so many drafts, until it is `tokens`, or somewhat more.
+
+        That is one more than are accepted; only where it is steady.
+        """
 
 
 class Drawn:
@@ -43,54 +52,46 @@ class Drawn:
     def __init__(self, rates: Sequence[float], seed: int) -> None:
         self.steady = True
         self._all, self._seed = len(rates), seed
-        self._bounds = bounds(rates)
-        self._streams: dict[tuple[int, int], tuple[Random, list[int]]] = {}
+        self._given = given_by_number(rates)
+        self._cuts = [bytes([min(given, drafts + 1) for given in range(256)]) for drafts in range(self._all)]
+        self._draws: dict[tuple[int, int, int], bytes] = {}  # what events give, row by row
 
     def event(self, request: Request, event: int) -> tuple[int, int]:
         """As in `Acceptance`."""
-        found = self._streams.get((request.index, request.sample))
-        if found is None or event >= len(found[1]):
-            return self._all, self.ahead(request, event, 1)[0]
-        return self._all, found[1][event]
+        return self._all, self._drawn(request, event // EVENTS)[event % EVENTS] - 1
 
-    def ahead(self, request: Request, event: int, count: int) -> list[int]:
-        """Drafts accepted in so many events from this one on."""
-        name, end = (request.index, request.sample), event + count
-        found = self._streams.get(name)
+    def ahead(self, request: Request, event: int, tokens: int, drafts: int) -> bytes:
+        """As in `Acceptance`."""
+        part, first = divmod(event, EVENTS)
+        given = self._drawn(request, part)[first:]
+        while True:
+            if drafts < self._all:
+                given = given.translate(self._cuts[drafts])
+            if sum(given) >= tokens:
+                return given
+            part += 1
+            given += self._drawn(request, part)
+
+    def _drawn(self, request: Request, part: int) -> bytes:
+        """What so many events of a request give: one more than are accepted."""
+        block, row = divmod(request.index, ROWS)
+        name = request.sample, block, part
+        found = self._draws.get(name)
         if found is None:
-            found = self._streams[name] = Random(f"{self._seed}/{request.index}/{request.sample}"), []
-        stream, drawn = found
-        if end > len(drawn):
-            most, places, draw = self._all, self._bounds, stream.random
-            more = max(end - len(drawn), AT_A_TIME)
-            drawn += [most - bisect_right(places, draw()) for _ in range(more)]
-        return drawn[event:end]
+            drawn = np.random.default_rng([self._seed, *name])
+            numbers = drawn.integers(NUMBERS, size=ROWS * EVENTS, dtype=np.uint16)
+            found = self._draws[name] = self._given[numbers].tobytes()
+            if len(self._draws) > KEPT:
+                del self._draws[next(iter(self._draws))]
+        return found[row * EVENTS : (row + 1) * EVENTS]
 
 
-def bounds(rates: Sequence[float]) -> list[float]:
-    """For each place, the last one first: the draft there is accepted by numbers below the bound.
-
-    A number is divided by the rates up to the place, one after the other, and must stay below 1. That rounds,
-    so the bound is near their product: the least number that does not stay below.
-    """
-    found: list[float] = []
-    for places in range(1, len(rates) + 1):
-        bound = prod(rates[:places])
-        while bound > 0 and not _accepts(rates[:places], nextafter(bound, 0)):
-            bound = nextafter(bound, 0)
-        while _accepts(rates[:places], bound):
-            bound = nextafter(bound, 2)
-        found.append(bound)
-    return found[::-1]
-
-
-def _accepts(rates: Sequence[float], at: float) -> bool:
-    """Whether a number that is drawn stays below 1 when it is divided by all rates."""
-    for rate in rates:
-        at = at / rate if rate else 2.0
-        if at >= 1:
-            return False
-    return True
+def given_by_number(rates: Sequence[float]) -> Given:
+    """For each number that is drawn, how many drafts are accepted, and one more."""
+    numbers = (np.arange(NUMBERS) + 0.5) / NUMBERS
+    chances = np.cumprod(rates)
+    given: Given = (1 + (numbers[:, None] < chances).sum(axis=1)).astype(np.uint8)
+    return given
 
 
 class Recorded:
@@ -111,6 +112,6 @@ class Recorded:
         events = self._events[request.index]
         return events[event] if event < len(events) else (self._most, 0)
 
-    def ahead(self, request: Request, event: int, count: int) -> list[int]:
-        """As in `Acceptance`, for who proposes all."""
-        return [self.event(request, each)[1] for each in range(event, event + count)]
+    def ahead(self, request: Request, event: int, tokens: int, drafts: int) -> bytes:
+        """As in `Acceptance`, of nobody."""
+        raise NotImplementedError

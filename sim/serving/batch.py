@@ -8,12 +8,10 @@ room, one by one.
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from operator import sub
-from typing import NamedTuple
 
 from mypy_extensions import i64, mypyc_attr
 
 from kvsim.allocators.base import InvariantError
-from kvsim.sim.record.span import Rest
 from kvsim.sim.serving.decision import Decision
 from kvsim.sim.serving.growth import MANY, SOON_PS, Grown, GrowthCalendar
 from kvsim.sim.serving.memory import KvMemory
@@ -23,14 +21,6 @@ from kvsim.sim.serving.spread import Contexts
 
 PS_PER_NS = 1_000
 NOBODY: list[int] = []
-
-
-class Within(NamedTuple):
-    """What the memory holds in a later step of a span."""
-
-    used: int
-    internal: int
-    rest: Rest | None
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -54,8 +44,6 @@ class Batch:
         By sequence id, those that hold memory and run only when keys and values were loaded into it.
     growth : GrowthCalendar
         When the decoding ones must grow.
-    within : list of Within
-        Of a span whose steps are unlike, what the memory held in each but the first, where it changed.
     works_in_spans : bool
         Whether the allocator works behind the steps of a span (`grow_mapped`, `pass_steps`).
     """
@@ -79,7 +67,6 @@ class Batch:
         if not self.works_in_spans and allocator.growth_slots != unit * allocator.slots_per_token:
             unit = 0  # it allocates more than its tokens take: what is left over is known growth by growth
         self.growth = GrowthCalendar(unit if progress.linear else 0)
-        self.within: list[Within] = []
         self._granted: Decision | None = None  # the last that gave the decoding sequences their memory
 
     def watch(self, watched: bool, context_tile: int) -> None:
@@ -248,6 +235,9 @@ class Batch:
         if per_token != 1:
             used *= per_token
         return used, internal, evicted, None, 0, 0
+
+    def close(self) -> None:
+        """Nothing is decided any more: count what is counted when a sequence ends of those that have not."""
 
     def _work_within(self, ends: list[int]) -> Grown:
         """As `grow_within`, with the allocator's work behind each step but the last.

@@ -1,45 +1,125 @@
-"""The batch and the memory of a server that speculates: every step says how many tokens each sequence gets.
+"""The batch and the memory of a server that speculates: steps give sequences different numbers of tokens.
 
     stored    tokens of a sequence that are verified, when the step began
     tokens    the same with what the step adds: the drafts that it accepts, and one more
 
-How many that are is decided step by step (drafts.py), as is the room that they take: nothing of it stands in
-the calendar of growth. What can be found of a text is said by whoever knows which of it is verified.
+Of a sequence that decodes *regularly* all steps to its last token are foreseen: it has a `Run`, and what a
+step adds to all runs is one sum, so that a step costs the same however many they are. What it adds to any
+other sequence is said step by step (`will_add`). The room that they take is not in the calendar of growth:
+drafts.py and draft_clock.py know it. What can be found of a text is said by whoever knows what is verified.
 """
 
+from array import array
 from collections.abc import Sequence
-from typing import ClassVar, Protocol
+from heapq import heappop, heappush
+from itertools import accumulate
+from typing import ClassVar, Final, Protocol
 
+import numpy as np
 from mypy_extensions import mypyc_attr
 
-from kvsim.sim.serving.batch import Batch, Within
+from kvsim.sim.serving.batch import Batch
 from kvsim.sim.serving.decision import Decision
 from kvsim.sim.serving.growth import Grown
 from kvsim.sim.serving.memory import KvMemory
 from kvsim.sim.serving.progress import NEVER, Progress
 from kvsim.sim.serving.request import Request, State
 
+STEPS_AHEAD: Final = 1 << 12
+"""Steps of which sums are kept, at least."""
+
+
+class Run:
+    """A sequence whose steps are foreseen.
+
+    Attributes
+    ----------
+    since : int
+        The clock of its first step.
+    known : list of int
+        Its tokens before each step, and behind the last: one more than are stored then.
+    given : bytes
+        Of each step, the drafts that are right, and one more; in the last, the answer may end before them.
+    certain : int
+        What it has behind its first step, at least, as far as its scheduler knows.
+    """
+
+    __slots__ = ("certain", "given", "known", "request", "since")
+
+    def __init__(self, request: Request, known: list[int], given: bytes, certain: int) -> None:
+        self.request, self.known, self.given, self.certain = request, known, given, certain
+        self.since = 0
+
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Drafted(Progress):
-    """As many tokens as the step says of each sequence (`will_add`)."""
+    """As many tokens as drafts are right, and one.
+
+    Attributes
+    ----------
+    runs : dict of Run
+        By sequence id, in order of admission: those that decode regularly.
+    """
 
     linear: ClassVar[bool] = False
 
     def __init__(self) -> None:
         super().__init__()
-        self._adds: dict[int, int] = {}  # by sequence: tokens in the step that is being decided
+        self.runs: dict[int, Run] = {}
+        self._ending: dict[int, list[Run]] = {}  # by the clock at which they have their last token
+        self._ends: list[int] = []  # these clocks, as a heap
+        self._first = 0  # the clock of the first sum
+        self._sums = array("q", bytes(8 * STEPS_AHEAD))  # by clock: tokens that the step adds to all runs
+        self._view = np.frombuffer(self._sums, np.int64)
+        self._adds: dict[int, int] = {}  # by sequence: tokens of the others in the step that is being decided
         self._added = 0
-        self._ahead: list[int] = []  # tokens of all sequences in each step of a span
+        self._done: list[Request] = []  # the others who have their last token
 
-    def look_ahead(self, tokens: list[int]) -> None:
-        """All sequences have so many tokens in the step that is being decided, and in those behind it."""
-        self._ahead = tokens
+    # -- who is foreseen ----------------------------------------------------------------------
 
-    def will_end(self, steps: int) -> None:
-        """What was said by `will_add` is of so many steps."""
-        if self.next_finish < NEVER:
-            self.next_finish = self.clock + steps
+    def start(self, run: Run) -> None:
+        """A sequence decodes as is foreseen, from the step on that is being decided."""
+        run.since = clock = self.clock
+        steps = len(run.known) - 1
+        if clock - self._first + steps >= len(self._sums):
+            self._look_further(steps)
+        at = clock - self._first
+        self._view[at : at + steps] += np.frombuffer(run.given, np.uint8, steps)
+        self._sums[at + steps - 1] -= run.given[steps - 1] - (run.known[steps] - run.known[steps - 1])
+        self.runs[run.request.seq] = run
+        finish = clock + steps
+        if finish in self._ending:
+            self._ending[finish].append(run)
+        else:
+            self._ending[finish] = [run]
+            heappush(self._ends, finish)
+            if finish < self.next_finish:
+                self.next_finish = finish
+
+    def stop(self) -> list[Run]:
+        """Nothing is foreseen any more: all runs, with the sequences' tokens written back."""
+        runs, clock = list(self.runs.values()), self.clock
+        for run in runs:
+            run.request.base = run.known[clock - run.since] - 1
+        self.runs.clear()
+        self._ending.clear()
+        self._ends.clear()
+        self._view[clock - self._first :] = 0
+        self.next_finish = NEVER
+        return runs
+
+    def ending(self, clock: int) -> list[Run]:
+        """Whose last token is there at that clock."""
+        return self._ending.get(clock, [])
+
+    def _look_further(self, steps: int) -> None:
+        """Keep sums of so many steps from now on."""
+        left = self._sums[self.clock - self._first :]
+        self._first = self.clock
+        self._sums = left + array("q", bytes(8 * max(steps + 1 - len(left), STEPS_AHEAD)))
+        self._view = np.frombuffer(self._sums, np.int64)
+
+    # -- who is not ---------------------------------------------------------------------------
 
     def will_add(self, adds: dict[int, int], ends: bool) -> None:
         """The step that is being decided adds so many tokens to each; `ends`: somebody has the last."""
@@ -47,29 +127,50 @@ class Drafted(Progress):
         if ends:
             self.next_finish = self.clock + 1
 
+    # -- tokens -------------------------------------------------------------------------------
+
     def stored(self, request: Request) -> int:
-        return request.base
+        run = self.runs.get(request.seq)
+        return request.base if run is None else run.known[self.clock - run.since] - 1
 
     def tokens(self, request: Request) -> int:
-        return request.base + self._adds.get(request.seq, 0)
+        run = self.runs.get(request.seq)
+        if run is None:
+            return request.base + self._adds.get(request.seq, 0)
+        return run.known[self.clock - run.since + 1] - 1
 
     def contexts(self) -> int:
-        return self._base_sum + self._added
+        return self._base_sum + self._sums[self.clock - self._first] + self._added
 
     def contexts_later(self, steps: int) -> int:
-        return self._ahead[steps] if self._ahead else self.contexts()
+        return self.contexts_ahead(steps + 1)[steps]
+
+    def contexts_ahead(self, steps: int) -> list[int]:
+        at = self.clock - self._first
+        ahead = list(accumulate(self._sums[at : at + steps], initial=self._base_sum + self._added))
+        del ahead[0]
+        return ahead
 
     def all_stored(self) -> int:
         return self._base_sum
 
     def generated(self, request: Request) -> int:
-        return request.base - request.prompt_tokens + 1
+        return self.stored(request) - request.prompt_tokens + 1
 
     def growth_clock(self, request: Request, capacity: int) -> int:
         return NEVER
 
     def added(self, steps: int) -> int:
-        return self._ahead[steps - 1] - self._base_sum if self._ahead else self._added
+        at = self.clock - self._first
+        if steps == 1:
+            return self._sums[at] + self._added
+        return sum(self._sums[at : at + steps]) + self._added
+
+    # -- in and out ---------------------------------------------------------------------------
+
+    def join(self, request: Request, now_ps: int) -> None:
+        super().join(request, now_ps)
+        self._finishes.clear()  # when it ends is known elsewhere
 
     def _begin(self, request: Request) -> None:
         request.base, request.finish_clock = request.computed, NEVER
@@ -79,21 +180,33 @@ class Drafted(Progress):
         self._added -= self._adds.pop(request.seq, 0)
 
     def advance(self, steps: int, now_ps: int) -> None:
+        self._base_sum += self.added(steps)
+        if self._adds:
+            members = self._members
+            for seq, tokens in self._adds.items():
+                request = members[seq]
+                request.base += tokens
+                if request.base >= request.final_tokens:
+                    self._done.append(request)
+            self._adds, self._added = {}, 0
         super().advance(steps, now_ps)
-        members = self._members
-        for seq, tokens in self._adds.items():
-            members[seq].base += tokens
-        self._base_sum += self._added
-        self._adds, self._added, self._ahead = {}, 0, []
+        if self.clock - self._first >= len(self._sums):
+            self._look_further(0)
 
     def finished(self) -> list[Request]:
-        done = [each for each in self._members.values() if each.base >= each.final_tokens]
-        done.sort(key=lambda request: request.seq)
+        done, self._done = self._done, []
+        ends = self._ends
+        if ends and ends[0] == self.clock:
+            for run in self._ending.pop(heappop(ends)):
+                run.request.base = run.request.final_tokens
+                done.append(run.request)
         for request in done:
             request.generated = request.output_tokens
             request.computed = request.final_tokens
             self._remove(request)
-        self.next_finish = NEVER
+        if len(done) > 1:
+            done.sort(key=lambda request: request.seq)
+        self.next_finish = ends[0] if ends else NEVER
         return done
 
     def authors(self, stream: int) -> Sequence[Request]:
@@ -107,8 +220,11 @@ class Ahead(Protocol):
     def foresee(self, at_most: int) -> int:
         """How many steps, this one included, are like it; nothing is done."""
 
-    def carry_out(self, steps: int) -> list[Within]:
-        """So many of them are over: what the memory held in each but the first."""
+    def carry_out(self, ends: list[int]) -> Grown:
+        """As `Batch.grow_within`: so many of them are over."""
+
+    def settle(self) -> None:
+        """Count what is counted when a sequence ends of those that have not."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -136,9 +252,11 @@ class DraftBatch(Batch):
         return 1 if self.ahead is None else self.ahead.foresee(at_most)
 
     def grow_within(self, ends: list[int]) -> Grown:
+        return (0, 0, 0, None, 0, 0) if self.ahead is None else self.ahead.carry_out(ends)
+
+    def close(self) -> None:
         if self.ahead is not None:
-            self.within = self.ahead.carry_out(len(ends))
-        return 0, 0, 0, None, 0, 0
+            self.ahead.settle()
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -13,133 +13,17 @@ What an engine knows of a request therefore stands apart from what is true of it
 `Request` and the progress of its batch hold what is true. The rules are those of 0.33.0, as recorded.
 """
 
-from typing import NamedTuple
-
 from mypy_extensions import mypyc_attr
 
 from kvsim.sim.serving.acceptance import Acceptance
-from kvsim.sim.serving.batch import Within
 from kvsim.sim.serving.draft_batch import DraftBatch
-from kvsim.sim.serving.draft_spans import (
-    HORIZON,
-    Need,
-    Run,
-    foreseen,
-    grow,
-    known_after,
-    may_span,
-    steps_with_room,
-    tokens_in,
-)
+from kvsim.sim.serving.draft_clock import Regular, counts_blocks
+from kvsim.sim.serving.draft_records import DraftRules, Seen, Taken
+from kvsim.sim.serving.growth import Grown
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.server import Server
 from kvsim.sim.serving.steps import Limits, Steps
 from kvsim.sim.serving.totals import DraftTotals
-
-
-class DraftRules(NamedTuple):
-    """What the proposer asks of the scheduler.
-
-    Attributes
-    ----------
-    most : int
-        Drafts proposed at a time.
-    lookahead : int
-        Slots for the proposals behind a step's tokens.
-    kept_back : int
-        Known tokens that a piece of a prompt leaves, at least, unless it is the last.
-    hash_lookahead : int
-        Tokens behind a block that its hash covers.
-    slots : int
-        Of the budget, what a separate draft model takes for each request.
-    to_the_end : bool
-        Whether it proposes nothing beyond the longest sequence.
-    by_batch : tuple of int
-        Drafts proposed at a time, by the number of requests in a step; empty: always `most`.
-    """
-
-    most: int
-    lookahead: int = 0
-    kept_back: int = 0
-    hash_lookahead: int = 0
-    slots: int = 0
-    to_the_end: bool = False
-    by_batch: tuple[int, ...] = ()
-
-
-class Seen:
-    """A request as its scheduler sees it.
-
-    Attributes
-    ----------
-    tokens, computed, drafts : int
-        Known; computed, drafts that are not verified included; proposals that it holds.
-    placeholders, in_flight : int
-        Tokens that a step under way will give, at most; those it computes.
-    in_prompt : bool
-        Whether its last step left some of the prompt.
-    capacity, published : int
-        Tokens for which its table has room; of them, those that were said to be found.
-    events, valid : int
-        Steps that gave it tokens; drafts that were proposed in the last of them.
-    """
-
-    __slots__ = (
-        "capacity",
-        "computed",
-        "drafts",
-        "events",
-        "in_flight",
-        "in_prompt",
-        "placeholders",
-        "published",
-        "tokens",
-        "valid",
-    )
-
-    def __init__(self) -> None:
-        self.tokens = self.computed = self.drafts = 0
-        self.placeholders = self.in_flight = 0
-        self.in_prompt = False
-        self.events = self.valid = self.capacity = self.published = 0
-
-
-class Taken:
-    """What a step computes of one request, and what comes of it.
-
-    Attributes
-    ----------
-    start, tokens, drafts : int
-        Tokens computed before, as far as the engine knows; scheduled; drafts among them.
-    ends : bool
-        Whether it gives the last token even if all drafts are rejected.
-    accepted, returned, kept : int
-        Drafts that are right; tokens that it gives; those of them before the end of the answer.
-    """
-
-    __slots__ = (
-        "accepted",
-        "drafts",
-        "ends",
-        "in_prompt",
-        "kept",
-        "padded",
-        "request",
-        "returned",
-        "seen",
-        "seq",
-        "start",
-        "tokens",
-    )
-
-    def __init__(self, request: Request, seen: Seen, tokens: int, drafts: int, padded: bool = False) -> None:
-        self.request, self.seen, self.seq = request, seen, request.seq
-        self.start, self.tokens, self.drafts, self.padded = seen.computed, tokens, drafts, padded
-        self.accepted = self.returned = self.kept = 0
-        certain, placeholders = seen.computed + tokens - drafts + 1, seen.placeholders
-        if placeholders > 1:
-            certain -= placeholders - 1
-        self.ends, self.in_prompt = certain > request.final_tokens, False
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -161,7 +45,7 @@ class Drafts(Steps):
     ) -> None:
         super().__init__(server)
         self.batch, self.progress = batch, batch.drafted
-        self.ends_steps = True
+        self.ends_steps = not server.rules.known_late
         self.rules, self.limits, self.acceptance = rules, limits, acceptance
         self.seen: dict[Request, Seen] = {}
         self.taken: list[Taken] = []
@@ -171,14 +55,14 @@ class Drafts(Steps):
         self.progress.most_added = rules.most + 1
         self.totals = server.totals.drafts = DraftTotals()
         self._budget = self._input = 0
-        self._runs: list[Run] = []
-        self._need = Need(0, 0)
-        self._horizon = HORIZON
+        self._others: list[Request] = []  # who runs, but not by the clock
         allocator = server.allocator
-        self._caches, self._counts = allocator.caches, may_span(allocator)
+        self._caches, self._counts = allocator.caches, counts_blocks(allocator)
         self._block = allocator.growth_unit if self._counts else 1
         self._late_hashes = max(rules.kept_back - 1, 0)  # of what is computed, the last tokens
-        if acceptance.steady and may_span(server.allocator):
+        self.regular: Regular | None = None
+        if Regular.may_serve(server, rules, acceptance):
+            self.regular = Regular(server, batch.drafted, rules, limits, acceptance)
             batch.ahead = self
 
     # -- deciding -----------------------------------------------------------------------------
@@ -186,19 +70,47 @@ class Drafts(Steps):
     def decide(self) -> None:
         """Serve those that run, then the queue; with asynchronous scheduling, hear of the step before."""
         server = self.server
-        before, self.taken = self.taken, []
         self._budget = self._input = self.limits.budget
-        self._run_on()
+        running = self._one_by_one()
+        before, self.taken = self.taken, []
+        if running:
+            self._run_on(running)
         continued = len(self.taken)
-        if not server.step.preemptions:
+        if server.waiting and not server.step.preemptions:
             self._admit()
         self._compute(continued)
-        server.step.changed = not self._is_steady(continued)
+        server.step.changed = not self._is_steady()
+        if len(self.taken) > continued:
+            running = running + [taken.request for taken in self.taken[continued:]]
+        self._others = running
         if self._late:
             self._hear(before)
             if not (self.progress.size or server.step.chunks):
                 server.step.spent = len(server.running) > len(self.batch.departed)
             self._leave()
+
+    def _one_by_one(self) -> list[Request]:
+        """Let those decode by the clock who may: the others, whom the step serves one by one, in order."""
+        alive, regular, others = self.server.running, self.regular, self._others
+        if regular is None:
+            return list(alive.values())
+        if not regular.runs:
+            self.settle()
+            others = list(alive.values())
+        elif others:
+            others = [each for each in others if alive.get(each.seq) is each]
+        if regular.fits(len(others)):
+            if others:
+                others = regular.take_in(others, self.seen, self.proposed)
+            if not regular.runs:
+                return others
+            if self.proposed == regular.drafts and regular.grow():
+                computed = len(regular.runs) + regular.vain
+                self._budget -= computed * (regular.drafts + 1)
+                self._input -= computed * (regular.drafts + 1 + self.rules.slots)
+                return others
+        self.settle()
+        return list(alive.values())
 
     def end_step(self) -> None:
         """A step is over: without asynchronous scheduling, all of it is known before the next is decided."""
@@ -212,11 +124,16 @@ class Drafts(Steps):
     @property
     def skips_drafts(self) -> bool:
         """Whether nobody in the step gets a token that is not his last: then nothing is proposed."""
-        return bool(self.taken) and all(taken.in_prompt or taken.ends for taken in self.taken)
+        runs, regular = self.progress.runs, self.regular
+        if runs and (regular is None or not regular.all_end(self.progress.clock)):
+            return False
+        return bool(self.taken or runs) and all(taken.in_prompt or taken.ends for taken in self.taken)
 
     def finish(self, request: Request) -> None:
         """A request has its last token, as its engine does not know yet."""
         self.batch.departed[request.seq] = request
+        if self.regular is not None:
+            self.regular.end(request.seq)
 
     def _leave(self) -> None:
         """Those go of whom it is known now that they have finished, in the order of admission."""
@@ -242,10 +159,9 @@ class Drafts(Steps):
         kept_back = self.rules.kept_back
         return max(left - kept_back, 0) if 0 < left - tokens < kept_back else tokens
 
-    def _run_on(self) -> None:
+    def _run_on(self, running: list[Request]) -> None:
         longest, slots, lookahead = self.limits.longest, self.rules.slots, self.rules.lookahead
         alive, told, counts, share = self.server.running, self.seen, self._counts, self._share()
-        running = list(alive.values())
         for request in running:
             most = min(self._budget, self._input - slots, share)
             if most <= 0:
@@ -296,11 +212,10 @@ class Drafts(Steps):
         self._budget -= taken.tokens
         self._input -= taken.tokens + self.rules.slots
         if self._caches:
-            self._publish(taken, taken.start + taken.tokens)
+            self._publish(taken.seq, taken.seen, taken.start + taken.tokens)
 
-    def _publish(self, taken: Taken, computed: int) -> None:
+    def _publish(self, seq: int, seen: Seen, computed: int) -> None:
         """Let those blocks be found whose tokens are verified, as are those behind that their hash covers."""
-        seen = taken.seen
         tokens = seen.tokens
         full = (tokens if computed > tokens else computed) - self._late_hashes
         if full > tokens - self.rules.hash_lookahead:
@@ -309,7 +224,7 @@ class Drafts(Steps):
             seen.published = full - full % self._block + self._block
             prefixes = self.server.memory.prefixes
             if prefixes is not None:
-                prefixes.fill(taken.seq, full)
+                prefixes.fill(seq, full)
 
     def _forget_preempted(self, before: list[Request]) -> None:
         """Some of those who ran before were preempted: what was scheduled for them is given back."""
@@ -330,7 +245,7 @@ class Drafts(Steps):
         server, limits, waiting = self.server, self.limits, self.server.waiting
         kept: list[Request] = []
         share = self._share()
-        ran = bool(self.taken)
+        ran = bool(self.taken or self.progress.runs)
         pads = self.rules.most > 0 and not self.rules.by_batch
         pads = pads and not any(taken.seen.in_prompt for taken in self.taken)
         while waiting and self._most() > 0 and len(server.running) < limits.seats:
@@ -374,8 +289,23 @@ class Drafts(Steps):
 
     def _compute(self, continued: int) -> None:
         """Enter what the step computes, and what comes of it."""
-        server, taken, rules = self.server, self.taken, self.rules
-        self.proposed = rules.by_batch[len(taken)] if rules.by_batch and taken else rules.most
+        step, taken, by_batch = self.server.step, self.taken, self.rules.by_batch
+        computed = drafts = vain = 0
+        if (regular := self.regular) is not None:
+            computed, vain = len(regular.runs) + regular.vain, regular.vain * (regular.drafts + 1)
+            drafts = len(regular.runs) * regular.drafts + vain
+        computed += len(taken)
+        self.proposed = by_batch[computed] if by_batch and computed else self.rules.most
+        if taken or self.progress.size > len(self.progress.runs):
+            more, more_vain = self._compute_each(continued)
+            drafts, vain = drafts + more, vain + more_vain
+        step.draft_tokens = drafts
+        self.totals.vain += vain
+        step.draft_passes = int(bool(step.chunks)) if self.skips_drafts else self.proposed
+
+    def _compute_each(self, continued: int) -> tuple[int, int]:
+        """The same of those who are served one by one: their drafts, and tokens in vain."""
+        server, taken = self.server, self.taken
         for each in taken[:continued]:
             request = each.request
             if request.state is State.DECODE:
@@ -414,10 +344,7 @@ class Drafts(Steps):
                 adds[each.seq] = each.kept
                 ends = ends or last
         self.progress.will_add(adds, ends)
-        step = server.step
-        step.draft_tokens = drafts
-        self.totals.vain += vain
-        step.draft_passes = int(bool(step.chunks)) if self.skips_drafts else proposed
+        return drafts, vain
 
     def _verify(self, taken: Taken) -> bool:
         """What comes of a sequence's drafts: whether its last token is there."""
@@ -451,10 +378,11 @@ class Drafts(Steps):
         """Who decodes, but was not reached, gets no token in this step."""
         decode = State.DECODE
         reached = {each.seq for each in self.taken if each.request.state is decode}
-        if len(reached) == self.progress.size:
+        runs = self.progress.runs
+        if len(reached) + len(runs) == self.progress.size:
             return
         for request in list(self.server.running.values()):
-            if request.state is decode and request.seq not in reached:
+            if request.state is decode and request.seq not in reached and request.seq not in runs:
                 self.batch.leave(request)
                 request.move(State.PREFILL)
                 self.server.memory.prefill_held += request.computed
@@ -462,89 +390,56 @@ class Drafts(Steps):
 
     # -- many steps at a time -----------------------------------------------------------------
 
-    def _is_steady(self, continued: int) -> bool:
+    def _is_steady(self) -> bool:
         """Whether the next steps will be like this one, as long as nobody ends or comes."""
-        server, taken, drafts = self.server, self.taken, self.proposed
-        count = len(taken)
-        if self.batch.ahead is None or server.step.preemptions or server.step.chunks:
-            return False
-        if not count == continued == self.progress.size == len(server.running):
+        server, regular = self.server, self.regular
+        if regular is None or not regular.runs or regular.vain or self.taken or server.step.preemptions:
             return False
         refused = server.step.no_room and not server.allocator.caches
         if server.waiting and not refused and len(server.running) < self.limits.seats and self._most() > 0:
             return False
-        return all(
-            [each.drafts == drafts == each.seen.valid and each.request.open_stream is None for each in taken]
-        )
+        return self.proposed == regular.drafts
 
     def foresee(self, at_most: int) -> int:
         """As in `Ahead`."""
-        drafts, lookahead, longest = self.proposed, self.rules.lookahead, self.limits.longest
-        beyond = 2 * (drafts + 1) + lookahead
-        first = max([each.seen.tokens for each in self.taken])
-        steps = min(at_most, self._horizon, max((longest - beyond - first) // (drafts + 1), 1))
-        steps = min(steps, *[each.request.final_tokens + 1 - each.seen.tokens for each in self.taken])
-        self._horizon = 4
-        if steps <= 1:
-            return 1
-        ahead, whole = self.acceptance.ahead, drafts == self.rules.most
-        runs: list[Run] = []
-        for each in self.taken:
-            seen, request = each.seen, each.request
-            rest = ahead(request, seen.events, steps - 1)
-            accepted = [each.accepted, *(rest if whole else [min(right, drafts) for right in rest])]
-            known = known_after(seen.tokens, accepted, request.final_tokens)
-            runs.append(Run(request, known, accepted, seen.capacity))
-        steps = foreseen(runs, steps)
-        if steps > 1 and all(self._ends(run, steps - 1) for run in runs):
-            steps -= 1  # nothing is proposed behind the last step of all
-        self._need = Need(1, 2 * drafts + 1 + lookahead) if self._late else Need(0, drafts + lookahead)
-        if steps > 1:
-            steps = steps_with_room(self.server.allocator, runs, self._need, steps)
-        self._runs = runs
-        self.progress.look_ahead(tokens_in(runs, steps))
-        return steps
+        return 1 if self.regular is None else self.regular.foresee(at_most)
 
-    def _ends(self, run: Run, step: int) -> bool:
-        """Whether the last token of a sequence is sure to come in a step, as in `Taken`."""
-        certain = run.known[step - 1] + 2 if self._late else run.known[step] + 1
-        return certain > run.request.final_tokens
-
-    def carry_out(self, steps: int) -> list[Within]:
+    def carry_out(self, ends: list[int]) -> Grown:
         """As in `Ahead`."""
-        server, drafts, last = self.server, self.proposed, steps - 1
-        self._horizon = min(2 * steps + 2, HORIZON)
-        watched = server.memory.abilities.rests
-        within = grow(server, self._runs, self._need, steps, watched)
-        adds: dict[int, int] = {}
-        ends = False
-        for each, run in zip(self.taken, self._runs, strict=True):
-            seen, request, known, accepted = each.seen, each.request, run.known, run.accepted
-            if drafts:
-                self.totals.count(request.index, drafts * last, sum(accepted[1:steps]), last)
-            seen.events += last
-            seen.tokens, seen.computed = known[last], known[last] + drafts
-            each.start = known[last - 1] + drafts if self._late else known[last] - 1
-            each.accepted, each.returned = accepted[last], accepted[last] + 1
-            each.kept = known[steps] - known[last]
-            if self._caches:
-                self._publish(each, known[last] - 1 if self._late else known[last])
-            seen.capacity = run.capacity
-            adds[each.seq] = known[steps] - known[0]
-            ends = ends or known[steps] > request.final_tokens
-        self.progress.will_add(adds, ends)
-        self.progress.will_end(steps)
-        return within
+        return (0, 0, 0, None, 0, 0) if self.regular is None else self.regular.carry_out(ends)
+
+    def settle(self) -> None:
+        """As in `Ahead`: everybody is served one by one in the next step."""
+        if self.regular is None or not (self.regular.runs or self.regular.ended):
+            return
+        found = self.regular.settle(self.seen, self.proposed)
+        if self._caches:
+            for taken in found:
+                self._publish(taken.seq, taken.seen, taken.seen.computed - taken.seen.in_flight)
+        if self._late:
+            self.taken += found
+            self.taken.sort(key=lambda taken: taken.seq)
 
     # -- hearing ------------------------------------------------------------------------------
 
     def _hear(self, taken: list[Taken]) -> None:
         """Now the engine knows what came of a step."""
-        running = self.server.running
+        regular = self.regular
+        if regular is not None and regular.ended:
+            for run in regular.ended:
+                request = run.request
+                seen = self.seen.pop(request)
+                seen.tokens = request.final_tokens + 1
+                if self._caches:
+                    self._publish(request.seq, seen, request.final_tokens)
+            regular.ended = []
+        if not taken:
+            return
+        running, runs = self.server.running, self.progress.runs
         for each in taken:
             seen, request = each.seen, each.request
-            if request not in self.seen:
-                continue  # it had finished before
+            if request not in self.seen or each.seq in runs:
+                continue  # it had finished before, or all is known of it
             seen.in_flight -= each.tokens
             if not each.returned:
                 continue
@@ -555,6 +450,6 @@ class Drafts(Steps):
                 if self._late:
                     seen.placeholders -= rejected + each.returned
                 if self._caches:
-                    self._publish(each, seen.computed - seen.in_flight)
+                    self._publish(each.seq, seen, seen.computed - seen.in_flight)
             if seen.tokens > request.final_tokens:
                 del self.seen[request]

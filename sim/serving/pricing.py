@@ -7,12 +7,19 @@
 Ends are in picoseconds, counted from the start of the plan.
 """
 
+from bisect import bisect_left
+from itertools import accumulate
+from typing import Final
+
 from kvsim.sim.cost.step_cost import CostModel, StepShape
 from kvsim.sim.record.span import Span
 from kvsim.sim.serving.decision import Decision
 from kvsim.sim.serving.server import Server
 from kvsim.sim.serving.totals import UpkeepTotals
 from kvsim.sim.serving.upkeep import Upkeep
+
+FEW: Final = 6
+"""Steps that are priced at first, where each has a price of its own."""
 
 
 class Pricing:
@@ -110,7 +117,7 @@ class Pricing:
         """
         server, progress = self._server, self._server.progress
         if not self._linear:
-            return self._unlike_ends(step, steps, limit_ps)
+            return self._unlike_ends(step, steps, limit_ps, contexts)
         seats = progress.size + server.seats.count
         if self._works_in_spans or step.copies:
             if self._works_in_spans and len(server.running) > progress.size:
@@ -156,19 +163,22 @@ class Pricing:
         rest = self.cost.span_ends(seats, contexts + seats, steps - 1, limit_ps - first, spread)
         return [first, *[first + end for end in rest]]
 
-    def _unlike_ends(self, step: Decision, steps: int, limit_ps: int) -> list[int]:
-        """The same where steps add different numbers of tokens: each has a cost of its own."""
-        progress, ends, end_ps = self._server.progress, [], 0
-        self._unlike = []
-        for later in range(steps):
-            shape = self.shape(step, progress.contexts_later(later))
-            duration = self.cost.step_ps(shape)
-            end_ps += duration
-            ends.append(end_ps)
-            if self._hears:
-                self._unlike.append((shape, duration))
-            if end_ps >= limit_ps:
+    def _unlike_ends(self, step: Decision, steps: int, limit_ps: int, contexts: int) -> list[int]:
+        """The same where steps add different numbers of tokens."""
+        shape, ahead = self.shape(step, contexts), self._server.progress.contexts_ahead
+        count = 1 if steps == 1 else min(steps, FEW)
+        while True:
+            tokens = [contexts] if count == 1 else ahead(count)
+            durations = self.cost.steps_ps(shape, tokens)
+            ends = list(accumulate(durations))
+            if count == steps or ends[-1] >= limit_ps:
                 break
+            count = min(steps, 4 * count)
+        if ends[-1] > limit_ps:
+            del ends[bisect_left(ends, limit_ps) + 1 :]
+        if self._hears:
+            shapes = [shape._replace(context_tokens=each) for each in tokens]
+            self._unlike = list(zip(shapes, durations, strict=True))
         return ends
 
     # -- what became of them ------------------------------------------------------------------

@@ -85,6 +85,10 @@ class Progress:
     def contexts_later(self, steps: int) -> int:
         """The same so many decode steps later, if nobody joins or leaves."""
 
+    def contexts_ahead(self, steps: int) -> list[int]:
+        """The same in the step, and in each of those behind it: so many steps."""
+        return [self.contexts_later(later) for later in range(steps)]
+
     @abstractmethod
     def all_stored(self) -> int:
         """The tokens of all sequences when the step began."""

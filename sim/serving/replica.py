@@ -14,7 +14,7 @@ starts at t.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from typing import Final
 
 import simpy
@@ -350,24 +350,13 @@ class Replica:
 
     def _record_unlike(self, plan: Span) -> None:
         """Write down a plan whose steps add different numbers of tokens: tokens of one step come at once."""
-        progress, steps = self.server.progress, len(plan.ends)
-        for span in self._unlike_spans(plan):
-            self.recorder.add(span)
+        progress, recorder, steps = self.server.progress, self.recorder, len(plan.ends)
+        if steps > 1:
+            held = plan.add_unlike(progress.contexts_ahead(steps))
+            recorder.peak_used_slots = max(recorder.peak_used_slots, held)
+        recorder.add(plan)
         if self.decision.decodes:
-            self.recorder.late(0, progress.added(steps) - progress.size * steps)
-
-    def _unlike_spans(self, plan: Span) -> Iterator[Span]:
-        """The steps of such a plan one by one; what does not hold a decoding sequence stays as it is."""
-        later, before = self.server.progress.contexts_later, 0
-        others, batch = plan.held - later(0) * (not self.decision.paused), self.server.batch
-        used, internal, rest = plan.used, plan.internal, plan.rest
-        for step, end in enumerate(plan.ends):
-            held = plan.held if not step else others + later(step)
-            if step and batch.within:
-                used, internal, rest = batch.within[step - 1]
-            yield Span([end - before], plan.decoding, plan.running, held, used, internal, plan.held_by, rest)
-            before = end
-        batch.within = []
+            recorder.late(0, progress.added(steps) - progress.size * steps)
 
     def _give_tokens(self, step: Decision) -> None:
         """Who prefilled and has all of the prompt computed gets a token, and decodes or is done."""
@@ -441,5 +430,6 @@ class Replica:
         server = self.server
         for observer in self.observers:
             observer.end()
+        server.batch.close()
         totals = self.pricing.totals
         return self.recorder.result(server.totals, server.allocator, server.steps, totals)

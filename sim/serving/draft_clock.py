@@ -1,0 +1,294 @@
+"""Sequences with drafts by the clock: while they decode regularly, nobody is visited one by one.
+
+    accepted    a sequence's draws are known, so is what each step adds to it: 3, 1, 4, 2, ... to its end
+    scheduled   each step 1 + K tokens of each, if the budget has them and nobody is near the longest sequence
+    grown       a table takes a block when tokens, drafts and lookahead need it: known, too, when it begins
+
+All of it stands in calendars: a step looks up who grows in it and who ends. Let T be the tokens of a sequence
+before a step. What its scheduler knows when the step is decided:
+
+    synchronous   C = T - 1, then T + K                          room for T + K + lookahead
+    asynchronous  C = T' + K of the step before, then T + K      room for T' + 2 K + 1 + lookahead
+
+Anything else is irregular: prompts and who comes behind them, short memory, another K. Those who decode
+regularly are the first in order of admission; where that does not hold, or one of them must be visited, all
+are `settled`: their records are brought up to date, and drafts.py serves them one by one.
+"""
+
+from bisect import bisect_right
+from itertools import accumulate
+
+from kvsim.allocators.abilities import AfterSteps
+from kvsim.allocators.base import Allocator
+from kvsim.sim.serving.acceptance import Acceptance
+from kvsim.sim.serving.draft_batch import Drafted, Run
+from kvsim.sim.serving.draft_records import DraftRules, Seen, Taken
+from kvsim.sim.serving.growth import Grown
+from kvsim.sim.serving.progress import NEVER
+from kvsim.sim.serving.request import Request
+from kvsim.sim.serving.server import Server
+from kvsim.sim.serving.steps import Limits
+
+RESTS = 4
+"""Steps without runs after the memory was short."""
+
+
+def counts_blocks(allocator: Allocator) -> bool:
+    """Whether growth of an allocator's sequences is a matter of counting blocks."""
+    return (
+        allocator.growth_unit > 0
+        and allocator.growth_slots == allocator.growth_unit * allocator.slots_per_token
+        and not (allocator.windows or isinstance(allocator, AfterSteps) or allocator.reserves)
+    )
+
+
+class Regular:
+    """The calendars of the sequences that decode regularly.
+
+    Attributes
+    ----------
+    runs : dict of Run
+        Who they are: those of the progress.
+    drafts : int
+        K, the same for all of them.
+    ended : list of Run
+        Those who have their last token, as their scheduler is still to hear.
+    vain : int
+        How many of them the step computes once more.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        progress: Drafted,
+        rules: DraftRules,
+        limits: Limits,
+        acceptance: Acceptance,
+    ) -> None:
+        self._server, self._progress, self._allocator = server, progress, server.allocator
+        self._rules, self._limits, self._acceptance = rules, limits, acceptance
+        self._totals = server.totals.drafts
+        self.runs, self.drafts = progress.runs, -1
+        self._late, self._unit = server.rules.known_late, server.allocator.growth_unit
+        self._earlier = self._beyond = self._near = 0
+        self._due: dict[int, list[int]] = {}  # by clock: who grows by a unit, in order of admission
+        self._spare: dict[int, list[Request]] = {}  # by clock: who has more then than it will write
+        self.ended: list[Run] = []
+        self.vain = 0
+        self._until = NEVER  # the clock from which on one of them is near the longest sequence
+        self._resting = 0
+
+    @classmethod
+    def may_serve(cls, server: Server, rules: DraftRules, acceptance: Acceptance) -> bool:
+        """Whether anything can be foreseen: of draws, of growth, and of who is preempted: the last."""
+        allocator, abilities = server.allocator, server.memory.abilities
+        finds_early = not allocator.caches or rules.hash_lookahead > 0 or rules.kept_back <= 1
+        return (
+            acceptance.steady
+            and counts_blocks(allocator)
+            and allocator.slots_per_token == 1
+            and rules.most < allocator.growth_unit
+            and not abilities.external_slots
+            and server.rules.policy != "priority"
+            and finds_early
+        )
+
+    # -- in and out ---------------------------------------------------------------------------
+
+    def take_in(self, others: list[Request], told: dict[Request, Seen], proposed: int) -> list[Request]:
+        """Those of `others` begin who may, in order of admission up to the first who may not: the rest."""
+        if self._resting:
+            self._resting -= 1
+            return others
+        if not self.runs:
+            self._use(proposed)
+        for at, request in enumerate(others):
+            if not request.is_decoding or not self._begin(request, told[request]):
+                return others[at:] if at else others
+        return []
+
+    def _use(self, drafts: int) -> None:
+        """From now on so many drafts are verified of each."""
+        if drafts != self.drafts:
+            self.drafts, lookahead = drafts, self._rules.lookahead
+            self._earlier = int(self._late)
+            self._beyond = 2 * drafts + 1 + lookahead if self._late else drafts + lookahead
+            self._near = self._limits.longest - 2 * (drafts + 1) - lookahead
+
+    def _begin(self, request: Request, seen: Seen) -> bool:
+        """A sequence decodes regularly from the step on that is being decided; False: it does not."""
+        drafts, final = self.drafts, request.final_tokens
+        tokens = request.base + 1
+        if (
+            seen.drafts != drafts
+            or seen.valid != drafts
+            or seen.computed != seen.tokens + seen.placeholders - 1
+            or seen.in_prompt
+            or request.open_stream is not None
+            or tokens > self._near
+        ):
+            return False
+        given = self._acceptance.ahead(request, seen.events, final + 1 - tokens, drafts)
+        known = list(accumulate(given, initial=tokens))
+        steps = bisect_right(known, final)
+        del known[steps + 1 :]
+        known[steps] = final + 1
+        certain = seen.computed + 2 - max(seen.placeholders - 1, 0)
+        progress, clock = self._progress, self._progress.clock
+        if final >= self._near:
+            self._until = min(self._until, clock + bisect_right(known, self._near))
+        self._plan_growth(request, seen, known)
+        progress.start(Run(request, known, given, certain))
+        return True
+
+    def _plan_growth(self, request: Request, seen: Seen, known: list[int]) -> None:
+        """Write down when its table takes blocks, to its last step; late, that is one in vain."""
+        due, clock, unit, seq = self._due, self._progress.clock, self._unit, request.seq
+        final, beyond, earlier, capacity = request.final_tokens, self._beyond, self._earlier, seen.capacity
+        steps = len(known) - 1
+        last = steps if self._late and known[steps - 1] < final else steps - 1
+        step = 0
+        if seen.computed + 1 + self.drafts + self._rules.lookahead <= capacity:
+            step = bisect_right(known, capacity - beyond) + earlier
+        while step <= last:
+            at = clock + step
+            if at in due:
+                due[at].append(seq)
+            else:
+                due[at] = [seq]
+            capacity += unit
+            if capacity > final and step < steps:
+                self._spare.setdefault(at, []).append(request)
+            step = bisect_right(known, capacity - beyond) + earlier
+
+    def end(self, seq: int) -> None:
+        """A sequence has its last token, as its scheduler is still to hear."""
+        run = self.runs.pop(seq, None)
+        if run is not None:
+            self._count(run, len(run.known) - 1)
+            self.ended.append(run)
+
+    def settle(self, told: dict[Request, Seen], proposed: int) -> list[Taken]:
+        """Nobody decodes by the clock any more: what of them is still to be heard."""
+        clock, ended, found = self._progress.clock, self.ended, []
+        self.ended = []
+        for run in [*ended, *self._progress.stop()]:
+            step, seen = clock - run.since, told[run.request]
+            if not step:
+                continue
+            if run.request.is_decoding:
+                self._count(run, step)
+            self._write_back(run, seen, step, proposed)
+            found.append(self._last(run, seen, step))
+            if not self._late:
+                seen.tokens = run.known[step]
+                seen.computed, seen.in_flight = seen.tokens - 1, 0
+        self._clear()
+        return found
+
+    def _clear(self) -> None:
+        """Nobody is there."""
+        self._due.clear()
+        self._spare.clear()
+        self._until, self.vain = NEVER, 0
+
+    def _count(self, run: Run, steps: int) -> None:
+        """Count the drafts of so many steps of a sequence."""
+        if self.drafts and self._totals is not None:
+            accepted = sum(run.given[:steps]) - steps
+            self._totals.count(run.request.index, self.drafts * steps, accepted, steps)
+
+    def _write_back(self, run: Run, seen: Seen, steps: int, proposed: int) -> None:
+        """Say what its scheduler knows behind so many steps, the last of which it has not heard of."""
+        drafts = self.drafts
+        seen.tokens = run.known[steps - 1]
+        seen.computed, seen.in_flight = seen.tokens + drafts, drafts + 1
+        seen.placeholders = drafts + 1 if self._late else 0
+        seen.drafts = seen.valid = proposed
+        seen.events += steps
+        seen.capacity = self._allocator.capacity(run.request.seq)
+
+    def _last(self, run: Run, seen: Seen, steps: int) -> Taken:
+        """What the last of so many steps computed, and gave."""
+        taken = Taken(run.request, seen, self.drafts + 1, self.drafts)
+        taken.returned = run.given[steps - 1]
+        taken.accepted, taken.kept = taken.returned - 1, run.known[steps] - run.known[steps - 1]
+        return taken
+
+    # -- a step -------------------------------------------------------------------------------
+
+    def fits(self, others: int) -> bool:
+        """Whether all that decode regularly, and so many others, find all their tokens in the budgets."""
+        limits, each = self._limits, self.drafts + 1
+        within = (len(self.runs) + len(self.ended) + others) * (each + self._rules.slots) <= limits.budget
+        return within and (not limits.threshold or each <= limits.threshold)
+
+    def grow(self) -> bool:
+        """Give those their blocks who need any in the step that is decided; False: it cannot be so."""
+        clock, due = self._progress.clock, self._due
+        if clock >= self._until:
+            return False
+        if clock in due:
+            if len(due[clock]) > self._allocator.growth_budget():
+                self._resting = RESTS
+                return False
+            self._grow(clock)
+        self.vain = 0
+        if self.ended:
+            self.vain = sum([run.known[-2] < run.request.final_tokens for run in self.ended])
+        return True
+
+    def _grow(self, clock: int) -> int:
+        """Those grow who are due then: how many they are."""
+        due = self._due.pop(clock)
+        self._allocator.grow_many(due)
+        if clock in self._spare:
+            memory, surplus = self._server.memory, self._allocator.surplus
+            for request in self._spare.pop(clock):
+                memory.set_internal(request, max(0, surplus(request.seq, request.final_tokens)))
+        return len(due)
+
+    def all_end(self, clock: int) -> bool:
+        """Whether it is certain that all have their last token behind the step at that clock."""
+        progress = self._progress
+        if progress.next_finish > clock + 1 or len(progress.ending(clock + 1)) < len(self.runs):
+            return False
+        certain = [(run, self._certain(run, clock - run.since)) for run in self.runs.values()]
+        certain += [(run, run.known[-2] + 2) for run in self.ended]
+        return all(tokens > run.request.final_tokens for run, tokens in certain)
+
+    def _certain(self, run: Run, step: int) -> int:
+        """Tokens of a sequence behind a step, even if all drafts are rejected that are not yet known."""
+        if not step:
+            return run.certain
+        return run.known[step - 1] + 2 if self._late else run.known[step] + 1
+
+    # -- many steps at a time -----------------------------------------------------------------
+
+    def foresee(self, at_most: int) -> int:
+        """As in `Ahead`, where nobody is there but they."""
+        clock = self._progress.clock
+        steps = min(at_most, self._progress.next_finish - clock, self._until - clock)
+        if steps > 1 and clock + steps == self._progress.next_finish and self.all_end(clock + steps - 1):
+            steps -= 1  # nothing is proposed behind the last step of all
+        if steps > 1:
+            budget = self._allocator.growth_budget()
+            if len(self.runs) * ((steps - 1) * (self.drafts + 1) // self._unit + 1) > budget:
+                for step in range(1, steps):
+                    budget -= len(self._due.get(clock + step, ()))
+                    if budget < 0:
+                        return step
+        return steps
+
+    def carry_out(self, ends: list[int]) -> Grown:
+        """As in `Ahead`."""
+        clock, due, allocator, memory = self._progress.clock, self._due, self._allocator, self._server.memory
+        used = internal = evicted = 0
+        total, slots = ends[-1], self._unit
+        for step in range(1, len(ends)):
+            if clock + step in due:
+                left, cached, before = total - ends[step - 1], allocator.cached_slots, memory.internal
+                used += self._grow(clock + step) * slots * left
+                evicted += (cached - allocator.cached_slots) * left
+                internal += (memory.internal - before) * left
+        return used, internal, evicted, None, 0, 0
