@@ -310,6 +310,11 @@ def _tier(seeds: System) -> str:
         f"{told(gib, 'stored_bytes')} GiB stored, the link {told(share, 'load_busy_share')} and "
         f"{told(share, 'store_busy_share')} busy; {told(count, 'requests_waited')} requests waited "
         f"{told(seconds, 'mean_wait_s')} each"
+        + (
+            f"; {told(count, 'promoted_tokens')} tokens came up from tiers below it"
+            if any("promoted_tokens" in summary["tier"] for summary in seeds)
+            else ""
+        )
     )
 
 

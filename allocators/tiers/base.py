@@ -70,12 +70,19 @@ class Tier:
         """Begin to read chunks, all of which can be; returns where they are."""
 
     @abstractmethod
+    def hold(self, pieces: Sequence[Piece]) -> list[int]:
+        """As `load`, but it is no use: chunks are copied elsewhere."""
+
+    @abstractmethod
     def loaded(self, pieces: Sequence[Piece]) -> None:
         """They are read."""
 
     @abstractmethod
-    def store(self, user: int, pieces: Sequence[Piece]) -> Stored | None:
-        """Begin to write those of these chunks that are not there; None: there is no room."""
+    def store(self, user: int, pieces: Sequence[Piece], kept: Sequence[Piece] = ()) -> Stored | None:
+        """Begin to write those of these chunks that are not there; None: there is no room.
+
+        None of them leaves for the others, nor does what is `kept`.
+        """
 
     @abstractmethod
     def stored(self, pieces: Sequence[Piece], failed: bool = False) -> None:

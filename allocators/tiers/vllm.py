@@ -70,10 +70,13 @@ class VllmTier(Tier):
         self.order.use(user, pieces)
         return numbers
 
+    def hold(self, pieces: Sequence[Piece]) -> list[int]:
+        return self.chunks.read(pieces)
+
     def loaded(self, pieces: Sequence[Piece]) -> None:
         self.chunks.was_read(pieces)
 
-    def store(self, user: int, pieces: Sequence[Piece]) -> Stored | None:
+    def store(self, user: int, pieces: Sequence[Piece], kept: Sequence[Piece] = ()) -> Stored | None:
         wanted = self._counted(pieces) if self.counts_offers else pieces
         chunks, order, state = self.chunks, self.order, self.chunks.state
         missing: list[Piece] = []
@@ -89,7 +92,7 @@ class VllmTier(Tier):
         evicted: list[range] = []
         short = size(missing) - chunks.free
         if short > 0:
-            chosen = order.choose(short, pieces) if short <= chunks.idle else None
+            chosen = order.choose(short, [*pieces, *kept]) if short <= chunks.idle else None
             if chosen is None:
                 return None
             evicted = chosen

@@ -10,9 +10,12 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from kvsim.allocators.base import Allocator
+from kvsim.allocators.eviction import EVICTION
+from kvsim.allocators.eviction.base import Eviction
 from kvsim.allocators.paged import Paged
 from kvsim.allocators.tiers.second_pool import SecondPool
 from kvsim.allocators.tiers.vllm import VllmTier
+from kvsim.sim.classes import class_named
 from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.deployment.speculation import CONFIG, SHORT
 from kvsim.sim.errors import KvsimError, unknown
@@ -24,6 +27,7 @@ from kvsim.sim.serving.lower_tier import LowerTier
 from kvsim.sim.serving.offload import Offload, OffloadRules
 from kvsim.sim.serving.server import Server
 from kvsim.sim.serving.simple_offload import SimpleOffload
+from kvsim.sim.serving.stack import Secondary, Stack
 from kvsim.sim.serving.steps import Limits
 
 PCIE_SHARE: Final = 0.78
@@ -55,7 +59,7 @@ LINKS: Mapping[str, Figures] = {
 
 OFFLOADING_ONLY: Final = (
     *("kv_offloading_policy", "offload_prompt_only", "blocks_per_chunk", "store_threshold"),
-    "sync_load_budget_bytes",
+    *("sync_load_budget_bytes", "secondary_tiers"),
 )
 """Options that vLLM's second pool does not have."""
 
@@ -85,6 +89,8 @@ def tier_below(
     asked, late = own.kv_offloading_size, server.rules.known_late
     total = 0 if asked is None else size_bytes(str(asked))
     if not total:
+        if own.secondary_tiers is not None:
+            raise KvsimError("secondary_tiers must be left out without kv_offloading_size")
         return None
     _check_others(deployment, own)
     block = deployment.engine.block_size
@@ -117,8 +123,39 @@ def tier_below(
     else:
         tier = VllmTier(chunks, own.kv_offloading_policy, own.store_threshold)
         rules = OffloadRules(chunk_tokens, own.offload_prompt_only, late, chunk_bytes)
-        connector = Offload(server, tier, link, rules)
+        connector = offload = Offload(server, tier, link, rules)
+        if own.secondary_tiers is not None:
+            if own.store_threshold > 1:
+                raise KvsimError(
+                    f"store_threshold must be left out with secondary_tiers, got {own.store_threshold}"
+                )
+            below = [
+                _secondary(each, deployment, chunk_bytes, chunk_tokens)
+                for each in own.secondary_tiers.split("+")
+            ]
+            offload.stack = Stack(tier, below, chunk_tokens, chunk_bytes, offload.totals)
     return LowerTier(connector, limits, own.sync_load_budget_bytes, gpu_bytes * tp)
+
+
+def _secondary(text: str, deployment: Deployment, chunk_bytes: int, chunk_tokens: int) -> Secondary:
+    """A tier of a stack, as in `ssd:2TiB:nvme:arc`."""
+    name, *parts = (part.strip() for part in text.split(":", 3))
+    if not name or len(parts) < 2:
+        raise KvsimError(f"secondary_tiers must be as in ssd:2TiB:nvme or ssd:2TiB:6.5/4:arc, got {text!r}")
+    size, link, policy = (*parts, "lru")[:3]
+    chunks = size_bytes(size, "secondary_tiers") // chunk_bytes
+    if chunks < 1:
+        raise KvsimError(
+            f"secondary_tiers must hold a chunk of {chunk_tokens:,} tokens each, "
+            f"{chunk_bytes / 2**20:,.1f} MiB, got {text!r}"
+        )
+    found = class_named("eviction", policy, EVICTION, Eviction)  # type: ignore[type-abstract]
+    if found.offline:
+        raise KvsimError(f"secondary_tiers must evict without knowing the future, got {policy} in {text!r}")
+    figures = link_figures(link.replace("/", ":"), deployment, "secondary_tiers")
+    latency_ps = int(figures.latency_us * 1e6)
+    ways = [Way(int(rate * 1e9), latency_ps) for rate in (figures.load_gb_per_s, figures.store_gb_per_s)]
+    return Secondary(found(chunks), Link(ways[0], ways[1], chunk_bytes))
 
 
 def _check_others(deployment: Deployment, own: VllmV1Options) -> None:

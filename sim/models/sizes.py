@@ -10,9 +10,9 @@ UNITS: Final = {"": GIB, "gib": GIB, "tib": 1024 * GIB, "mib": 2**20, "gb": 10**
 SIZE: Final = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([a-z]*)\s*")
 
 
-def size_bytes(text: str) -> int:
+def size_bytes(text: str, option: str = "kv_offloading_size") -> int:
     """`100GiB`, `2TiB`, `100GB`; a number alone counts GiB, as vLLM's flag does; 0: no tier."""
     found = SIZE.fullmatch(text.lower())
     if found is None or found[2] not in UNITS:
-        raise KvsimError(f"kv_offloading_size must be a size such as 100GiB, or 0, got {text!r}")
+        raise KvsimError(f"{option} must be a size such as 100GiB, or 0, got {text!r}")
     return int(float(found[1]) * UNITS[found[2]])

@@ -298,6 +298,11 @@ def _tier(totals: TierTotals, result: Result) -> dict[str, float | None]:
         "steps_waited_s": totals.steps_waited_ps / PS_PER_S,
         "refused_stores": totals.refused_stores,
         "evicted_bytes": totals.evicted_bytes,
+        **(
+            {name: getattr(totals, name) for name in ("promoted_tokens", "promoted_bytes", "cascaded_bytes")}
+            if totals.cascaded_bytes
+            else {}
+        ),
     }
 
 

@@ -229,6 +229,9 @@ class Tier(Part):
     steps_waited_s: float
     refused_stores: int
     evicted_bytes: int
+    promoted_tokens: int
+    promoted_bytes: int
+    cascaded_bytes: int
 
 
 class MemoryStats(Part):

@@ -134,6 +134,14 @@ class VllmV1Options:
         doc="the [link](tiers.md#links) of each GPU to it: `pcie` (the GPU's own), `pcie4`, `pcie5`, "
         "`nvlink-c2c`, `nvme`, `nvme5`, `100gb`, `200gb`, `400gb`, or GB/s: `50`, `6.5:4` (load, store)",
     )
+    secondary_tiers: str | None = option(
+        "Tiers below that memory: ssd:2TiB:nvme+remote:20TiB:100gb:arc.",
+        default=None,
+        value="TIERS",
+        shown="none",
+        doc="[tiers in a stack](tiers.md#a-stack) below that memory, in the order in which they are asked, "
+        "as in `ssd:2TiB:nvme+remote:20TiB:100gb:arc`",
+    )
     kv_transfer_link: str = option(
         "Link of a decode pool to the prefill servers: a name, or GB/s.",
         default="400gb",

@@ -133,8 +133,9 @@ class VllmV1(Scheduler):
             for name in (CONFIG, *SHORT):
                 if config.options.get(name) is not None:
                     self._refuse(name, config.options[name])
-            if own.kv_offloading_size is not None:
-                self._refuse("kv_offloading_size", own.kv_offloading_size)
+            for name in ("kv_offloading_size", "secondary_tiers"):
+                if config.options.get(name) is not None:
+                    self._refuse(name, config.options[name])
         self.speculation: Speculation | None = None
         self.acceptance: Acceptance | None = None
         self.watermark = own.watermark
@@ -241,7 +242,7 @@ class VllmV1(Scheduler):
 
     def put_below(self, server: Server, deployment: "Deployment") -> None:
         own = self.own(VllmV1Options)
-        if own.kv_offloading_size is not None:
+        if own.kv_offloading_size is not None or own.secondary_tiers is not None:
             from kvsim.sim.deployment.offloading import tier_below  # late: most runs do without
 
             tier = tier_below(deployment, server, own, self.limits)

@@ -22,6 +22,7 @@ from kvsim.allocators.tiers.pieces import Piece, overlap
 from kvsim.sim.serving.connector import Connector
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.server import Server
+from kvsim.sim.serving.stack import Stack
 from kvsim.sim.serving.tier_jobs import Job, User
 from kvsim.sim.serving.totals import TierTotals
 from kvsim.sim.serving.transfers import Transfers
@@ -64,6 +65,7 @@ class Offload(Connector):
             tuple[tuple[int, int], User, list[int], int]
         ] = []  # who finished since the last decision
         self._lengths: dict[int, int] | None = None  # of block tables, where it matters which blocks are new
+        self.stack: Stack | None = None
         self._jobs = 0
         self._unowned = 0  # stores that have not ended, of requests that have
         self.totals = TierTotals(tier.capacity * rules.chunk_bytes)
@@ -89,6 +91,8 @@ class Offload(Connector):
             found = self.users[request.own] = User(request, request.own, [])
             found.ranges = self._ranges(request)
             self.tier.introduce(found.number)
+            if self.stack is not None:
+                self.stack.meet(found, self.server.now_ps)
         return found
 
     def _ranges(self, request: Request) -> list[Keys]:
@@ -117,7 +121,11 @@ class Offload(Connector):
         if known - here < size:
             return 0
         start = here // size
-        found = self.tier.find(pieces(user.ranges, start, known // size))
+        asked = pieces(user.ranges, start, known // size)
+        if self.stack is None:
+            found = self.tier.find(asked)
+        else:
+            found = self.stack.promote(user, asked, self.server.now_ps)
         tokens = (start + found.hits) * size - here
         if tokens < size:
             return 0
@@ -315,7 +323,9 @@ class Offload(Connector):
                 self.tier.stored(job.pieces)
                 job.owner.stores.discard(job)
                 self._unowned -= job.owner.finished
-        return bool(ended)
+                if self.stack is not None:
+                    self.stack.cascade(job)
+        return (self.stack is not None and self.stack.settle(by_ps)) or bool(ended)
 
     def wake(self, again: bool) -> None:
         """Say when the next decision may differ; `again`: it may at once."""
@@ -329,9 +339,11 @@ class Offload(Connector):
         )
         if again:
             server.hold_until(server.now_ps)
-        elif transfers.under_way:
+        elif transfers.under_way or self.stack:
             waits = len(server.waiting) > 0 or bool(self._refused) or bool(server.batch.loading)
             ends = transfers.next_ps(loads_only=not waits)
+            if self.stack is not None and waits:
+                ends = earliest(ends, self.stack.next_ps())
             if ends is not None:
                 server.hold_until(max(ends, server.now_ps))
 
@@ -342,3 +354,8 @@ def whole_text(request: Request, tokens: int) -> Content:
     if shared >= tokens:
         return request.content
     return (*request.content, (-1 - request.own, shared, tokens - shared))
+
+
+def earliest(one: int | None, other: int | None) -> int | None:
+    """The earlier of two times; None: never."""
+    return one if other is None else other if one is None else min(one, other)

@@ -100,6 +100,11 @@ class TierTotals:
     """from the begin of such loads to the step in which their requests ran"""
     steps_waited_ps: int = 0
     """by which steps began later: they waited for transfers"""
+    promoted_tokens: int = 0
+    """that came up from tiers further below"""
+    promoted_bytes: int = 0
+    cascaded_bytes: int = 0
+    """that went on to them"""
     refused_stores: int = 0
     """offers that it had no room for"""
     evicted_bytes: int = 0

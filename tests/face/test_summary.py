@@ -69,7 +69,7 @@ def test_what_few_allocators_have_is_declared_too():
     validated = kvsim.simulate(model="llama-3.1-8b", gpu="rtx-4090", cost="measured-elsewhere", num_prompts=5)
     said = '{"method": "ngram", "num_speculative_tokens": 2, "synthetic_acceptance_length": 2}'
     drafts = kvsim.simulate(model="llama-3.1-8b", gpu="h100", speculative_config=said, num_prompts=5)
-    tiered = kvsim.simulate(kv_offloading_size="1GiB", num_prompts=5)
+    tiered = kvsim.simulate(kv_offloading_size="1GiB", secondary_tiers="ssd:2GiB:nvme", num_prompts=5)
     mixed = kvsim.simulate(clients_mix="A:1:ttft=1", num_prompts=5)
     apart = kvsim.simulate(model="llama-3.1-8b", gpu="h100", pool=["prefill:1", "decode:1"], num_prompts=5)
     found = {

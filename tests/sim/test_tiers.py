@@ -10,6 +10,7 @@ from support.cases import COSTS, GPU, MODEL, Row, draw_case, events_of, told, wo
 from support.settings import deployed, engine_config, with_settings
 
 from kvsim import cli
+from kvsim.allocators.eviction import EVICTION
 from kvsim.sim.build import build_engine
 from kvsim.sim.errors import KvsimError, NoProgress
 from kvsim.sim.options.goals import Goals
@@ -60,6 +61,24 @@ def below_by_second_pool(rng, case):
     return replace(case, engine=with_settings(case.engine, **settings), samples=False)
 
 
+def stacked(rng, case):
+    """The same case with one or two tiers below a tier."""
+    case = tiered(rng, case)
+    chunk = case.engine.options["blocks_per_chunk"] * case.engine.block_size * TOKEN_BYTES / 2**20
+    names = [name for name in EVICTION if name != "belady"]
+    below = [
+        f"{name}:{rng.choice([4, 40, 400, 400]) * chunk + 0.1}MiB:{link}:{rng.choice(names)}"
+        for name, link in (("ssd", rng.choice(["0.05", "1/0.2", "20"])), ("remote", "0.3"))
+    ]
+    settings = {
+        "secondary_tiers": "+".join(below[: rng.choice([1, 2])]),
+        "store_threshold": 0,
+        "kv_offloading_size": f"{rng.choice([2, 4, 8, 16]) * chunk + 0.1}MiB",
+        "enable_prefix_caching": rng.random() < 0.3,
+    }
+    return replace(case, engine=with_settings(case.engine, **settings))
+
+
 def run(case, max_span):
     engine = build_engine(case.scenario, case.work, max_span=max_span, check=True, events=True)
     engine.replica.pricing.cost = COSTS[case.cost]()
@@ -81,7 +100,7 @@ def check_seed(seed, below=tiered):
     return slow
 
 
-@pytest.mark.parametrize("below", [tiered, below_by_second_pool])
+@pytest.mark.parametrize("below", [tiered, below_by_second_pool, stacked])
 def test_fast_forward_equals_step_mode(below):
     hits = waited = 0
     for seed in range(40):
@@ -96,7 +115,7 @@ def test_fast_forward_equals_step_mode(below):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("below", [tiered, below_by_second_pool])
+@pytest.mark.parametrize("below", [tiered, below_by_second_pool, stacked])
 def test_fast_forward_equals_step_mode_in_more_cases(below):
     for seed in range(40, 300):
         try:
@@ -156,6 +175,51 @@ def test_a_free_link_makes_a_tier_as_good_as_a_larger_gpu_memory(seed, chunks):
     work = one_by_one(Random(seed), 80)
     tiered_hits = hits(work, 32, enable_prefix_caching=False, **below(chunks))
     assert tiered_hits == hits(work, chunks + 1) > 0
+
+
+# -- a stack ------------------------------------------------------------------------------------------
+
+
+def in_a_stack(host, chunks, link="1000000", policy="lru"):
+    size = f"{(chunks * 4 * TOKEN_BYTES + 1) / 2**20}MiB"
+    return below(host) | {"secondary_tiers": f"ssd:{size}:{link}:{policy}"}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_small_host_above_an_endless_tier_finds_what_an_endless_cache_finds(seed):
+    work = one_by_one(Random(seed), 60)
+    endless = hits(work, 10_000)
+    assert hits(work, 32, **below(24)) < endless
+    assert hits(work, 32, **in_a_stack(24, 10_000)) == endless
+
+
+@pytest.mark.parametrize("name", [name for name in EVICTION if name != "belady"])
+def test_every_policy_can_evict_from_a_tier_of_a_stack(name):
+    work = one_by_one(Random(2), 80)
+    without = hits(work, 32, **below(16))
+    assert hits(work, 32, **in_a_stack(16, 40, policy=name)) > without
+
+
+def test_a_chunk_comes_up_to_the_host_and_then_to_the_gpu():
+    """3 chunks of 4 tokens: the host of 10 chunks loses them to 10 others; up at 0.1 GB/s, then at 0.2."""
+    rows = [Row(0, 12, [1], "same", 0, 0), Row(200, 40, [1], "alone", 1, 0), Row(200, 12, [1], "same", 0, 0)]
+    work = workload(rows, None, samples=False, gap_ps=10**11, tick_ps=1)
+    engine = engine_config(
+        scheduler="vllm-v1@0.33.0",
+        block_size=4,
+        max_model_len=48,
+        enable_prefix_caching=True,
+        async_scheduling=False,
+        **in_a_stack(10, 100, "0.1") | {"kv_offloading_link": "0.2"},
+    )
+    where = deployed(engine, model=MODEL, gpu=GPU, num_gpu_blocks=10, cost="constant:0.02")
+    result = build_engine(where, work).run()
+    first_ps = (result.requests["first_token_ps"] - result.arrival_ps).tolist()
+    chunks_bytes = 12 * TOKEN_BYTES
+    up_ps, load_ps = (10_000_000 + chunks_bytes * 10**12 // rate for rate in (10**8, 2 * 10**8))
+    assert first_ps == [2 * 10**10, 2 * 10**10, up_ps + load_ps + 2 * 10**10]
+    assert (result.tier.promoted_tokens, result.tier.promoted_bytes) == (12, chunks_bytes)
+    assert result.tier.cascaded_bytes == 52 * TOKEN_BYTES
 
 
 # -- the link -----------------------------------------------------------------------------------------
@@ -298,6 +362,29 @@ def test_prices_that_cannot_be_are_refused(prices, said):
         (
             {"kv_offloading_backend": "simple", "kv_offloading_policy": "arc"},
             "kv_offloading_policy must be left out with kv_offloading_backend simple, got 'arc'",
+        ),
+        (
+            {"secondary_tiers": "ssd:2TiB"},
+            "secondary_tiers must be as in ssd:2TiB:nvme or ssd:2TiB:6.5/4:arc",
+        ),
+        (
+            {"secondary_tiers": "ssd:2MiB:nvme"},
+            "secondary_tiers must hold a chunk of 16 tokens each, 12.5 MiB, got 'ssd:2MiB:nvme'",
+        ),
+        ({"secondary_tiers": "ssd:lots:nvme"}, "secondary_tiers must be a size such as 100GiB"),
+        ({"secondary_tiers": "ssd:2TiB:0"}, "secondary_tiers must be above 0 GB/s each way, got '0'"),
+        (
+            {"secondary_tiers": "ssd:2TiB:nvme:belady"},
+            "secondary_tiers must evict without knowing the future",
+        ),
+        ({"secondary_tiers": "ssd:2TiB:nvme:best"}, "best"),
+        (
+            {"secondary_tiers": "ssd:2TiB:nvme", "kv_offloading_size": None},
+            "secondary_tiers must be left out without kv_offloading_size",
+        ),
+        (
+            {"secondary_tiers": "ssd:2TiB:nvme", "store_threshold": 2},
+            "store_threshold must be left out with secondary_tiers, got 2",
         ),
         ({"policy": "priority"}, "policy must be fcfs with kv_offloading_size, got 'priority'"),
     ],
