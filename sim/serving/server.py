@@ -568,15 +568,15 @@ class Server:
             )
 
     def note_wait(self) -> None:
-        """Time has passed until a transfer ended; that only stores end for so long is an error."""
+        """Time has passed until a transfer ended; that nothing comes of so many is an error."""
         if self.batch.loading or not self.waiting:
             return
         if self.wakes.note_vain(self.progress.clock + self.totals.prompts):
             head = self.waiting[0]
             raise NoProgress(
-                f"a tier below the memory stores for ever: {self.wakes.in_vain:,} waits up to step "
+                f"tiers below the memory move blocks for ever: {self.wakes.in_vain:,} waits up to step "
                 f"{self.steps:,} without a token for anybody, while request {head.index} "
-                f"({head.known_tokens:,} tokens) finds no room beside what is copied "
+                f"({head.known_tokens:,} tokens) waits for room, or for what another takes the place of "
                 f"({self.allocator.capacity_slots:,} slots)"
             )
 

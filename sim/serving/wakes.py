@@ -3,7 +3,7 @@
 from typing import Final
 
 MOST_IN_VAIN: Final = 10_000
-"""Waits for stores without a token for anybody that are no error yet."""
+"""Waits for transfers without a token for anybody that are no error yet."""
 
 
 class Wakes:
@@ -20,7 +20,7 @@ class Wakes:
     waits : int
         How often time passed without a step.
     in_vain : int
-        How often nothing but stores ended since anybody had a token, while somebody waited.
+        How often nothing but transfers ended since anybody had a token, while somebody waited.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Wakes:
         self._tokens = -1
 
     def note_vain(self, tokens: int) -> bool:
-        """Nothing but stores has ended; `tokens` were computed in all. Whether it goes on for ever."""
+        """Nothing but transfers has ended; `tokens` were computed in all. Whether it goes on for ever."""
         if tokens != self._tokens:
             self._tokens, self.in_vain = tokens, 0
         self.in_vain += 1

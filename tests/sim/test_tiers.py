@@ -90,9 +90,12 @@ def run(case, max_span):
     return result, told(result) | events_of(engine)
 
 
+def one_answer_each(case):
+    return replace(case, rows=[replace(row, answers=row.answers[:1]) for row in case.rows])
+
+
 def check_seed(seed, below=tiered):
-    case = below(Random(seed), draw_case(Random(seed), "vllm-v1@0.33.0"))
-    case = replace(case, rows=[replace(row, answers=row.answers[:1]) for row in case.rows])
+    case = one_answer_each(below(Random(seed), draw_case(Random(seed), "vllm-v1@0.33.0")))
     slow, told_slow = run(case, 1)
     fast, told_fast = run(case, 1 << 20)
     assert {k: v for k, v in told_fast.items() if told_slow[k] != v} == {}
@@ -117,12 +120,19 @@ def test_fast_forward_equals_step_mode(below):
 @pytest.mark.slow
 @pytest.mark.parametrize("below", [tiered, below_by_second_pool, stacked])
 def test_fast_forward_equals_step_mode_in_more_cases(below):
+    futile = 0
     for seed in range(40, 300):
         try:
             check_seed(seed, below)
+        except NoProgress:  # the promotions of two requests take each other's places, as in vLLM
+            futile += 1
+            case = one_answer_each(below(Random(seed), draw_case(Random(seed), "vllm-v1@0.33.0")))
+            with pytest.raises(NoProgress, match="move blocks for ever"):
+                run(case, 1 << 20)
         except Exception as error:
             error.add_note(f"check_seed({seed}, {below.__name__})")
             raise
+    assert futile < 5
 
 
 # -- hits ---------------------------------------------------------------------------------------------
@@ -296,7 +306,9 @@ def test_a_lazy_pool_that_copies_round_and_round_while_somebody_waits_is_told():
     work = workload(rows, None, samples=False, gap_ps=10**11, tick_ps=1)
     said = []
     for max_span in (1, 1 << 20):
-        with pytest.raises(NoProgress, match=r"stores for ever: .* while request 2 \(58 tokens\)") as told:
+        with pytest.raises(
+            NoProgress, match=r"move blocks for ever: .* while request 2 \(58 tokens\)"
+        ) as told:
             build_engine(where, work, max_span=max_span).run()
         said.append(str(told.value))
     assert said[0] == said[1]
