@@ -83,6 +83,10 @@ class Sarathi(Scheduler):
         super().__init__(config, max_model_len)
         if not config.enable_chunked_prefill:
             raise KvsimError("enable_chunked_prefill must be on for scheduler sarathi, which lives by chunks")
+        if config.allocator == "kivi":  # it knows no memory of a prompt that is not computed yet
+            raise KvsimError(
+                "allocator must not be kivi for scheduler sarathi, which places whole prompts first"
+            )
         own = self.own(SarathiOptions)
         self.watermark, self._stage = own.watermark, own.tokens_per_stage
         words = own.chunk_sizes.split(",") if own.chunk_sizes else [str(config.max_num_batched_tokens)]
@@ -108,6 +112,8 @@ class Sarathi(Scheduler):
         prefilling = self._decode(server)
         tokens = server.decoding
         for request in prefilling:
+            if request.state is State.WAITING:
+                continue
             piece = self._piece(request.known_tokens, request.computed, tokens)
             if piece > 0 and server.continue_prefill(request, piece):
                 tokens += piece
@@ -121,9 +127,10 @@ class Sarathi(Scheduler):
     def _decode(self, server: Server) -> list[Request]:
         """Give those who decode their memory; returns the prompts that are under way, in order of arrival."""
         allocator, unit, batch = server.allocator, self._unit, server.batch
-        if not server.prefill_held:
-            due = batch.growth.due(server.progress.clock)
-            if not server.decoding or allocator.free_slots >= (len(due) + 1) * unit:
+        growth = batch.growth
+        if not server.prefill_held and (growth.unit or not server.decoding):
+            due = growth.due(server.progress.clock) if growth.unit else []
+            if allocator.free_slots >= (len(due) + 1) * unit or not server.decoding:
                 server.grow_due()
                 return []
         left = sorted(server.running.values(), key=lambda r: (r.arrival_ps, r.index, r.sample))
@@ -132,6 +139,8 @@ class Sarathi(Scheduler):
         left.reverse()
         while left:
             request = left.pop()
+            if request.state is State.WAITING:  # preempted for the growth of another
+                continue
             if request.state is not State.DECODE:
                 prefilling.append(request)
                 continue

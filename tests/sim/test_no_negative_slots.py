@@ -5,6 +5,7 @@ import pytest
 import kvsim
 from kvsim.allocators.base import InvariantError
 from kvsim.allocators.contiguous import Contiguous
+from kvsim.sim.errors import KvsimError
 
 CHUNKED = {
     **{"allocator": "dynamic-cache", "scheduler": "vllm-v1", "trace": "agents", "num_prompts": 8},
@@ -38,3 +39,20 @@ class Scattered(Contiguous):
 def test_a_wrong_count_of_slots_stops_the_run(wrong):
     with pytest.raises(InvariantError, match="no kind of slot can be negative, got Instant"):
         kvsim.simulate(allocator=wrong, num_prompts=5, cost="constant:0.03")
+
+
+@pytest.mark.parametrize("scheduler", ["sarathi", "sarathi@osdi24", "splitfuse"])
+@pytest.mark.parametrize("allocator", ["dynamic", "dynamic-cache", "streaming-llm", "h2o", "buddy"])
+def test_who_grows_at_odd_times_grows_under_chunks_too(scheduler, allocator):
+    """Sarathi-Serve counts who must grow before it lets them."""
+    where = {"allocator": allocator, "scheduler": scheduler, "gpu": "h200", "kv_tokens": 4000}
+    fast, slow = (
+        kvsim.simulate(**where, num_prompts=50, cost="roofline", step_mode=mode) for mode in (False, True)
+    )
+    assert fast.requests.equals(slow.requests)
+    assert fast.requests["finish_s"].notna().sum() > 40
+
+
+def test_a_cache_that_quantises_prompts_does_not_go_with_memory_for_whole_ones():
+    with pytest.raises(KvsimError, match="allocator must not be kivi for scheduler sarathi"):
+        kvsim.simulate(allocator="kivi", scheduler="sarathi", num_prompts=5)
