@@ -181,10 +181,15 @@ def read_runs(directory: Path) -> list[Run]:
 
 
 def _check_replicas(run: Run) -> None:
-    """Raise KvsimError unless all is known at each instant, and replicas have what a run has."""
-    for name in (*_TIMELINE_COLUMNS, *_ALSO_IN_TIMELINES):
-        if np.isnan(run.columns.timeline.get(name, np.zeros(0))).any():
-            raise KvsimError(f"{run.path / 'timeline.parquet'} is damaged: column {name} must have no nulls")
+    """Raise KvsimError unless all is known at each instant and of each request, and replicas are as runs."""
+    known = {
+        "timeline": (run.columns.timeline, (*_TIMELINE_COLUMNS, *_ALSO_IN_TIMELINES)),
+        "requests": (run.columns.requests, ("prompt_tokens", "output_tokens")),
+    }
+    for table, (columns, names) in known.items():
+        for name in names:
+            if np.isnan(columns.get(name, np.zeros(0))).any():
+                raise KvsimError(f"{run.path / table}.parquet is damaged: column {name} must have no nulls")
     replicas, path = run.summary.get("replicas") or [], run.path / "summary.json"
     if not isinstance(replicas, list):
         raise KvsimError(f"{path} is damaged: replicas must be a list, got {replicas!r}")

@@ -215,6 +215,9 @@ DAMAGES = {
     "config.json is damaged: model must have a name": lambda out: changed(
         out / "config.json", lambda config: config["scenario"]["model"].pop("name")
     ),
+    "requests.parquet is damaged: column prompt_tokens must have no nulls": lambda out: without_numbers(
+        out / "requests.parquet", "prompt_tokens"
+    ),
     "column token must have no nulls": lambda out: without_numbers(out / "timeline.parquet", "token"),
     "is not a kvsim run: summary.json is missing": lambda out: (out / "summary.json").unlink(),
     "is not a directory": shutil.rmtree,
