@@ -528,8 +528,8 @@ MISTAKES = {
     "plot none --latency ttft:p42": "latency must be NAME:STATISTIC with one of mean, p50, p90, p95, p99, "
     "max, got 'ttft:p42'",
     "plot none --figure wast": "figure 'wast' is unknown; did you mean 'waste'? (known: memory, utilisation, "
-    "fragmentation, waste, ranking, replicas, batched, requests, latency, throughput, block-size, lengths, "
-    "fairness, seeds, map)",
+    "fragmentation, waste, ranking, replicas, tier, hand-over, scaling, batched, requests, latency, "
+    "throughput, block-size, lengths, fairness and 2 more)",
     "plot none --format gif": "figure format must be one of png, svg, pdf, got 'gif'",
     "calibrate show none": f"profile 'none' is unknown (known: a100-40gb-sosp23, {GPUS[:-2]} and 5 more)",
     "calibrate show none.json": "profile none.json cannot be read: No such file or directory",

@@ -30,7 +30,13 @@ SHIPPED = {
         "sim/sources.py",
         "workloads/histogram.py",
     ),
-    *("workloads/sharegpt.py", "reports/eviction.py", "reports/options.py", "reports/zoo.py"),
+    *(
+        "workloads/sharegpt.py",
+        "reports/eviction.py",
+        "reports/options.py",
+        "reports/zoo.py",
+        "reports/schedulers.py",
+    ),
 }
 """They read what is part of the package or of the documents."""
 MADE = {

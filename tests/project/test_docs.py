@@ -236,13 +236,13 @@ def test_no_option_is_described_that_is_not_there():
         for option in command.params
         for spelling in (*option.opts, *option.secondary_opts)
     }
-    there |= {"--help", "-h", "--version", *(option.flag for option in options_of(Scenario))}
+    there |= {"--help", "--help-all", "-h", "--version", *(option.flag for option in options_of(Scenario))}
     there |= {f"--{off}{name.replace('_', '-')}" for name in declared_everywhere() for off in ("", "no-")}
     there |= {"--stream-interval", "--kv-transfer-config"}  # of vllm serve
     there |= {"--fuzz", "--pace-ms"}  # one of pytest's here; that of the example of one's own cost
     there |= {"--save-result", "--save-detailed", "--append-result"}  # those of vllm bench serve
     there |= {"--enable-prompt-tokens-details", "--enable-logging-iteration-details"}  # of vllm serve
-    there |= {"--defrag-thold", "--strict"}  # of llama.cpp; of zensical
+    there |= {"--defrag-thold", "--strict", "--output-dir"}  # of llama.cpp; of zensical; of cibuildwheel
     for page in PAGES:
         text = re.sub(r"`?pip install[^\n]*|`python benchmarks[^`]*`", "", page.read_text(encoding="utf-8"))
         assert set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", text)) <= there, page.name
@@ -267,7 +267,7 @@ def test_every_scheduler_and_trace_has_a_heading_and_a_line_in_its_list(
     assert sections(named(page)).keys() == {*names, *others}
     listed = carry_out(f"sim {page}", capsys)
     for name in names:
-        assert any(re.match(rf"{re.escape(name)} +\w", line) for line in listed), name
+        assert any(re.match(rf"(?:[│├└─ ]+ )?{re.escape(name)} +\w", line) for line in listed), name
 
 
 def test_every_public_trace_is_in_the_table_with_its_licence():

@@ -38,7 +38,23 @@ S = 10**12
 def row(time_s, token, reserved=0, internal=0, cached=0, external=0, running=1, waiting=0):
     """A row of the timeline of an arena of 100 slots."""
     free = 100 - token - reserved - internal - cached - external
-    return (int(time_s * S), token, reserved, internal, cached, external, free, running, waiting, free, 0, 0)
+    return (
+        int(time_s * S),
+        token,
+        reserved,
+        internal,
+        cached,
+        external,
+        free,
+        running,
+        waiting,
+        free,
+        0,
+        0,
+        0,
+        0,
+        0,
+    )
 
 
 ROWS = [row(0, 10), row(10, 30, 10), row(20, 50, 10, 10, running=4), row(30, 60, 10, 10, 0, 20, 6, 12)]

@@ -47,7 +47,10 @@ def drawing(scheduler):
     class Drawing(scheduler):
         def new_server(self, allocator, bound):
             progress = Counted(lambda request: drawn(request.index, request.generated))
-            return server_of(allocator, bound, progress)
+            server = server_of(allocator, bound, progress)
+            if scheduler is VllmV1:
+                self.use(self.steps_of(server))
+            return server
 
     return Drawing
 
