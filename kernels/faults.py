@@ -16,20 +16,36 @@ TOKENS, PIECES = 0, 1
 """Places of the two."""
 
 
-@lru_cache
 def faults_on(device: torch.device) -> torch.Tensor:
-    """[2] int64, zeros unless something is wrong; pinned, so that the GPU reaches it."""
-    meta, pinned = device.type == "meta", device.type == "cuda"
-    return torch.zeros(2, dtype=torch.int64, device="meta" if meta else "cpu", pin_memory=pinned)
+    """[2] int64, zeros unless something is wrong; pinned, so that the GPU reaches it.
+
+    A device without an index is the current one: "cuda" and "cuda:0" have the same.
+    """
+    index = device.index
+    if index is None:
+        index = torch.cuda.current_device() if device.type == "cuda" else 0
+    return _made_for(device.type, index)
+
+
+@lru_cache
+def _made_for(kind: str, index: int) -> torch.Tensor:
+    return torch.zeros(
+        2, dtype=torch.int64, device="meta" if kind == "meta" else "cpu", pin_memory=kind == "cuda"
+    )
 
 
 def expect_no_faults(device: torch.device) -> None:
-    """Raise ValueError for what kernels on a device have found wrong so far; it is told once."""
+    """Raise ValueError for what kernels on a device have found wrong so far; it is told once.
+
+    Only then it waits for the GPU: launches under way may find the same once more.
+    """
     if device.type == "meta":
         return
     found = faults_on(device).numpy()
     if not found.any():
         return
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
     tokens, stale = found.tolist()
     found[:] = 0
     if tokens:

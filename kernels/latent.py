@@ -161,7 +161,13 @@ def blocks_of(heads: int, tiling: Tiling, name: str = "heads") -> int:
 
 
 def cut_latents(
-    lengths: torch.Tensor, *, heads: int, longest: int, element_bytes: int = 2, tokens: int | None = None
+    lengths: torch.Tensor,
+    *,
+    heads: int,
+    longest: int,
+    element_bytes: int = 2,
+    tokens: int | None = None,
+    gpu: Gpu | None = None,
 ) -> Pieces:
     """What `pieces.cut` does, for `latent_attention` of so many query heads over elements of so many bytes.
 
@@ -169,7 +175,7 @@ def cut_latents(
     """
     tiling = LATENT[element_bytes]
     blocks = blocks_of(heads, tiling)
-    return cut(lengths, longest=longest, kv_heads=blocks, head_dim=512, tokens=tokens, tiling=tiling)
+    return cut(lengths, longest=longest, kv_heads=blocks, head_dim=512, tokens=tokens, tiling=tiling, gpu=gpu)
 
 
 def expect_power_of_2(name: str, value: int, low: int, high: int) -> None:

@@ -58,7 +58,7 @@ def disturbances(measured: Mapping[str, Any]) -> list[str]:
     ]
     found = [f"the GPU drifted: {', '.join(far)}, more than {MOST_DRIFT:.0%}"] if far else []
     for one in measured.get("sentinels", ()):
-        if failed := [part for part, seconds in one.items() if part != "when" and not seconds]:
+        if failed := [part for part, seconds in one.items() if part != "when" and not any(seconds)]:
             found.append(f"the sentinels failed {one['when']}: {', '.join(failed)}")
     for clocks in measured.get("clocks", ()):
         if slowed := THROTTLED.intersection(clocks.get(SLOWED_BY, "").split(", ")):

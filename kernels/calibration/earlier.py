@@ -28,6 +28,7 @@ def kept_as(path: Path) -> Path | None:
         found = json.loads(foreign_text(path))
         kind = found["kind"]
         date = str(found["measured"]["date"])[:10] if kind == "calibrated" else ""
+        path.with_name(f"{path.stem}-{date}{path.suffix}")  # a ValueError where that is no name
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise CalibrationError(
             f"{path} is there and is no profile of a calibration: name another file"

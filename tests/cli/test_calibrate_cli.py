@@ -367,8 +367,11 @@ def test_what_lies_there_already_is_kept_replaced_or_refused(tmp_path):
     written(tmp_path / "mine-2026-01-01.json")
     assert kept_as(found) == tmp_path / "mine-2026-01-01-2.json"
     (tmp_path / "analytic.json").write_text('{"kind": "analytic", "measured": {"date": "2026"}}')
-    with pytest.raises(CalibrationError, match="is no profile of a calibration"):
-        kept_as(tmp_path / "analytic.json")
+    slashes = '{"kind": "calibrated", "measured": {"date": "2026/01/01"}}'
+    (tmp_path / "slashes.json").write_text(slashes)
+    for name in ("analytic.json", "slashes.json"):
+        with pytest.raises(CalibrationError, match="is no profile of a calibration"):
+            kept_as(tmp_path / name)
 
 
 # -- sim calibrate show ---------------------------------------------------------------------------

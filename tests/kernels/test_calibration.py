@@ -26,7 +26,7 @@ from kvsim.kernels.calibration import card, launches, layer, steps, timing
 from kvsim.kernels.calibration.all_reduce import all_reduce_seconds
 from kvsim.kernels.calibration.bench import Bench
 from kvsim.kernels.calibration.calibrate import calibrate
-from kvsim.kernels.calibration.drift import SENTINEL
+from kvsim.kernels.calibration.drift import SENTINEL, disturbances
 from kvsim.kernels.calibration.errors import (
     CalibrationError,
     DeviceLostError,
@@ -323,6 +323,11 @@ def test_sentinels_that_fail_are_a_fault_as_drift_is(quick):
     first, second, *_ = quick.parts
     assert measured["faults"] == [f"the sentinels failed before {part}: product" for part in (first, second)]
     assert exit_code_of(measured) == 4
+
+
+def test_sentinels_that_take_no_time_are_a_fault_too():
+    told = {"sentinels": [{"when": "before decode", "decode": [0.0, 0.0], "product": [1e-3]}]}
+    assert disturbances(told) == ["the sentinels failed before decode: decode"]
 
 
 def test_a_card_that_is_slower_when_a_calibration_goes_on_is_told(quick, tmp_path):

@@ -189,6 +189,11 @@ def test_a_sum_above_tokens_is_told_late_and_the_result_is_right(longest, splits
         assert_right(batch, query, out)
 
 
+def test_a_device_with_and_without_its_index_has_one_place_for_faults():
+    kind = torch.device(DEVICE).type
+    assert faults_on(torch.device(kind)) is faults_on(torch.device(kind, 0))
+
+
 def test_a_sum_told_wrongly_is_told_by_the_next_call_of_anything_that_takes_one():
     """The GPU has not come so far when the call returns; so it may be anybody's call that finds out."""
     faults_on(DEVICE)[TOKENS] = 10**10

@@ -19,7 +19,7 @@ from support.paged_case import (
 
 from kvsim.kernels import reference
 from kvsim.kernels.latent import cut_latents, latent_attention
-from kvsim.kernels.launch import Tiling
+from kvsim.kernels.launch import REHEARSAL, Tiling
 from kvsim.kernels.pieces import cut
 
 pytestmark = pytest.mark.slow
@@ -137,9 +137,10 @@ def test_latents_are_cut_by_what_a_gpu_holds_of_their_programs():
     lengths = [0, 300, 3, 640]
     batch = latents(lengths, heads=64, width=96)
     numbers = batch.integers(lengths)
-    pieces = cut_latents(numbers, heads=64, longest=640, tokens=943)
+    given = {"longest": 640, "tokens": 943, "gpu": REHEARSAL}
+    pieces = cut_latents(numbers, heads=64, **given)
     assert (pieces.batch, pieces.tile, pieces.shares) == (4, 32, 1)
-    assert cut_latents(numbers, heads=16, longest=640, tokens=943).shares == 2
+    assert cut_latents(numbers, heads=16, **given).shares == 2
     assert_right(batch, batch.queries(4), 64, pieces=pieces, lengths=numbers)
     with pytest.raises(ValueError, match="heads must be up to 32 or a multiple of 32, got 48"):
         cut_latents(numbers, heads=48, longest=640)
