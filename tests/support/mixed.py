@@ -103,7 +103,7 @@ def draw_around(rng: Random, case: Case, kind: str) -> Deployment:
         fleet = replace(fleet, fail=_deaths(rng, count))
     if kind == "scaling":
         scale = rng.choice([
-            f"schedule:0={rng.randint(1, count)},{rng.random():.3f}=1,2={count}",
+            f"schedule:0={rng.randint(1, count)},{0.001 + rng.random():.3f}=1,2={count}",
             f"threshold:queue={rng.randint(1, 3)},kv=0.5,every={rng.choice([0.05, 0.4])},cool=0",
         ])  # fmt: skip
         fleet = replace(fleet, scale=scale, startup_time=rng.choice([0.01, 0.5]), load_bandwidth=1e9)
