@@ -127,10 +127,9 @@ class Sarathi(Scheduler):
     def _decode(self, server: Server) -> list[Request]:
         """Give those who decode their memory; returns the prompts that are under way, in order of arrival."""
         allocator, unit, batch = server.allocator, self._unit, server.batch
-        growth = batch.growth
-        if not server.prefill_held and (growth.unit or not server.decoding):
-            due = growth.due(server.progress.clock) if growth.unit else []
-            if allocator.free_slots >= (len(due) + 1) * unit or not server.decoding:
+        if not server.prefill_held:
+            growing = batch.growth.many_due(server.progress.clock)
+            if not server.decoding or allocator.free_slots >= (growing + 1) * unit:
                 server.grow_due()
                 return []
         left = sorted(server.running.values(), key=lambda r: (r.arrival_ps, r.index, r.sample))

@@ -139,8 +139,15 @@ class GrowthCalendar:
         """The last clock before the finish at which a sequence that is due at `clock` grows."""
         return finish_clock - 1 - (finish_clock - 1 - clock) % self.unit
 
+    def many_due(self, clock: int) -> int:
+        """How many must grow at `clock`, who are still to be asked for."""
+        return len(self.residues[clock % self.unit] if self.unit else self._irregular.get(clock, ()))
+
     def due(self, clock: int) -> list[int]:
-        """The sequences that must grow at `clock`, as a list that `remove` and `pop_full` change."""
+        """The sequences that must grow at `clock`, as a list that `remove` and `pop_full` change.
+
+        Those of irregular growth are due once: who asks lets them grow.
+        """
         return self.residues[clock % self.unit] if self.unit else self._irregular.pop(clock, [])
 
     def pop_full(self, clock: int) -> list[int]:

@@ -141,7 +141,7 @@ class SglangBatch(Batch):
     def growing(self) -> int:
         """Sequences that need another unit of memory in this step; 0 where that is not known."""
         if self.growth.unit:
-            return len(self.growth.due(self.progress.clock))
+            return self.growth.many_due(self.progress.clock)
         if self._windowed is None:
             return 0
         page, stored = self._windowed.page_size, self.progress.stored
