@@ -7,8 +7,10 @@
 
 Needs torch and triton only. Every time is the median over replays of a CUDA graph that holds at least 16
 launches over different keys and values (kernels/calibration/timing.py), divided by their number; who is
-compared takes turns. Before it is timed, each result is compared with another's. A time that implies more
-than the datasheet's bandwidth, or the measured peak of matrix products, is refused. GPU.md says what to run.
+compared takes turns. Decode attention is timed in pieces that were cut before, as an engine cuts them once a
+step for all its layers; what cutting takes is a row of its own, `cutting, once a step`. Before it is timed,
+each result is compared with another's. A time that implies more than the datasheet's bandwidth, or the
+measured peak of matrix products, is refused. GPU.md says what to run.
 """
 
 import argparse
@@ -51,8 +53,9 @@ from kvsim.kernels.calibration.timing import (
 )
 from kvsim.kernels.copy import copy_blocks
 from kvsim.kernels.decode import decode_attention
-from kvsim.kernels.latent import latent_attention
+from kvsim.kernels.latent import cut_latents, latent_attention
 from kvsim.kernels.launch import Tiling
+from kvsim.kernels.pieces import Pieces, cut
 from kvsim.kernels.prefill import prefill_attention
 from kvsim.kernels.swap import gather_blocks, scatter_blocks
 from kvsim.kernels.write import write_kv
@@ -107,6 +110,9 @@ PREFILL = (
     Shape("16 x 128 of 4096", (4096,) * 16, 128),
 )
 TOY = {"heads": 4, "kv_heads": 2, "head_dim": 32, "dtype": torch.float16}
+
+
+ONCE = "cutting, once a step"
 
 
 class Stage:
@@ -190,7 +196,7 @@ class Stage:
         if reason := refusal(self.sheet, middle, moved, flops, self.most_tflops):
             row["refused"] = reason
         share = f"{rate / self.copy_gb_per_s:7.1%} of copy" if moved and self.copy_gb_per_s > 0 else ""
-        work = f"{rate:8.0f} GB/s" if moved else f"{speed:8.0f} TFLOP/s"
+        work = f"{rate:8.0f} GB/s" if moved else f"{speed:8.0f} TFLOP/s" if flops else ""
         print(f"{part:9}{name:42}{middle * 1e6:10.1f} us +-{(high - low) / 2 / middle:5.1%}{work} {share}"
               f"{'  REFUSED' if 'refused' in row else ''}", flush=True)  # fmt: skip
         return row
@@ -230,22 +236,37 @@ class Pools:
             table[row, :blocks] = order[first // block_size :][:blocks]
         return {"block_table": table.to(self.stage.device)}
 
+    def cut(self, **more) -> Pieces:
+        """The contexts, shared out; in the memory of others where these are given, as in each step."""
+        shape = self.shape
+        return cut(
+            self.lengths, longest=max(shape.lengths), tokens=sum(shape.lengths), kv_heads=shape.kv_heads,
+            head_dim=shape.head_dim, element_bytes=shape.dtype.itemsize,
+            group=shape.heads // shape.kv_heads, **more,
+        )  # fmt: skip
+
+    def cutting(self) -> dict[str, list[Callable[[], object]]]:
+        """What an engine launches before the first layer of a step."""
+        pieces = self.cut()
+        return {ONCE: [lambda: self.cut(out=pieces)] * self.launches}
+
     def attention(self, buffer: Sequence[torch.Tensor], block_size: int | None, **more) -> torch.Tensor:
         """Our kernel over one buffer."""
         keys, values = (pool.view(-1, block_size or 256, *pool.shape[1:]) for pool in buffer)
         if self.shape.chunk == 1:
             longest = max(self.shape.lengths)
-            tokens = sum(self.shape.lengths)
-            return decode_attention(
-                self.query, keys, values, self.lengths, longest=longest, tokens=tokens, **more
-            )
+            return decode_attention(self.query, keys, values, self.lengths, longest=longest, **more)
         return prefill_attention(
             self.query, keys, values, self.lengths, self.first_queries,
             most_queries=self.shape.chunk, **more,
         )  # fmt: skip
 
     def ours(self, block_size: int | None, shuffle: bool = False, **more) -> list[Callable[[], torch.Tensor]]:
-        """The launches of one of our kernels, one buffer after the other."""
+        """The launches of one of our kernels, one buffer after the other; a decode in pieces that are cut."""
+        if self.shape.chunk == 1:
+            how = {name: more.pop(name) for name in ("splits", "tiling") if name in more}
+            pieces = self.cut(**how)
+            more |= {"pieces": pieces, "tiling": pieces.tiling}
         more = self.where(block_size, shuffle) | more
         return self.each(lambda buffer: self.attention(buffer, block_size, **more))
 
@@ -295,16 +316,18 @@ class Pools:
                 )
         return found
 
-    def contest(self, part: str, contestants: dict) -> list[dict]:
-        """Check, time, and write down."""
+    def contest(self, part: str, contestants: dict, cutting: bool = False) -> list[dict]:
+        """Check, time, and write down; `cutting` is timed beside them."""
         wrong = self.stage.check(contestants)
+        contestants |= self.cutting() if cutting else {}
         facts = {"shape": asdict(self.shape) | {"dtype": str(self.shape.dtype)}, "launches": self.launches}
         facts |= {"buffers": len(self.buffers)}
         work = {"moved": self.shape.kv_bytes} if self.shape.chunk == 1 else {"flops": self.shape.flops}
         times, failed = self.stage.time(contestants)
         rows = [{"part": part, "name": name, "refused": why} for name, why in (wrong | failed).items()]
         for name, seconds in times.items():
-            rows.append(self.stage.row(part, f"{self.shape.name}: {name}", seconds, **work) | facts)
+            done = {} if name == ONCE else work
+            rows.append(self.stage.row(part, f"{self.shape.name}: {name}", seconds, **done) | facts)
         return rows
 
 
@@ -346,7 +369,7 @@ def decode(stage: Stage) -> Iterator[dict]:
             "paged 16, in order": pools.ours(16),
             "paged 16, shuffled": pools.ours(16, shuffle=True),
         }
-        yield from pools.contest("decode", ours | pools.theirs())
+        yield from pools.contest("decode", ours | pools.theirs(), cutting=True)
 
 
 def blocks(stage: Stage) -> Iterator[dict]:
@@ -398,7 +421,8 @@ def latents(stage: Stage, lengths: Sequence[int]) -> Iterator[dict]:
         where[f"paged {block}, {name}"] = block, {"block_table": table}
     for heads in (4,) if stage.dry else (128, 16):
         query = stage.random(len(lengths), heads, latent + rope, dtype=torch.bfloat16)
-        facts = {"lengths": torch.tensor(lengths, **numbers), "longest": max(lengths), "tokens": sum(lengths)}
+        facts = {"lengths": torch.tensor(lengths, **numbers), "longest": max(lengths)}
+        facts["pieces"] = cut_latents(**facts, heads=heads, tokens=sum(lengths))
         facts |= {"latent": latent, "scale": 192**-0.5}
         contestants = {
             name: [

@@ -19,31 +19,33 @@ import torch
 import triton
 import triton.language as tl
 
-from kvsim.kernels.faults import faults_on
+from kvsim.kernels.faults import bounded, faults_on, named, tell_longest, tell_stale
 from kvsim.kernels.launch import INTERPRETED, LEAST_ROWS, Launch, Tiling, next_power_of_2
-from kvsim.kernels.pieces import Pieces, tiles_of
+from kvsim.kernels.pieces import Pieces
 from kvsim.kernels.tiles import capped, fold, load_rows, scores_of, slots_of, weight_of
 
 
-@triton.jit(do_not_specialize=["home_stride", "window"])
+@triton.jit(do_not_specialize=["home_stride", "window", "longest"])
 def decode_kernel(
     q,  # [batch, kv_heads * GROUP, HEAD_DIM + ROPE]
     k,  # [slots, kv_heads, HEAD_DIM]; ROPE: [slots, HEAD_DIM + ROPE], and v is the same
     v,
     homes,  # PAGED: block tables [batch, home_stride]; else the first slots [batch]
     lengths,  # [batch]
-    starts,  # SHARED: int32 [shares + 1, 3], (sequence, tile, tiles before) that each share begins with
+    starts,  # SHARED: int32 [shares + 1, 2], (sequence, tile of it) that each share begins with
+    made_of,  # GIVEN: int32 [batch], the lengths that pieces were cut of
+    faults,  # int64 [PLACES], the host's
     sinks,  # SINKS: [kv_heads * GROUP]
     out,  # [batch, kv_heads * GROUP, HEAD_DIM]
     partial,  # SHARED: float32 [2 * shares, kv_heads * GROUP, HEAD_DIM]
     logsum,  # SHARED: float32 [2 * shares, kv_heads * GROUP], in base 2
     scale_log2, value_scale, softcap,
     row,  # elements of a slot
-    home_stride, kv_heads, window,
+    home_stride, kv_heads, window, longest,
     GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, HEAD_PAD: tl.constexpr, ROWS: tl.constexpr,
     TILE: tl.constexpr, BLOCK_SIZE: tl.constexpr, PAGED: tl.constexpr, WINDOW: tl.constexpr,
-    SHARED: tl.constexpr, UPCAST: tl.constexpr, ROPE: tl.constexpr, SOFTCAP: tl.constexpr,
-    SINKS: tl.constexpr,
+    SHARED: tl.constexpr, GIVEN: tl.constexpr, UPCAST: tl.constexpr, ROPE: tl.constexpr,
+    SOFTCAP: tl.constexpr, SINKS: tl.constexpr,
 ):  # fmt: skip
     """A share of all contexts, or one sequence's context, for one KV head."""
     share, kv_head = tl.program_id(0) // kv_heads, tl.program_id(0) % kv_heads
@@ -53,7 +55,11 @@ def decode_kernel(
     column = d if ROPE else kv_head * HEAD_DIM + d
     for turn in range(0, before_last + (stop > 0).to(tl.int32) if SHARED else 1):
         seq = begin_seq + turn
-        end = tl.load(lengths + seq).to(tl.int32)
+        length = tl.load(lengths + seq)
+        end = bounded(length, longest)
+        tell_longest(faults, named(seq, length), longest, length != end)
+        if GIVEN:
+            tell_stale(faults, named(seq, length), tl.load(made_of + seq) != end)
         first = tl.maximum(end - window, 0) if WINDOW else 0
         begin = first // TILE * TILE
         if SHARED:
@@ -84,10 +90,10 @@ def share_of(starts, share, SHARED: tl.constexpr):
     """(first sequence, its tiles that are others', sequences before the last, tiles of the last; 0: none)."""
     begin_seq, skipped, before_last, stop = share.to(tl.int64), 0, 1, 0
     if SHARED:
-        begin_seq = tl.load(starts + 3 * share).to(tl.int64)
-        skipped = tl.load(starts + 3 * share + 1)
-        before_last = tl.load(starts + 3 * share + 3) - begin_seq.to(tl.int32)
-        stop = tl.load(starts + 3 * share + 4)
+        begin_seq = tl.load(starts + 2 * share).to(tl.int64)
+        skipped = tl.load(starts + 2 * share + 1)
+        before_last = tl.load(starts + 2 * share + 2) - begin_seq.to(tl.int32)
+        stop = tl.load(starts + 2 * share + 3)
     return begin_seq, skipped, before_last, stop
 
 
@@ -132,51 +138,26 @@ def context_of(
 
 
 @triton.jit
-def tiles_in(bounds, lengths, window, TILE: tl.constexpr, WINDOW: tl.constexpr):
-    """How many tiles lie between two (sequence, tile, -), the second of which is the end."""
-    first, skipped, last, stop = (
-        tl.load(bounds), tl.load(bounds + 1), tl.load(bounds + 3), tl.load(bounds + 4)
-    )  # fmt: skip
-    total, end = tl.zeros_like(first), last + (stop > 0).to(tl.int32)
-    for start in range(first, end, 128):
-        seq = start + tl.arange(0, 128)
-        length = tl.load(lengths + seq, mask=seq < end, other=0).to(tl.int32)
-        tiles = tiles_of(length, window, TILE, WINDOW)
-        tiles = tl.where(seq == last, tl.minimum(tiles, stop), tiles)
-        total += tl.sum(tl.maximum(tl.where(seq == first, tiles - skipped, tiles), 0), 0)
-    return total
-
-
-@triton.jit(do_not_specialize=["window"])
 def reduce_kernel(
     partial,  # float32 [2 * shares, heads, HEAD_DIM]
     logsum,  # float32 [2 * shares, heads], in base 2
-    starts,  # int32 [shares + 1, 3]
-    lengths,  # [batch]
-    faults,  # int64 [2], the host's
+    starts,  # int32 [shares + 1, 2]
     sinks,  # SINKS: [heads]
     out,  # [batch, heads, HEAD_DIM]
-    window,
     HEAD_DIM: tl.constexpr,
     HEAD_PAD: tl.constexpr,
     PARTS: tl.constexpr,
     SINKS: tl.constexpr,
-    TILE: tl.constexpr,
-    WINDOW: tl.constexpr,
 ):
     """All parts of a head of a cut sequence: out = sum(2^logsum part) / sum(2^logsum), PARTS at a time.
 
-    A sequence is cut where a share begins within it; the program of the first such share merges it. Those of
-    the first head look, for each share, whether it still has the tiles that it was cut with.
+    A sequence is cut where a share begins within it; the program of the first such share merges it.
     """
     share, shares, heads = tl.program_id(1), tl.num_programs(1), tl.num_programs(0)
-    seq, skipped = tl.load(starts + 3 * share), tl.load(starts + 3 * share + 1)
-    if tl.program_id(0) == 0:
-        planned = tl.load(starts + 3 * share + 5) - tl.load(starts + 3 * share + 2)
-        tl.store(faults + 1, 1, mask=tiles_in(starts + 3 * share, lengths, window, TILE, WINDOW) != planned)
+    seq, skipped = tl.load(starts + 2 * share), tl.load(starts + 2 * share + 1)
     if skipped == 0:
         return
-    if (tl.load(starts + 3 * share - 3) == seq) & (tl.load(starts + 3 * share - 2) > 0):
+    if (tl.load(starts + 2 * share - 2) == seq) & (tl.load(starts + 2 * share - 1) > 0):
         return
 
     d = tl.arange(0, HEAD_PAD)
@@ -184,7 +165,7 @@ def reduce_kernel(
     acc = tl.zeros([HEAD_PAD], tl.float32)
     for start in range(share - 1, shares, PARTS):  # the end of the share before, the beginnings of others
         part = start + tl.arange(0, PARTS)
-        there = (part < share) | (tl.load(starts + 3 * part, mask=part < shares, other=-1) == seq)
+        there = (part < share) | (tl.load(starts + 2 * part, mask=part < shares, other=-1) == seq)
         at = (2 * part - (part >= share).to(tl.int32)).to(tl.int64) * heads + tl.program_id(0)
         weight = tl.load(logsum + at, mask=there, other=-float("inf"))
         piece = tl.load(
@@ -207,10 +188,13 @@ def reduce_kernel(
 
 
 def attending(
-    arguments: dict[str, Any], sinks: torch.Tensor | None, pieces: Pieces, tiling: Tiling
+    arguments: dict[str, Any], sinks: torch.Tensor | None, pieces: Pieces, tiling: Tiling, given: bool
 ) -> list[Launch]:
-    """The launches of both kernels; what no argument says is 0, and what follows from others is added."""
-    query, out, lengths, homes = (arguments[name] for name in ("q", "out", "lengths", "homes"))
+    """The launches of both kernels; what no argument says is 0, and what follows from others is added.
+
+    `given`: the pieces are not cut by a launch before these.
+    """
+    query, out, homes = (arguments[name] for name in ("q", "out", "homes"))
     head_dim, (_, heads, _), paged = arguments["HEAD_DIM"], query.shape, homes.dim() == 2
     shared, head_pad = pieces.starts is not None, next_power_of_2(head_dim)
     partial, logsum = out, out
@@ -218,7 +202,7 @@ def attending(
         partial = torch.empty((2 * pieces.shares, heads, head_dim), dtype=torch.float32, device=query.device)
         logsum = torch.empty((2 * pieces.shares, heads), dtype=torch.float32, device=query.device)
     common = {
-        "starts": pieces.starts if shared else lengths,
+        "starts": pieces.starts if shared else pieces.lengths,
         "sinks": out if sinks is None else sinks,
         "partial": partial,
         "logsum": logsum,
@@ -234,16 +218,16 @@ def attending(
         "PAGED": paged,
         "WINDOW": arguments["window"] > 0,
         "SHARED": shared,
+        "made_of": pieces.lengths,
+        "faults": faults_on(query.device),
+        "GIVEN": given,
         "UPCAST": INTERPRETED and query.dtype is torch.bfloat16,  # whose products are wrong there
         "SOFTCAP": arguments["softcap"] > 0,
     }
     grid = (arguments["kv_heads"] * pieces.shares, 1, 1)
     found = [Launch(decode_kernel, grid, arguments, tiling.warps, tiling.stages, tiling.registers)]
     if shared and pieces.shares > 1:
-        merging = common | {
-            name: arguments[name] for name in ("lengths", "out", "window", "HEAD_DIM", "TILE", "WINDOW")
-        }
-        merging |= {"faults": faults_on(query.device), "PARTS": 16}
+        merging = common | {"out": out, "HEAD_DIM": head_dim, "PARTS": 16}
         grid = (heads, pieces.shares, 1)
         found.append(Launch(reduce_kernel, grid, merging, max(1, head_pad // 256), 2))
     return found

@@ -69,7 +69,8 @@ def decode_attention(
     lengths : Tensor
         [batch] int32 or int64: tokens of each sequence, 0 for none.
     longest : int
-        No length is above it. The host knows it; asking the GPU would stall it.
+        No length is above it. The host knows it; asking the GPU would stall it. Of a longer one no more
+        tokens are read, and it is told late (faults.py).
     tokens : int
         Their sum, or more; `batch * longest` when not given. It decides how many programs share the work.
     block_table : Tensor
@@ -93,7 +94,8 @@ def decode_attention(
         Shares that a context of `longest` tokens takes; chosen from the GPU and the batch when not given.
     pieces : Pieces
         What `kvsim.kernels.pieces.cut` made of these lengths, the same for all layers; computed when not
-        given, by launches of its own. With them neither `tokens` nor `splits`, which `cut` was given.
+        given, by launches of its own. With them neither `tokens` nor `splits`, which `cut` was given. They
+        must be of as many sequences, for these heads, window and tiling, and of a `longest` as long.
     tiling : Tiling
         Instead of the table's.
 
@@ -105,9 +107,9 @@ def decode_attention(
     Raises
     ------
     TypeError, ValueError
-        A tensor with a wrong type, shape or device, a number out of range, or pieces of other lengths or of
-        before these were written: they name the argument. What only the GPU sees, `tokens` below the sum and
-        lengths written behind torch's back, is told late (faults.py); the result is right even so.
+        A tensor with a wrong type, shape or device, a number out of range, or pieces for something else: they
+        name the argument. What only the GPU sees, a length above `longest`, `tokens` below the sum and pieces
+        of other lengths, is told late (faults.py), with the sequence.
     """
     if out is None and isinstance(query, torch.Tensor):
         out = torch.empty_like(query)
@@ -164,6 +166,7 @@ def plan_decode(
     group = heads // kv_heads
     expect_between("query: heads for each KV head", group, 0, MOST_ROWS)
     tiling = tiling or decode_tiling(head_dim, keys.element_size(), group)
+    given = pieces is not None
     pieces, launches = cut_or_given(
         pieces, lengths, longest=longest, kv_heads=kv_heads, tokens=tokens, window=window, splits=splits,
         tiling=tiling, gpu=gpu,
@@ -174,6 +177,7 @@ def plan_decode(
         "v": values,
         "homes": homes,
         "lengths": lengths,
+        "longest": longest,
         "out": out,
         "scale_log2": (head_dim**-0.5 if scale is None else scale) * key_scale * LOG2_E,
         "value_scale": value_scale,
@@ -185,4 +189,4 @@ def plan_decode(
         "HEAD_DIM": head_dim,
         "BLOCK_SIZE": block_size,
     }
-    return [*launches, *attending(arguments, sinks, pieces, tiling)]
+    return [*launches, *attending(arguments, sinks, pieces, tiling, given)]

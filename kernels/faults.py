@@ -1,23 +1,60 @@
 """What only the GPU sees to be wrong: kernels write it into the host's memory, which is read without waiting.
 
-    tokens   the sum of the lengths, where it is above what the host said
-    pieces   1, where a share has not as many tiles as when it was cut: the lengths have changed since
+    tokens    the sum of the lengths, where it is above what the host said
+    stale     a sequence that has another length than pieces were cut of, and that length
+    longest   a sequence with a length below 0 or above `longest`, that length, and `longest`
 
 To ask the GPU would stall the launch. So these errors come late, as CUDA's own do: from a later call of what
-takes `tokens` or pieces, or from `expect_no_faults`, which an engine asks where it waits for the GPU anyway,
-as for sampled tokens. What was computed is right; the programs were not as even as they could be.
+takes lengths, or from `expect_no_faults`, which an engine asks where it waits for the GPU anyway, as for
+sampled tokens. With too small a sum or stale pieces the result is right, only less evenly shared out; of a
+length out of bounds as many tokens are read as the bounds allow, so that nothing outside of a block table is.
 """
 
 from functools import lru_cache
 
 import torch
+import triton
+import triton.language as tl
 
-TOKENS, PIECES = 0, 1
-"""Places of the two."""
+PLACES = 4
+TOKENS = 0
+"""Where the sum is; behind it what is stale, what is too long, and `longest`."""
+
+
+@triton.jit
+def named(seq, length):
+    """A sequence and its length as one number, which is written whole; never 0."""
+    within = tl.minimum(tl.maximum(length, -2147483647), 2147483647)
+    return ((seq + 1).to(tl.int64) << 32) + within.to(tl.int64)
+
+
+@triton.jit
+def bounded(length, longest):
+    """Lengths, as far as they may be."""
+    return tl.minimum(tl.maximum(length, 0), longest).to(tl.int32)
+
+
+@triton.jit
+def tell_tokens(faults, tokens, told):
+    """Of all sequences."""
+    tl.store(faults, tokens, mask=tokens > told)
+
+
+@triton.jit
+def tell_stale(faults, who, is_stale):
+    """`who`: a sequence and its length, `named`."""
+    tl.store(faults + 1, who, mask=is_stale)
+
+
+@triton.jit
+def tell_longest(faults, who, longest, is_longer):
+    """`who`: a sequence and its length, `named`."""
+    tl.store(faults + 2, who, mask=is_longer)
+    tl.store(faults + 3, tl.zeros_like(who) + longest, mask=is_longer)
 
 
 def faults_on(device: torch.device) -> torch.Tensor:
-    """[2] int64, zeros unless something is wrong; pinned, so that the GPU reaches it.
+    """[PLACES] int64, zeros unless something is wrong; pinned, so that the GPU reaches it.
 
     A device without an index is the current one: "cuda" and "cuda:0" have the same.
     """
@@ -30,25 +67,41 @@ def faults_on(device: torch.device) -> torch.Tensor:
 @lru_cache
 def _made_for(kind: str, index: int) -> torch.Tensor:
     return torch.zeros(
-        2, dtype=torch.int64, device="meta" if kind == "meta" else "cpu", pin_memory=kind == "cuda"
+        PLACES, dtype=torch.int64, device="meta" if kind == "meta" else "cpu", pin_memory=kind == "cuda"
     )
 
 
 def expect_no_faults(device: torch.device) -> None:
     """Raise ValueError for what kernels on a device have found wrong so far; it is told once.
 
-    Only then it waits for the GPU: launches under way may find the same once more.
+    Only then it waits for the GPU, unless a graph is being captured: launches under way may find the same
+    once more.
     """
     if device.type == "meta":
         return
     found = faults_on(device).numpy()
     if not found.any():
         return
-    if device.type == "cuda":
+    if device.type == "cuda" and not torch.cuda.is_current_stream_capturing():
         torch.cuda.synchronize(device)
-    tokens, stale = found.tolist()
+    tokens, stale, longer, longest = found.tolist()
     found[:] = 0
+    if longer:
+        seq, length = read(longer)
+        raise ValueError(
+            f"longest must be at least every length; sequence {seq} has length {length}, and a call was "
+            f"given longest = {longest}"
+        )
     if tokens:
         raise ValueError(f"tokens must be at least {tokens}, the sum of the lengths; a call was given less")
     if stale:
-        raise ValueError("pieces are stale: a call was given lengths that have changed since they were cut")
+        seq, length = read(stale)
+        raise ValueError(
+            f"pieces are stale: sequence {seq} has length {length}, another than they were cut of"
+        )
+
+
+def read(who: int) -> tuple[int, int]:
+    """(sequence, length) of what `named` made."""
+    after = (who + 2**31) >> 32
+    return after - 1, who - (after << 32)

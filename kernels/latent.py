@@ -129,6 +129,7 @@ def plan_latent(
     expect_between("query: batch", batch, 0, 65535)
     tiling = tiling or LATENT[cache.element_size()]
     blocks = blocks_of(heads, tiling, "query: heads")
+    given = pieces is not None
     pieces, launches = cut_or_given(
         pieces, lengths, longest=longest, kv_heads=blocks, tokens=tokens, window=None, splits=splits,
         tiling=tiling, gpu=gpu,
@@ -139,6 +140,7 @@ def plan_latent(
         "v": cache,
         "homes": homes,
         "lengths": lengths,
+        "longest": longest,
         "out": out,
         "scale_log2": scale * cache_scale * LOG2_E,
         "value_scale": cache_scale,
@@ -149,7 +151,7 @@ def plan_latent(
         "BLOCK_SIZE": cache.shape[1],
         "ROPE": width - latent,
     }
-    return [*launches, *attending(arguments, None, pieces, tiling)]
+    return [*launches, *attending(arguments, None, pieces, tiling, given)]
 
 
 def blocks_of(heads: int, tiling: Tiling, name: str = "heads") -> int:
@@ -167,6 +169,7 @@ def cut_latents(
     longest: int,
     element_bytes: int = 2,
     tokens: int | None = None,
+    out: Pieces | None = None,
     gpu: Gpu | None = None,
 ) -> Pieces:
     """What `pieces.cut` does, for `latent_attention` of so many query heads over elements of so many bytes.
@@ -175,7 +178,10 @@ def cut_latents(
     """
     tiling = LATENT[element_bytes]
     blocks = blocks_of(heads, tiling)
-    return cut(lengths, longest=longest, kv_heads=blocks, head_dim=512, tokens=tokens, tiling=tiling, gpu=gpu)
+    return cut(
+        lengths, longest=longest, kv_heads=blocks, head_dim=512, tokens=tokens, tiling=tiling, out=out,
+        gpu=gpu,
+    )  # fmt: skip
 
 
 def expect_power_of_2(name: str, value: int, low: int, high: int) -> None:

@@ -145,7 +145,7 @@ PREFILL_IN_REGISTERS: Mapping[tuple[int, int], Tiling] = {
     (64, 2): Tiling(64, 8, 3, rows=128),
     (128, 1): Tiling(32, 8, 3, rows=64),
     (128, 2): Tiling(64, 8, 3, rows=64),
-    (256, 1): Tiling(32, 8, 2, rows=32),
+    (256, 1): Tiling(32, 8, 2, rows=64),
     (256, 2): Tiling(32, 8, 2, rows=64),
 }
 """The same on Ampere, Ada and consumer Blackwell: all operands pass through registers, 99 KB will do."""

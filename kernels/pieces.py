@@ -10,10 +10,17 @@ that is cut each share leaves a part, and a second kernel merges them. Where all
 and no context is worth cutting, each sequence has a program of its own, and nothing is merged.
 
 `starts` holds where each share begins, (sequence, tile of it). It is the same in all layers of a step, so
-engines compute it once: `cut`. The next step has other lengths, and pieces of before are refused: by torch's
-count of writes to the tensor, before anything is launched; where a captured graph or a kernel wrote it, which
-torch does not count, by the kernel, late (faults.py). Shares cover all sequences to their ends, whatever the
-lengths are by then, so the result is right even so.
+engines compute it once: `cut`. Whoever is given pieces looks whether they are of what it was given: the host
+at batch, tiling, KV heads, window and `longest`, before anything is launched; the kernel at the lengths, as
+it reads them anyway, for they lie on the GPU (faults.py). It compares numbers: it does not matter who wrote
+them, torch, a kernel or a replayed graph, nor where. Pieces are stale when a length is another than it was
+cut of, and are no longer when they are cut again. Shares cover all sequences to their ends, whatever the
+lengths are by then, so the result of stale pieces is right, too.
+
+    eager        pieces = cut(lengths, ...)              each step
+    one graph    cut and all layers are captured         each replay cuts into the same memory
+    both         pieces = cut(lengths, longest=the longest there may be, ...), layers are captured with them;
+                 then each step cut(lengths, ..., out=pieces), and the graph
 """
 
 from dataclasses import dataclass
@@ -23,38 +30,45 @@ import triton
 import triton.language as tl
 
 from kvsim.kernels.checks import INTEGERS, expect_between, expect_tensor
-from kvsim.kernels.faults import expect_no_faults, faults_on
+from kvsim.kernels.faults import (
+    bounded,
+    expect_no_faults,
+    faults_on,
+    named,
+    tell_longest,
+    tell_tokens,
+)
 from kvsim.kernels.launch import Gpu, Launch, Tiling, decode_tiling, gpu_of, shares_of
 
 AT_ONCE = 1024
 """Sequences whose tiles are counted in one go."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Pieces:
-    """Contexts shared out.
+    """Contexts shared out: of what, and how. `cut(..., out=pieces)` shares out others in the same memory.
 
     Attributes
     ----------
-    batch, tile, kv_heads, window : int
-        Sequences, tokens of a tile, and KV heads and window of whom they are for.
+    batch, longest, kv_heads, window, tiling
+        Sequences, the bound of their lengths, and for what they were cut.
     shares : int
         How many there are, for each KV head.
     starts : Tensor or None
-        [shares + 1, 3] int32: the sequence and the tile of it that each share begins with, and how many tiles
-        lie before; None where every sequence is a share.
-    lengths, writes : Tensor, int or None
-        What they were made of, and how often it had been written by then; None where torch does not count.
+        [shares + 1, 2] int32: the sequence and the tile of it that each share begins with; None where every
+        sequence is a share.
+    lengths : Tensor
+        [batch] int32: what was cut, a copy.
     """
 
     batch: int
-    tile: int
+    longest: int
     kv_heads: int
     window: int | None
+    tiling: Tiling
     shares: int
     starts: torch.Tensor | None
     lengths: torch.Tensor
-    writes: int | None
 
 
 @triton.jit
@@ -66,35 +80,41 @@ def tiles_of(length, window, TILE: tl.constexpr, WINDOW: tl.constexpr):
     return (length - begin + TILE - 1) // TILE
 
 
-@triton.jit(do_not_specialize=["batch", "window", "told"])
+@triton.jit(do_not_specialize=["batch", "window", "longest", "told"])
 def tiles_kernel(
     lengths,  # [batch]
+    copy,  # int32 [batch]
     before,  # int32 [batch + 1]
-    faults,  # int64 [2], the host's
+    faults,  # int64 [PLACES], the host's
     batch,
     window,
+    longest,
     told,  # tokens of all sequences, at most
     TILE: tl.constexpr,
     WINDOW: tl.constexpr,
     AT_ONCE: tl.constexpr,
 ):
-    """Running sum of the sequences' tiles, by one program; it finds more tokens than it was told."""
+    """A copy of the lengths and the running sum of their tiles, by one program; and what was told wrongly."""
     total, tokens = 0, tl.full((), 0, tl.int64)
     tl.store(before, total)
     for start in range(0, batch, AT_ONCE):
         seq = start + tl.arange(0, AT_ONCE)
-        length = tl.load(lengths + seq, mask=seq < batch, other=0).to(tl.int32)
+        found = tl.load(lengths + seq, mask=seq < batch, other=0)
+        length = bounded(found, longest)
+        who = tl.max(tl.where(found != length, named(seq, found), 0), 0)
+        tell_longest(faults, who, longest, who > 0)
+        tl.store(copy + seq, length, mask=seq < batch)
         tokens += tl.sum(length.to(tl.int64), 0)
         upto = total + tl.cumsum(tiles_of(length, window, TILE, WINDOW), 0)
         tl.store(before + 1 + seq, upto, mask=seq < batch)
         total = tl.max(upto, 0)
-    tl.store(faults, tokens, mask=tokens > told)
+    tell_tokens(faults, tokens, told)
 
 
 @triton.jit(do_not_specialize=["batch", "shares"])
 def starts_kernel(
     before,  # int32 [batch + 1]
-    starts,  # int32 [shares + 1, 3]
+    starts,  # int32 [shares + 1, 2]
     batch,
     shares,
     AT_ONCE: tl.constexpr,
@@ -110,10 +130,9 @@ def starts_kernel(
         low, high = tl.where(found, middle, low), tl.where(found, high, tl.maximum(middle, low + 1))
         width //= 2
     low = tl.where(share == 0, 0, low)
-    tl.store(starts + 3 * share, low, mask=share <= shares)
+    tl.store(starts + 2 * share, low, mask=share <= shares)
     skipped = tile - tl.load(before + low, mask=share <= shares, other=0)
-    tl.store(starts + 3 * share + 1, tl.where(share == 0, 0, skipped), mask=share <= shares)
-    tl.store(starts + 3 * share + 2, tile, mask=share <= shares)
+    tl.store(starts + 2 * share + 1, tl.where(share == 0, 0, skipped), mask=share <= shares)
 
 
 def cut(
@@ -128,6 +147,7 @@ def cut(
     window: int | None = None,
     splits: int | None = None,
     tiling: Tiling | None = None,
+    out: Pieces | None = None,
     gpu: Gpu | None = None,
 ) -> Pieces:
     """Share out contexts, once for all layers of a step.
@@ -142,20 +162,23 @@ def cut(
         Of the keys, and query heads of each of their heads: how many programs run at once follows from them.
     window, splits, tiling
         As in `decode_attention`.
+    out : Pieces
+        Pieces of as many sequences, for the same kernel and lengths as long or longer: their memory is
+        written, so that captured graphs which read it go on with these lengths, in as many shares.
 
     Returns
     -------
     Pieces
-        `starts` is filled on the current stream.
+        `out`, or new ones; filled on the current stream.
 
     Raises
     ------
     TypeError, ValueError
-        They name the argument. A sum above `tokens` is told late (faults.py).
+        They name the argument. A length above `longest` and a sum above `tokens` are told late (faults.py).
     """
     pieces, launches = plan_cut(
         lengths, longest=longest, kv_heads=kv_heads, tokens=tokens, window=window, splits=splits,
-        tiling=tiling or decode_tiling(head_dim, element_bytes, group), gpu=gpu,
+        tiling=tiling or decode_tiling(head_dim, element_bytes, group), out=out, gpu=gpu,
     )  # fmt: skip
     for launch in launches:
         launch.run()
@@ -172,51 +195,92 @@ def plan_cut(
     window: int | None,
     splits: int | None,
     tiling: Tiling,
+    out: Pieces | None = None,
     gpu: Gpu | None = None,
 ) -> tuple[Pieces, list[Launch]]:
     """What `cut` returns, with nothing launched yet."""
-    expect_tensor("lengths", lengths, lengths.shape[:1], INTEGERS)
-    (batch,), tile = lengths.shape, tiling.tile
+    expect_tensor("lengths", lengths, ("batch",), INTEGERS)
+    batch, device = len(lengths), lengths.device
+    expect_between("longest", longest, 0, 2**31 - 1)
     most = batch * longest
     told = most if tokens is None else tokens
-    expect_between("tokens", told, 0, most)
+    if not 0 <= told <= most:
+        raise ValueError(f"tokens must be 0 to batch * longest = {batch} * {longest} = {most}, got {tokens}")
     expect_between("splits", 1 if splits is None else splits, 1, 65535)
-    seen = longest if window is None else min(longest, window + tile - 1)
-    tokens = min(told, batch * seen)
-    if splits is None:
-        shares = shares_of(
-            gpu or gpu_of(lengths.device), tiling, batch=batch, kv_heads=kv_heads, tokens=tokens, longest=seen
-        )
-    else:
-        each = -(-max(seen, 1) // (splits * tile)) * tile
-        shares = None if splits == 1 else max(1, -(-tokens // each))
-    before = torch.empty(batch + 1, dtype=torch.int32, device=lengths.device)
+    if out is None:
+        shares = _shares(batch, longest, kv_heads, told, window, splits, tiling, gpu or gpu_of(device))
+        numbers = {"dtype": torch.int32, "device": device}
+        starts = None if shares is None else torch.empty((shares + 1, 2), **numbers)
+        copy = torch.empty(batch, **numbers)
+        out = Pieces(batch, longest, kv_heads, window, tiling, shares or batch, starts, copy)
+    elif splits is not None:
+        raise ValueError("splits are what out was made with: it keeps its shares")
+    expect_fit("out", out, lengths, longest=longest, kv_heads=kv_heads, window=window, tiling=tiling)
+    before = torch.empty(batch + 1, dtype=torch.int32, device=device)
     counting = {
         "lengths": lengths,
+        "copy": out.lengths,
         "before": before,
-        "faults": faults_on(lengths.device),
+        "faults": faults_on(device),
         "batch": batch,
         "window": window or 0,
+        "longest": longest,
         "told": told,
-        "TILE": tile,
+        "TILE": tiling.tile,
         "WINDOW": window is not None,
         "AT_ONCE": AT_ONCE,
     }
-    counted = Launch(tiles_kernel, (1, 1, 1), counting, 4, 1)
-    made_of = lengths, writes_of(lengths)
-    if shares is None:  # nothing to cut; but whoever tells a sum is told when it is wrong
-        return Pieces(batch, tile, kv_heads, window, batch, None, *made_of), [counted] * (told < most)
-    starts = torch.empty((shares + 1, 3), dtype=torch.int32, device=lengths.device)
-    sharing = {"before": before, "starts": starts, "batch": batch, "shares": shares, "AT_ONCE": AT_ONCE}
-    return Pieces(batch, tile, kv_heads, window, shares, starts, *made_of), [
-        counted,
-        Launch(starts_kernel, (triton.cdiv(shares + 1, AT_ONCE), 1, 1), sharing, 4, 1),
-    ]
+    launches = [Launch(tiles_kernel, (1, 1, 1), counting, 4, 1)]
+    if out.starts is not None:
+        sharing = {"before": before, "starts": out.starts, "batch": batch, "shares": out.shares}
+        grid = (triton.cdiv(out.shares + 1, AT_ONCE), 1, 1)
+        launches.append(Launch(starts_kernel, grid, sharing | {"AT_ONCE": AT_ONCE}, 4, 1))
+    return out, launches
 
 
-def writes_of(tensor: torch.Tensor) -> int | None:
-    """How often torch has written into a tensor's memory; None in inference mode, where it does not count."""
-    return None if tensor.is_inference() else tensor._version
+def _shares(
+    batch: int,
+    longest: int,
+    kv_heads: int,
+    tokens: int,
+    window: int | None,
+    splits: int | None,
+    tiling: Tiling,
+    gpu: Gpu,
+) -> int | None:
+    """How many, by the bounds of the lengths; None: each sequence is one."""
+    tile = tiling.tile
+    seen = longest if window is None else min(longest, window + tile - 1)
+    tokens = min(tokens, batch * seen)
+    if splits is None:
+        return shares_of(gpu, tiling, batch=batch, kv_heads=kv_heads, tokens=tokens, longest=seen)
+    each = -(-max(seen, 1) // (splits * tile)) * tile
+    return None if splits == 1 else max(1, -(-tokens // each))
+
+
+def expect_fit(
+    name: str,
+    pieces: Pieces,
+    lengths: torch.Tensor,
+    *,
+    longest: int,
+    kv_heads: int,
+    window: int | None,
+    tiling: Tiling,
+) -> None:
+    """Raise ValueError where pieces were cut for something else, as far as the host sees."""
+    if pieces.lengths.device != lengths.device:
+        raise ValueError(f"{name} must be on {lengths.device}, as lengths are, got {pieces.lengths.device}")
+    made = pieces.batch, pieces.kv_heads, pieces.window, pieces.tiling
+    wanted = len(lengths), kv_heads, window, tiling
+    if made != wanted:
+        said = "{} sequences, for {} KV heads, window {}, {}".format
+        raise ValueError(f"{name} must be of {said(*wanted)}; got those of {said(*made)}")
+    if longest > pieces.longest:
+        raise ValueError(
+            f"{name} must be of contexts of up to longest = {longest} tokens; got those of up to "
+            f"{pieces.longest}"
+        )
 
 
 def cut_or_given(
@@ -231,21 +295,15 @@ def cut_or_given(
     tiling: Tiling,
     gpu: Gpu,
 ) -> tuple[Pieces, list[Launch]]:
-    """Pieces that were given, which must be of these lengths, or those of `plan_cut` and its launches."""
+    """Pieces that were given, which must fit, or those of `plan_cut` and its launches."""
     if pieces is None:
-        return plan_cut(
+        pieces, launches = plan_cut(
             lengths, longest=longest, kv_heads=kv_heads, tokens=tokens, window=window, splits=splits,
             tiling=tiling, gpu=gpu,
         )  # fmt: skip
+        needed = pieces.starts is not None or tokens is not None  # else there is nothing to count
+        return pieces, launches if needed else []
     if tokens is not None or splits is not None:
         raise ValueError("tokens and splits are what pieces are made with: give them to cut")
-    made = pieces.batch, pieces.tile, pieces.kv_heads, pieces.window
-    wanted = len(lengths), tiling.tile, kv_heads, window
-    if made != wanted:
-        said = "{} sequences in tiles of {} tokens, for {} KV heads, window {}".format
-        raise ValueError(f"pieces must be of {said(*wanted)}; got those of {said(*made)}")
-    if (pieces.lengths.data_ptr(), pieces.writes) != (lengths.data_ptr(), writes_of(lengths)):
-        raise ValueError(
-            "pieces are stale: they must be of the tensor lengths, and that not written since they were cut"
-        )
+    expect_fit("pieces", pieces, lengths, longest=longest, kv_heads=kv_heads, window=window, tiling=tiling)
     return pieces, []

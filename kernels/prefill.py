@@ -10,7 +10,8 @@
                   come from the cache after the first), + 2 * tokens * heads * head_dim * bytes of a query
 
 The keys and values of the chunk are written before (write.py). A query tile is ROWS // group tokens times
-the heads of one KV group, so that small chunks fill a tile too and a key is loaded once per group. Tiles of
+the heads of one KV group, so that small chunks fill a tile too and a key is loaded once per group; a group of
+more heads than rows is taken in blocks, by programs of their own, as the registers hold no more. Tiles of
 keys that every row sees whole are folded without a mask; those around the diagonal, or the edge of a
 window, with one. The last tiles of a prompt, which see most, start first.
 
@@ -31,29 +32,38 @@ from kvsim.kernels.checks import (
     expect_tensor,
 )
 from kvsim.kernels.decode import LOG2_E, MOST_ROWS
-from kvsim.kernels.launch import INTERPRETED, Gpu, Launch, Tiling, gpu_of, next_power_of_2, prefill_tiling
+from kvsim.kernels.launch import (
+    INTERPRETED,
+    LEAST_ROWS,
+    Gpu,
+    Launch,
+    Tiling,
+    gpu_of,
+    next_power_of_2,
+    prefill_tiling,
+)
 from kvsim.kernels.tiles import fold, load_rows, scores_of, slots_of
 
 
 @triton.jit(do_not_specialize=["home_stride", "window"])
 def prefill_kernel(
-    q,  # [tokens, kv_heads * GROUP, HEAD_DIM]
+    q,  # [tokens, kv_heads * BLOCKS * GROUP, HEAD_DIM]
     k,  # [slots, kv_heads, HEAD_DIM]
     v,
     homes,  # PAGED: block tables [batch, home_stride]; else the first slots [batch]
     lengths,  # [batch]
     first_queries,  # [batch + 1]
-    out,  # [tokens, kv_heads * GROUP, HEAD_DIM]
+    out,  # [tokens, kv_heads * BLOCKS * GROUP, HEAD_DIM]
     scale_log2, value_scale,
     row,  # elements of a slot
     home_stride, window,
-    GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, HEAD_PAD: tl.constexpr, ROWS: tl.constexpr,
-    TILE: tl.constexpr, BLOCK_SIZE: tl.constexpr, PAGED: tl.constexpr, WINDOW: tl.constexpr,
-    UPCAST: tl.constexpr,
+    GROUP: tl.constexpr, BLOCKS: tl.constexpr, HEAD_DIM: tl.constexpr, HEAD_PAD: tl.constexpr,
+    ROWS: tl.constexpr, TILE: tl.constexpr, BLOCK_SIZE: tl.constexpr, PAGED: tl.constexpr,
+    WINDOW: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
-    """A tile of one sequence's queries, for one KV head."""
+    """A tile of one sequence's queries, for one KV head, or a block of its query heads."""
     QUERIES: tl.constexpr = ROWS // GROUP
-    kv_head, seq = tl.program_id(1), tl.program_id(2).to(tl.int64)
+    block, seq = tl.program_id(1), tl.program_id(2).to(tl.int64)
     before = tl.load(first_queries + seq).to(tl.int64)
     count = (tl.load(first_queries + seq + 1).to(tl.int64) - before).to(tl.int32)
     start = (tl.num_programs(0) - 1 - tl.program_id(0)) * QUERIES
@@ -65,11 +75,11 @@ def prefill_kernel(
     query_index = start + r // GROUP
     real = (r < QUERIES * GROUP) & (query_index < count)
     mine = real[:, None] & (d < HEAD_DIM)[None, :]
-    head = (before + query_index) * (tl.num_programs(1) * GROUP) + kv_head * GROUP + r % GROUP
+    head = (before + query_index) * (tl.num_programs(1) * GROUP) + block * GROUP + r % GROUP
     query = tl.load(q + head[:, None] * HEAD_DIM + d[None, :], mask=mine, other=0.0)
     position = length - count + tl.minimum(query_index, count - 1)
     home = homes + seq * home_stride if PAGED else tl.load(homes + seq).to(tl.int64)
-    column = kv_head * HEAD_DIM + d
+    column = block // BLOCKS * HEAD_DIM + d
 
     first_position = length - count + start
     end = length - count + tl.minimum(start + QUERIES, count)
@@ -211,7 +221,9 @@ def plan_prefill(
     expect_between("window", 1 if window is None else window, 1, 2**31 - 1)
 
     tiling, group = tiling or prefill_tiling(head_dim, keys.element_size(), gpu), heads // kv_heads
-    expect_between("query: heads for each KV head", group, 0, MOST_ROWS)
+    expect_between("query: heads for each KV head", group, 1, MOST_ROWS)
+    rows = tiling.rows or max(LEAST_ROWS, next_power_of_2(group))
+    blocks = next(count for count in range(1, group + 1) if group <= count * rows and group % count == 0)
     arguments = {
         "q": query,
         "k": keys,
@@ -225,15 +237,17 @@ def plan_prefill(
         "row": kv_heads * head_dim,
         "home_stride": homes.shape[1] if paged else 0,
         "window": window or 0,
-        "GROUP": group,
+        "GROUP": group // blocks,
+        "BLOCKS": blocks,
         "HEAD_DIM": head_dim,
         "HEAD_PAD": next_power_of_2(head_dim),
-        "ROWS": max(tiling.rows, next_power_of_2(group)),
+        "ROWS": rows,
         "TILE": tiling.tile,
         "BLOCK_SIZE": block_size if paged else 1,
         "PAGED": paged,
         "WINDOW": window is not None,
         "UPCAST": INTERPRETED and query.dtype is torch.bfloat16,
     }
-    query_tiles = -(-most_queries // (arguments["ROWS"] // group))
-    return Launch(prefill_kernel, (query_tiles, kv_heads, batch), arguments, tiling.warps, tiling.stages)
+    query_tiles = -(-most_queries // (rows // (group // blocks)))
+    grid = (query_tiles, kv_heads * blocks, batch)
+    return Launch(prefill_kernel, grid, arguments, tiling.warps, tiling.stages)

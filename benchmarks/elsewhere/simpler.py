@@ -11,10 +11,12 @@ are the mean errors, of rows and of new shapes, that become more than 0.1 point 
     norms 1, 1.5            11, by up to 1.74
     norms 1, max            39, by up to 1.65
     norms 1, 1.5, 3, max     4, by up to 0.30
-    all but norm 4           0
+    norms 1, 1.5, 2, 3       0
 
-In the mean of all errors none changes anything by more than 0.03 points. So norm 4 is gone; the other norms
-and the starts stay.
+In the mean of all errors none changes anything by more than 0.03 points. So norms 4 and "max" are gone; the
+others and the starts stay. Of the RTX 4090's layers, which are none of the 167, one error grows: that of 8
+rows of the output matrix from 4.2 to 5.0 % (its median stays at 0.5), by two rows behind the edge of a tile
+where the GPU has none, which are 10 and 21 % off with "max" and 12 and 26 % without.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,7 +37,7 @@ FEWER: Mapping[str, tuple[Sequence[object], Sequence[float]]] = {
     "norms 1, 1.5": ((1, 1.5), fit.STARTS),
     "norms 1, max": ((1, "max"), fit.STARTS),
     "norms 1, 1.5, 3, max": ((1, 1.5, 3, "max"), fit.STARTS),
-    "all but norm 4": (NORMS, fit.STARTS),
+    "norms 1, 1.5, 2, 3": (NORMS, fit.STARTS),
 }
 LARGER = 0.001
 

@@ -23,7 +23,7 @@ SHAPES_COUNT = 0.5
 """What the points that only shape the form weigh together, beside all points of the grid."""
 
 STARTS = (1.0, 0.3, 3.0)
-"""One alone, or fewer norms, make some held-out errors larger (benchmarks/elsewhere/simpler.py)."""
+"""One alone makes some held-out errors larger (benchmarks/elsewhere/simpler.py)."""
 AT_ONCE = (2, 3, 4)
 """Programs of decode attention that a multiprocessor may have at the same time: registers decide."""
 

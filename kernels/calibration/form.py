@@ -3,8 +3,8 @@
     seconds = (t0 + merged * merge + pnorm(bytes / bandwidth, work / rate)) * tables
     pnorm(a, b) = (a^p + b^p)^(1/p)
 
-p is 1 (they add up), 1.5, 2, 3, 4 or "max" (the longer one hides the other). `merged` is 1 where a second
-kernel merges the pieces of decode attention, which takes `merge`; else 0.
+p is 1 (they add up), 1.5, 2 or 3; in profiles of before also 4 or "max" (the longer one hides the other).
+`merged` is 1 where a second kernel merges the pieces of decode attention, which takes `merge`; else 0.
 
     decode   bytes  2 * sum of contexts * kv_heads * head_dim * element_bytes
              work   tiles one after the other in the longest program. Constant `shares`, by head size: as many
@@ -73,7 +73,8 @@ from typing import Any
 Part = Mapping[str, Any]
 """A part of a profile, as in the JSON."""
 
-NORMS = (1, 1.5, 2, 3, "max")
+NORMS = (1, 1.5, 2, 3)
+"""Those of a fit. With 4 and "max" errors are no smaller (benchmarks/elsewhere/simpler.py)."""
 
 MERGED = "merged"
 """Of a place: 1 where pieces are merged. No table goes along it."""

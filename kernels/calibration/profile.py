@@ -33,8 +33,8 @@ Everything is per GPU: with tensor parallelism give the heads and columns that o
 
 A part:
 
-    form        {t0_s, bandwidth_bytes_per_s, work_per_s or null (no work term), p: 1, 1.5, 2, 3, 4 or "max"}
-                and merge_s, of kernels that merge pieces of contexts
+    form        {t0_s, bandwidth_bytes_per_s, work_per_s or null (no work term), p: 1, 1.5, 2 or 3}
+                and merge_s, of kernels that merge pieces of contexts. Earlier profiles have other p, too
     constants   numbers that form.py needs to compute the work (tile sizes, pieces): see there
     base        the values of the axes of one-dimensional tables at which the main table was measured: ratio 1
     tables      [{axes [{name, offset, values}], ratio}]: nested lists, first axis outermost, measured / form.

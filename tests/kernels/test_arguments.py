@@ -62,7 +62,7 @@ REFUSED = [
     (decode_attention, DECODE, {"out": meta(3, 8, 64, dtype=torch.bfloat16)}, "out must be float16, got bfloat16"),
     (decode_attention, DECODE, {"keys": meta(10, 257, 2, 64), "values": meta(10, 257, 2, 64)}, "keys: block_size must be 1 to 256, got 257"),
     (prefill_attention, PREFILL, {"first_queries": numbers(3)}, r"first_queries must have shape \[4\], got \[3\]"),
-    (prefill_attention, PREFILL, {"query": meta(9, 512, 64)}, "query: heads for each KV head must be 0 to 128, got 256"),
+    (prefill_attention, PREFILL, {"query": meta(9, 512, 64)}, "query: heads for each KV head must be 1 to 128, got 256"),
     (prefill_attention, PREFILL, {"most_queries": 10}, "most_queries must be 0 to 9, got 10"),
     (write_kv, WRITE, {"value": meta(4, 2, 64)}, r"value must have shape \[5, 2, 64\], got \[4, 2, 64\]"),
     (write_kv, WRITE, {"key": meta(5, 3, 64)}, r"key must have shape \[tokens, 2, 64\], got \[5, 3, 64\]"),

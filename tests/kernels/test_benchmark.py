@@ -95,6 +95,38 @@ def test_a_part_that_fails_as_a_whole_keeps_its_rows_and_the_others_go_on(bench,
     assert {row["part"] for row in report["rows"]} == {"ceilings", "moves", "prefill"}
 
 
+def test_contexts_are_cut_before_attention_is_timed_and_the_cutting_is_timed_apart(
+    bench, monkeypatch, tmp_path
+):
+    """No launch that is timed cuts, but those whose name says so; those do nothing else."""
+    cut, attended = [], []
+    ours = bench.cut, bench.decode_attention
+
+    def watched_cut(*given, **more):
+        cut.append(more.get("out"))
+        return ours[0](*given, **more)
+
+    def watched_attention(*given, **more):
+        attended.append(more["pieces"])
+        return ours[1](*given, **more)
+
+    monkeypatch.setattr(bench, "cut", watched_cut)
+    monkeypatch.setattr(bench, "decode_attention", watched_attention)
+    monkeypatch.setattr(bench.Pools, "theirs", lambda pools: {})
+    code, report = rehearsed(bench, monkeypatch, tmp_path, "decode")
+    assert code is None
+    names = [row["name"] for row in report["rows"] if row["part"] == "decode" and "us" in row]
+    assert [name for name in names if bench.ONCE in name] == [
+        f"{shape}: cutting, once a step" for shape in ("3 x 60", "2 x 256")
+    ]
+    assert len(names) == 8 and attended and None not in attended
+    again = [out for out in cut if out is not None]
+    assert len(cut) - len(again) == 8  # once for each contestant, and for the cutting
+    assert len(again) == 2 * 2 * (2 + 2)  # shapes, launches, turns and warm-ups
+    rows = {row["name"]: row for row in report["rows"]}
+    assert rows["3 x 60: cutting, once a step"]["bytes"] == 0 < rows["3 x 60: contiguous"]["bytes"]
+
+
 @pytest.mark.parametrize("part", ["moves", "blocks"])
 def test_a_clock_that_stands_still_refuses_its_rows_and_divides_nothing(bench, monkeypatch, tmp_path, part):
     monkeypatch.setattr(bench, "on_host_clock", lambda launches: lambda: 0.0)

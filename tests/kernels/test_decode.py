@@ -5,59 +5,15 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install -e .[test]")
 pytest.importorskip("triton", reason="triton is not installed: pip install -e .[test]")
 
-from support.paged_case import (
-    DEVICE,
-    TOLERANCE,
-    Batch,
-    guarded,
-    padded,
-    poison,
-    relative_error,
-    shuffled_tables,
-)
+from support.decode_case import assert_right, decoded, shuffled
+from support.paged_case import DEVICE, TOLERANCE, Batch, padded, poison, relative_error
 
 from kvsim.kernels.decode import decode_attention
-from kvsim.kernels.faults import TOKENS, expect_no_faults, faults_on
 from kvsim.kernels.launch import Tiling
-from kvsim.kernels.pieces import cut
 
 pytestmark = pytest.mark.slow
 
 HALVES = pytest.mark.parametrize("dtype", TOLERANCE, ids=["fp16", "bf16"])
-
-
-def shuffled(lengths, block_size=16, seed=0, **more):
-    generator = torch.Generator().manual_seed(seed)
-    tables, num_blocks = shuffled_tables(generator, lengths, block_size)
-    return Batch(lengths, tables, num_blocks, block_size=block_size, seed=seed, **more)
-
-
-def decoded(batch, query, index=torch.int32, **more):
-    options = {"longest": max(batch.lengths), "block_table": padded(batch.tables, index)} | more
-    options = {"lengths": batch.integers(batch.lengths, index)} | options
-    with guarded(query) as guarded_out:
-        out = options.pop("out", guarded_out)
-        given = decode_attention(query, batch.keys, batch.values, out=out, window=batch.window, **options)
-    assert given is out
-    return out
-
-
-def told():
-    """Wait for the GPU, as where an engine waits for tokens, and ask what it found."""
-    if DEVICE.type == "cuda":
-        torch.cuda.synchronize()
-    expect_no_faults(DEVICE)
-
-
-def assert_right(batch, query, out, **more):
-    expected = batch.expected(query, **more)
-    assert torch.isfinite(out).all()
-    assert relative_error(out, expected) <= TOLERANCE[query.dtype]
-    for row, length in enumerate(batch.lengths):
-        if length == 0:
-            assert not out[row].any()
-        else:
-            assert relative_error(out[row], expected[row]) <= 2 * TOLERANCE[query.dtype]
 
 
 @HALVES
@@ -99,148 +55,6 @@ def test_a_long_sequence_among_short_ones_is_shared_by_many_programs(window):
     query = batch.queries(len(lengths))
     out = decoded(batch, query, tokens=sum(lengths), splits=7, tiling=Tiling(64, 4, 1))
     assert_right(batch, query, out)
-
-
-def test_shares_are_cut_once_for_all_layers():
-    """15 tiles in 13 shares: they begin with tile floor(i * 15 / 13) of all."""
-    lengths = [0, 700, 3, 64, 65]
-    batch = shuffled(lengths)
-    numbers = batch.integers(lengths)
-    pieces = cut(numbers, longest=700, tokens=sum(lengths), kv_heads=2, head_dim=64, splits=11)
-    assert (pieces.batch, pieces.tile, pieces.shares) == (5, 64, 13)
-    starts = [[0, 0], *([1, i] for i in (1, 2, 3, 4, 5, 6, 8, 9, 10)), [2, 0], [3, 0], [4, 0], [5, 0]]
-    assert pieces.starts[:, :2].tolist() == starts
-    assert pieces.starts[:, 2].tolist() == [i * 15 // 13 for i in range(14)]
-    query = batch.queries(len(lengths))
-    for layer in range(2):
-        out = decoded(batch, query, pieces=pieces, lengths=numbers[:] if layer else numbers)
-        assert_right(batch, query, out)
-
-
-CUT = {"longest": 700, "kv_heads": 2, "head_dim": 64}
-STALE = "pieces are stale"
-
-
-def test_pieces_of_the_step_before_are_refused_before_anything_is_launched():
-    """Also where no length crosses a tile, or where each sequence has a program of its own."""
-    batch = shuffled([0, 700, 3, 64, 65])
-    query = batch.queries(5)
-    for splits in (1, 5):
-        numbers = batch.integers(batch.lengths)
-        before = numbers.clone()
-        pieces = cut(numbers, splits=splits, **CUT)
-        for lengths in (before, numbers[:].add_(1)):
-            out = poison(torch.empty_like(query))
-            with pytest.raises(ValueError, match=STALE):
-                decoded(batch, query, pieces=pieces, lengths=lengths, out=out)
-            assert out.isnan().all()
-
-
-@pytest.mark.parametrize("window", [None, 100])
-@pytest.mark.parametrize("others", [[700, 0, 0, 300, 64], [0, 0, 0, 0, 0], [1, 2, 3, 4, 5], [700] * 5])
-def test_lengths_written_behind_torchs_back_are_told_late_and_the_result_is_right(others, window):
-    """As by a replayed graph or a kernel: `.data` is not counted either. It is told once."""
-    batch = shuffled([0, 700, 3, 64, 65], window=window)
-    query = batch.queries(5)
-    numbers = batch.integers(others)
-    pieces = cut(numbers, splits=5, window=window, **CUT)
-    numbers.data.copy_(batch.integers(batch.lengths))
-    out = poison(torch.empty_like(query))
-    with pytest.raises(ValueError, match=STALE):
-        decoded(batch, query, pieces=pieces, lengths=numbers, out=out)
-        told()
-    assert_right(batch, query, out)
-    told()
-
-
-def test_lengths_that_torch_does_not_count_may_be_cut():
-    batch = shuffled([0, 700, 3, 64, 65])
-    query = batch.queries(5)
-    with torch.inference_mode():
-        numbers = batch.integers(batch.lengths)
-        pieces = cut(numbers, splits=5, **CUT)
-        assert_right(batch, query, decoded(batch, query, pieces=pieces, lengths=numbers))
-        numbers.add_(70)
-        with pytest.raises(ValueError, match=STALE):
-            decoded(batch, query, pieces=pieces, lengths=numbers, block_table=wider(batch), longest=770)
-            told()
-
-
-def wider(batch):
-    """Block tables with room for what sequences grow by."""
-    return torch.zeros((len(batch.tables), 64), dtype=torch.int32, device=DEVICE)
-
-
-@pytest.mark.parametrize("window", [None, 100])
-@pytest.mark.parametrize(("longest", "splits"), [(700, 3), (700, 1), (300, None), (700, None)])
-def test_a_sum_above_tokens_is_told_late_and_the_result_is_right(longest, splits, window):
-    """However contexts are cut: also where no number of programs depends on it."""
-    lengths = [0, longest, 3, 64, 65]
-    batch = shuffled(lengths, window=window)
-    query = batch.queries(5)
-    assert_right(batch, query, decoded(batch, query, tokens=sum(lengths), splits=splits))
-    for tokens in (0, sum(lengths) - 1):
-        out = poison(torch.empty_like(query))
-        with pytest.raises(
-            ValueError, match=f"tokens must be at least {sum(lengths)}, the sum of the lengths"
-        ):
-            decoded(batch, query, tokens=tokens, splits=splits, out=out)
-            told()
-        assert_right(batch, query, out)
-
-
-def test_a_device_with_and_without_its_index_has_one_place_for_faults():
-    kind = torch.device(DEVICE).type
-    assert faults_on(torch.device(kind)) is faults_on(torch.device(kind, 0))
-
-
-def test_a_sum_told_wrongly_is_told_by_the_next_call_of_anything_that_takes_one():
-    """The GPU has not come so far when the call returns; so it may be anybody's call that finds out."""
-    faults_on(DEVICE)[TOKENS] = 10**10
-    numbers = torch.tensor([3], dtype=torch.int32, device=DEVICE)
-    with pytest.raises(ValueError, match="tokens must be at least 10000000000"):
-        cut(numbers, **CUT)
-    cut(numbers, **CUT)
-
-
-def test_pieces_of_other_sequences_tiles_heads_or_windows_are_refused():
-    batch = shuffled([300, 20])
-    numbers, query = batch.integers([300, 20]), batch.queries(2)
-    wanted = "pieces must be of 2 sequences in tiles of 64 tokens, for 2 KV heads, window None; got those of "
-    for lengths, other, said in (
-        (numbers[:1], {}, "1 sequences in tiles of 64 tokens"),
-        (numbers, {"tiling": Tiling(32, 4, 1)}, "2 sequences in tiles of 32"),
-        (numbers, {"kv_heads": 1}, "2 sequences in tiles of 64 tokens, for 1 KV heads"),
-        (numbers, {"window": 50}, "2 sequences in tiles of 64 tokens, for 2 KV heads, window 50"),
-    ):
-        pieces = cut(lengths, splits=3, **CUT | other)
-        with pytest.raises(ValueError, match=wanted + said):
-            decoded(batch, query, pieces=pieces, lengths=numbers)
-    for more in ({"tokens": 320}, {"splits": 2}):
-        with pytest.raises(ValueError, match="tokens and splits are what pieces are made with"):
-            decoded(batch, query, pieces=cut(numbers, **CUT), lengths=numbers, **more)
-
-
-@pytest.mark.parametrize(("batch", "shares"), [(2500, 40), (3, 2500), (1, 1), (1024, 1025)])
-def test_any_number_of_sequences_and_shares(batch, shares):
-    """More than are counted in one go, too: each share begins where an even cut of all tiles falls."""
-    lengths = torch.arange(batch, dtype=torch.int32) % 7 * 40
-    tokens = int(lengths.sum())
-    each = 32 * max(1, tokens // (32 * shares))
-    pieces = cut(
-        lengths.to(DEVICE), longest=8 * each, tokens=tokens, kv_heads=1, head_dim=64, splits=8,
-        tiling=Tiling(32, 4, 1),
-    )  # fmt: skip
-    assert pieces.shares == max(1, -(-tokens // each))
-    tiles = (lengths.long() + 31) // 32
-    before = torch.cat([torch.zeros(1, dtype=torch.long), tiles.cumsum(0)])
-    first = torch.arange(pieces.shares + 1) * tiles.sum() // pieces.shares
-    found = pieces.starts.cpu().long()
-    assert torch.equal((before[found[:, 0]] + found[:, 1])[1:], first[1:])
-    assert torch.equal(found[:, 2], first)
-    assert found[0].tolist() == [0, 0, 0] and found[-1].tolist() == [batch, 0, tiles.sum()]
-    inside = found[:-1][found[:-1, 1] > 0]
-    assert (inside[:, 1] < tiles[inside[:, 0]]).all()
 
 
 def test_more_pieces_than_the_reduction_takes_at_once():

@@ -7,6 +7,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install -e .[test]")
 pytest.importorskip("triton", reason="triton is not installed: pip install -e .[test]")
 
+from support.decode_case import told
 from support.paged_case import (
     DEVICE,
     TOLERANCE,
@@ -127,9 +128,13 @@ def test_shares_are_cut_once_for_all_layers():
     numbers = batch.integers(batch.lengths)
     pieces = cut(numbers, longest=300, kv_heads=1, head_dim=64, splits=5, tiling=tiling)
     assert_right(batch, batch.queries(4), 64, pieces=pieces, lengths=numbers, tiling=tiling)
-    numbers += 1
-    with pytest.raises(ValueError, match="pieces are stale"):
-        attended(batch, batch.queries(4), 64, pieces=pieces, lengths=numbers, tiling=tiling)
+    other = batch.integers([0, 300, 3, 63])
+    with pytest.raises(ValueError, match="pieces are stale: sequence 3 has length 63"):
+        attended(batch, batch.queries(4), 64, pieces=pieces, lengths=other, tiling=tiling)
+        told()
+    cut(other, longest=300, kv_heads=1, head_dim=64, tiling=tiling, out=pieces)
+    attended(batch, batch.queries(4), 64, pieces=pieces, lengths=other, tiling=tiling)
+    told()
 
 
 def test_latents_are_cut_by_what_a_gpu_holds_of_their_programs():
@@ -139,8 +144,9 @@ def test_latents_are_cut_by_what_a_gpu_holds_of_their_programs():
     numbers = batch.integers(lengths)
     given = {"longest": 640, "tokens": 943, "gpu": REHEARSAL}
     pieces = cut_latents(numbers, heads=64, **given)
-    assert (pieces.batch, pieces.tile, pieces.shares) == (4, 32, 1)
+    assert (pieces.batch, pieces.tiling.tile, pieces.shares) == (4, 32, 1)
     assert cut_latents(numbers, heads=16, **given).shares == 2
+    assert cut_latents(numbers, heads=64, out=pieces, **given) is pieces
     assert_right(batch, batch.queries(4), 64, pieces=pieces, lengths=numbers)
     with pytest.raises(ValueError, match="heads must be up to 32 or a multiple of 32, got 48"):
         cut_latents(numbers, heads=48, longest=640)

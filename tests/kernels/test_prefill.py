@@ -9,7 +9,7 @@ from support.paged_case import DEVICE, TOLERANCE, Batch, guarded, padded, relati
 
 from kvsim.kernels.decode import decode_attention
 from kvsim.kernels.launch import Tiling
-from kvsim.kernels.prefill import prefill_attention
+from kvsim.kernels.prefill import plan_prefill, prefill_attention
 
 pytestmark = pytest.mark.slow
 
@@ -63,6 +63,26 @@ def test_head_groups(heads, kv_heads):
     batch = shuffled([70, 5], [20, 5], heads=heads, kv_heads=kv_heads)
     query = batch.queries(25)
     assert_right(batch, query, prefilled(batch, query))
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "blocks"), [(32, 1, 2), (20, 1, 2), (96, 2, 3), (17, 1, 17)])
+def test_groups_of_more_heads_than_a_program_has_rows_are_taken_in_blocks(heads, kv_heads, blocks):
+    batch = shuffled([40, 5], [7, 5], heads=heads, kv_heads=kv_heads, head_dim=32, block_size=24)
+    query = batch.queries(12)
+    arguments = planned(heads, kv_heads, SMALL).arguments
+    assert (arguments["ROWS"], arguments["BLOCKS"]) == (16, blocks)
+    assert_right(batch, query, prefilled(batch, query, tiling=SMALL))
+    assert_right(batch, query, prefilled(batch, query, tiling=Tiling(16, 4, 1)))
+
+
+def planned(heads, kv_heads, tiling):
+    def meta(*shape, dtype=torch.int32):
+        return torch.empty(shape, dtype=dtype, device="meta")
+
+    query, pool = (meta(*shape, dtype=torch.float16) for shape in ((12, heads, 32), (9, 16, kv_heads, 32)))
+    return plan_prefill(
+        query, pool, pool, meta(2), meta(3), query, most_queries=7, block_table=meta(2, 3), tiling=tiling
+    )
 
 
 @pytest.mark.parametrize("heads", [2, 8, 14])

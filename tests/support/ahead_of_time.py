@@ -25,8 +25,9 @@ from triton.compiler import ASTSource
 from kvsim.kernels.calibration import layer
 from kvsim.kernels.copy import plan_copy
 from kvsim.kernels.decode import plan_decode
-from kvsim.kernels.latent import plan_latent
-from kvsim.kernels.launch import Gpu, Launch
+from kvsim.kernels.latent import blocks_of, plan_latent
+from kvsim.kernels.launch import LATENT, Gpu, Launch, decode_tiling
+from kvsim.kernels.pieces import plan_cut
 from kvsim.kernels.prefill import plan_prefill
 from kvsim.kernels.swap import plan_gather, plan_scatter
 from kvsim.kernels.write import plan_write
@@ -73,16 +74,28 @@ def sources(launch: Launch) -> ASTSource:
 
 
 def decode(gpu, dtype=torch.bfloat16, kv=None, heads=32, kv_heads=8, head_dim=128, block_size=16, **more):
-    """Launches of a decode over a big pool; `paged=False` for the contiguous twin."""
-    paged, batch = more.pop("paged", True), 64
+    """Launches of a decode over a big pool in pieces; `paged=False` for the contiguous twin."""
+    paged, given, splits, batch = (
+        more.pop("paged", True),
+        more.pop("given", True),
+        more.pop("splits", None),
+        64,
+    )
     pool = meta(16384, block_size, kv_heads, head_dim, dtype=kv or dtype)
     query, lengths = meta(batch, heads, head_dim, dtype=dtype), meta(batch, dtype=torch.int32)
     where = {"block_table": meta(batch, 8192, dtype=torch.int32)} if paged else {"starts": lengths}
-    return plan_decode(query, pool, pool, lengths, query, longest=8192, gpu=gpu, **where, **more)
+    cutting = []
+    if given:
+        tiling = decode_tiling(head_dim, pool.element_size(), heads // kv_heads)
+        where["pieces"], cutting = plan_cut(
+            lengths, longest=8192, kv_heads=kv_heads, tokens=None, window=more.get("window"), splits=splits,
+            tiling=tiling, gpu=gpu,
+        )  # fmt: skip
+    return cutting + plan_decode(query, pool, pool, lengths, query, longest=8192, gpu=gpu, **where, **more)
 
 
-def latent(gpu, kv=torch.bfloat16, heads=128, paged=True, block_size=64):
-    """Launches of a decode over the latents of DeepSeek."""
+def latent(gpu, kv=torch.bfloat16, heads=128, paged=True, block_size=64, given=True):
+    """Launches of a decode over the latents of DeepSeek, in pieces."""
     batch = 64
     cache, query, lengths = (
         meta(16384, block_size, 576, dtype=kv),
@@ -90,6 +103,12 @@ def latent(gpu, kv=torch.bfloat16, heads=128, paged=True, block_size=64):
         meta(batch, dtype=torch.int32),
     )
     where = {"block_table": meta(batch, 2048, dtype=torch.int32)} if paged else {"starts": lengths}
+    if given:
+        size = cache.element_size()
+        where["pieces"], _ = plan_cut(
+            lengths, longest=8192, kv_heads=blocks_of(heads, LATENT[size]), tokens=None, window=None,
+            splits=None, tiling=LATENT[size], gpu=gpu,
+        )  # fmt: skip
     return plan_latent(
         query, cache, lengths, meta(batch, heads, 512), latent=512, scale=0.07, longest=8192, gpu=gpu, **where
     )
@@ -205,6 +224,15 @@ def variants(gpu):
             **{f" fp8 head {size}": {"head_dim": size, "kv": fp8} for size in (32, 64, 128, 256)},
         }.items():
             found[kind + what] = partial(make, gpu, **more)
+    for heads, size, kind in (
+        (64, 128, None),
+        (128, 128, None),
+        (128, 128, fp8),
+        (128, 256, None),
+        (128, 256, fp8),
+    ):
+        name = f"prefill{' fp8' if kind else ''} head {size} with {heads} heads on one"
+        found[name] = partial(prefill, gpu, heads=heads, kv_heads=1, head_dim=size, kv=kind)
     found["decode multi-query"] = partial(decode, gpu, heads=32, kv_heads=1)
     found["decode 64 heads on one"] = partial(decode, gpu, heads=64, kv_heads=1)
     found["decode 128 heads on one"] = partial(decode, gpu, heads=128, kv_heads=1)
@@ -225,7 +253,9 @@ def variants(gpu):
     }.items():
         found["latent" + what] = partial(latent, gpu, **more)
     found["decode split"] = partial(decode, gpu, splits=8)
-    found["decode split window"] = partial(decode, gpu, splits=8, window=4096)
+    found["decode a sequence each"] = partial(decode, gpu, splits=1)
+    found["decode cut by itself"] = partial(decode, gpu, given=False)
+    found["latent cut by itself"] = partial(latent, gpu, given=False)
     return found
 
 
