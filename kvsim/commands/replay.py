@@ -316,10 +316,10 @@ def replayed(result: Path, server: Scenario, asked: ReplayOptions) -> None:
         )  # fmt: skip
     if asked.out is not None:
         from kvsim.reports.figures.replay import draw_replay
-        from kvsim.reports.figures.style import style_named
+        from kvsim.reports.figures.style import styled
         from kvsim.reports.rundir.writing import write_figures
 
-        style = style_named("screen")
+        style = styled(asked)
         for path in write_figures(
             asked.out, lambda part: draw_replay(found.run, found.found, part, style), asked.force
         ):

@@ -28,10 +28,10 @@ SCALES = {"TTFT": (1.0, "s"), "TPOT": (1e3, "ms"), "E2E": (1.0, "s")}
 Pair = tuple[Floats, Floats]
 
 
-def draw_replay(run: MeasuredRun, found: Simulated, directory: Path, style: Style, fmt: str = "png") -> None:
+def draw_replay(run: MeasuredRun, found: Simulated, directory: Path, style: Style) -> None:
     """Draw both into a directory; KvsimError for a run known by its numbers only."""
     for name in ("requests", "time"):
-        save(directory / f"replay-{name}.{fmt}", style, partial(picture, run, found, name, style))
+        save(directory, f"replay-{name}", style, partial(picture, run, found, name, style))
 
 
 def picture(run: MeasuredRun, found: Simulated, name: str, style: Style) -> Figure:

@@ -3,6 +3,7 @@
 import base64
 import html
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -58,7 +59,7 @@ def _said(sweep: StoredSweep) -> str:
 
 def _figures(sweep: StoredSweep) -> str:
     with TemporaryDirectory() as part:
-        drawn = draw_stored(sweep, Path(part), SCREEN, "svg")
+        drawn = draw_stored(sweep, Path(part), replace(SCREEN, formats=("svg",)))
         return "".join(_figure(each.stem, each.read_bytes()) for each in drawn)
 
 

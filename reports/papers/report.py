@@ -13,6 +13,7 @@ from kvsim.reports.papers.terminal import less
 from kvsim.reports.rundir.claims import Claim
 from kvsim.reports.rundir.whole import whole_directory
 from kvsim.sim import __version__
+from kvsim.sim.options.outputs import Pictures
 
 
 def write_report(
@@ -23,16 +24,17 @@ def write_report(
     *,
     quick: bool,
     force: bool = False,
-    draw: bool = True,
+    pictures: Pictures | None = None,
 ) -> None:
     """Write the directory, whole or not at all."""
     with whole_directory(directory, force, "reproduction") as part:
-        pictures: dict[str, str] = {}
-        if draw:
-            from kvsim.reports.papers import pictures as drawing  # late: it imports matplotlib
+        drawn: dict[str, str] = {}
+        if pictures is not None:
+            from kvsim.reports.figures.style import styled  # late: it imports matplotlib
+            from kvsim.reports.papers.pictures import draw
 
-            pictures = drawing.draw(part, paper, findings, results)
-        text = _markdown(paper, findings, results, pictures, quick)
+            drawn = draw(part, paper, findings, results, styled(pictures))
+        text = _markdown(paper, findings, results, drawn, quick)
         (part / "report.md").write_text(text, encoding="utf-8")
         found = as_json(paper, findings, results, quick)
         (part / "results.json").write_text(

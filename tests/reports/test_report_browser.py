@@ -59,14 +59,14 @@ def reports(tmp_path_factory):
     small = ("--num-prompts", 60, "--num-gpu-blocks", 260, "--request-rate", "inf")
     record(root / "two", *small, "--allocator", "contiguous,paged", command="compare")
     record(root / "shared", *small, "--shared-prefix", "2x64", "--enable-prefix-caching")
-    write_run(root / "rejected", **fake_run(requests=4, rejected=4), draw=False)
-    write_run(root / "one", **fake_run(requests=1), draw=False)
-    write_run(root / "empty", **fake_run(requests=0), draw=False)
-    write_run(root / "plain", **fake_run(requests=300), draw=False)
+    write_run(root / "rejected", **fake_run(requests=4, rejected=4))
+    write_run(root / "one", **fake_run(requests=1))
+    write_run(root / "empty", **fake_run(requests=0))
+    write_run(root / "plain", **fake_run(requests=300))
     six = [fake_run(seed=seed) for seed in range(6)]
     for seed, run in enumerate(six):
         run["summary"]["label"] = f"a.very.long.package.name.of.some.allocator.Mine{seed}"
-    write_comparison(root / "six", six, config={}, draw=False)
+    write_comparison(root / "six", six, config={})
     found = {each.name: write_report([each], root / f"{each.name}.html") for each in sorted(root.iterdir())}
     for name, choices in LIVES.items():
         record(root / name, *TIGHT, *choices, command="compare" if name == "alone" else "run")
