@@ -198,7 +198,7 @@ def plot(
     *,
     directories: Annotated[
         list[Path],
-        typer.Argument(metavar="DIR...", help="Runs or comparisons, or one sweep or capacity search."),
+        typer.Argument(metavar="DIR...", help="Runs or comparisons; or one sweep, search or replay."),
     ],
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where to.", show_default="the first DIR")
@@ -226,8 +226,10 @@ def plot(
 ) -> None:
     """Draw figures of earlier runs, side by side: for a screen, a paper or slides."""
     from kvsim.reports.figures import Choices, Latency, check, draw, styled
+    from kvsim.reports.figures.replay import draw_replay
     from kvsim.reports.figures.swept.stored import draw_stored
     from kvsim.reports.labels import told_apart
+    from kvsim.reports.replays import is_replay, read_replay
     from kvsim.reports.rundir.run import read_runs
     from kvsim.reports.rundir.writing import write_figures
     from kvsim.reports.sweeps.stored import is_sweep, read_sweep
@@ -235,17 +237,18 @@ def plot(
     choices = Choices(styled(pictures), at, Latency.parse(latency) if latency is not None else None)
     names = figure.split(",") if figure is not None else None
     check(names)
-    if is_sweep(directories[0]):
-        if len(directories) > 1 or figure or at is not None or latency:
-            raise KvsimError("a sweep is drawn alone, with --style, --format and --out")
-        found = read_sweep(directories[0])
-        for path in write_figures(
-            out or directories[0], lambda part: draw_stored(found, part, choices.style), force
-        ):
-            print(path)
-        return
-    runs = told_apart([run for directory in directories for run in read_runs(directory)])
-    for path in write_figures(out or directories[0], lambda part: draw(runs, part, names, choices), force):
+    first = directories[0]
+    whole = is_sweep(first) or is_replay(first)
+    if whole and (len(directories) > 1 or figure or at is not None or latency):
+        raise KvsimError("a sweep or a replay is drawn alone, with --style, --format and --out")
+    if is_sweep(first):
+        drawing = partial(draw_stored, read_sweep(first), style=choices.style)
+    elif is_replay(first):
+        drawing = partial(draw_replay, read_replay(first)[1], style=choices.style)
+    else:
+        runs = told_apart([run for directory in directories for run in read_runs(directory)])
+        drawing = partial(draw, runs, names=names, choices=choices)
+    for path in write_figures(out or first, drawing, force):
         print(path)
 
 
@@ -253,7 +256,7 @@ def plot(
 def report(
     directories: Annotated[
         list[Path],
-        typer.Argument(metavar="DIR...", help="Runs or comparisons, best with --record-map; or one sweep."),
+        typer.Argument(metavar="DIR...", help="Runs, best with --record-map; or one sweep or replay."),
     ],
     out: Annotated[
         Path | None,

@@ -43,7 +43,7 @@ class ReplayOptions(Pictures):
         shown="none",
     )
     out: Path | None = option(
-        "Draw the requests and the error over time there.",
+        "Write the numbers and the requests there, and draw them.",
         panel=PANEL,
         default=None,
         value="DIR",
