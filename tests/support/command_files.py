@@ -48,8 +48,8 @@ TEXTS = [
 def write_command_files() -> None:
     """Write them into the current directory.
 
-    `swept` and `seeds` are directories of runs, `sought` is one of a search for capacity, `replayed` of a replay,
-    `stopped` one of a sweep that goes on.
+    `swept` and `seeds` are directories of runs, `sought` is one of a search for capacity, `replayed` of a
+    replay, `stopped` one of a sweep that goes on.
     """
     Path("sweep.toml").write_text(SWEEP)
     Path("capacity.toml").write_text(SOUGHT)
