@@ -28,7 +28,7 @@ def replay_page(said: Mapping[str, Any], replayed: Replayed) -> str:
         values = [each[name] for name in ("measured", "simulated", *others)]
         first, second, *more = ["-" if value is None else value_in_words(key, value) for value in values]
         rows.append([quantity_in_words(key), first, second, _off(each), *more])
-    sections = {"In numbers": table(["", "measured", "simulated", "off", *others], rows)}
+    sections = {"In numbers": table(["quantity", "measured", "simulated", "off", *others], rows)}
     if terms:
         sections["Where the mean E2E differs"] = _list(map(_term, terms))
     if replayed.latencies:
