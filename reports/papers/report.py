@@ -122,7 +122,7 @@ def _markdown(
     ]
     if quick:
         lines += [f"**Quick: {less(results)}. Indicative only.**", ""]
-    lines += ["| figure | | verdict |", "|---|---|---|"]
+    lines += ["| figure | what it shows | verdict |", "|---|---|---|"]
     lines += [f"| {j.figure.number} | {j.figure.title} | {_word(j.verdict)} |" for j in results]
     lines += [
         "",
@@ -145,7 +145,7 @@ def _figure(judged: Judged, picture: str | None) -> list[str]:
     if picture:
         lines += [f"![Published and simulated]({picture})", ""]
     lines += [f"The figure {_word(judged.verdict)}. Numbers in {figure.settings['unit']}.", ""]
-    lines += ["| check | found | |", "|---|---|---|"]
+    lines += ["| check | found | verdict |", "|---|---|---|"]
     for check in judged.checks:
         word = _word(check.verdict) if check.decides else f"{check.verdict} (decides nothing)"
         lines.append(f"| {check.what} | {check.detail} | {word} |")
@@ -156,7 +156,7 @@ def _figure(judged: Judged, picture: str | None) -> list[str]:
             lines += ["", check.remark]
     lines += [
         "",
-        "| panel | system | | published | simulated | difference | range | band | |",
+        "| panel | system | quantity | published | simulated | difference | range | band | verdict |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in judged.rows:
