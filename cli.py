@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvsim.command_line.calibrate import calibrate_app
-from kvsim.command_line.common import AllowCode, Force, Format, Front, Style, show
+from kvsim.command_line.common import AllowCode, Force, Front, show
 from kvsim.command_line.flags import called, flat, given, names_of, of_parts, shortened
 from kvsim.command_line.help import ALL, CONTEXT, WithUsual
 from kvsim.command_line.light import collect_seldom, take_plain_values
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
         FitOptions,
         Goals,
         Output,
+        Pictures,
         ReplayOptions,
         Scenario,
         ScenarioTexts,
@@ -192,23 +193,23 @@ def table(
 
 
 @app.command(short_help="Draw figures of earlier runs, side by side.")
+@flat
 def plot(
     *,
     directories: Annotated[
         list[Path],
-        typer.Argument(metavar="DIR...", help="Runs or comparisons, or one sweep or capacity search."),
+        typer.Argument(metavar="DIR...", help="Runs or comparisons; or one sweep, search or replay."),
     ],
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where to.", show_default="the first DIR")
     ] = None,
-    fmt: Format = None,
     figure: Annotated[
         str | None,
         typer.Option(
             metavar="NAME,...", help="Which, as in memory,waste.", show_default="all that can be drawn"
         ),
     ] = None,
-    style: Style = "screen",
+    pictures: Pictures,
     at: Annotated[
         float | None,
         typer.Option(metavar="S", help="The instant of the memory map.", show_default="the fullest"),
@@ -224,29 +225,30 @@ def plot(
     force: Force = False,
 ) -> None:
     """Draw figures of earlier runs, side by side: for a screen, a paper or slides."""
-    from kvsim.reports.figures import Choices, Latency, check, draw, style_named
+    from kvsim.reports.figures import Choices, Latency, check, draw, styled
+    from kvsim.reports.figures.replay import draw_replay
     from kvsim.reports.figures.swept.stored import draw_stored
     from kvsim.reports.labels import told_apart
+    from kvsim.reports.replays import is_replay, read_replay
     from kvsim.reports.rundir.run import read_runs
     from kvsim.reports.rundir.writing import write_figures
     from kvsim.reports.sweeps.stored import is_sweep, read_sweep
 
-    choices = Choices(style_named(style), at, Latency.parse(latency) if latency is not None else None)
+    choices = Choices(styled(pictures), at, Latency.parse(latency) if latency is not None else None)
     names = figure.split(",") if figure is not None else None
-    check(fmt, names)
-    if is_sweep(directories[0]):
-        if len(directories) > 1 or figure or at is not None or latency:
-            raise KvsimError("a sweep is drawn alone, with --style, --format and --out")
-        found = read_sweep(directories[0])
-        for path in write_figures(
-            out or directories[0], lambda part: draw_stored(found, part, choices.style, fmt), force
-        ):
-            print(path)
-        return
-    runs = told_apart([run for directory in directories for run in read_runs(directory)])
-    for path in write_figures(
-        out or directories[0], lambda part: draw(runs, part, fmt, names=names, choices=choices), force
-    ):
+    check(names)
+    first = directories[0]
+    whole = is_sweep(first) or is_replay(first)
+    if whole and (len(directories) > 1 or figure or at is not None or latency):
+        raise KvsimError("a sweep or a replay is drawn alone, with --style, --format and --out")
+    if is_sweep(first):
+        drawing = partial(draw_stored, read_sweep(first), style=choices.style)
+    elif is_replay(first):
+        drawing = partial(draw_replay, read_replay(first)[1], style=choices.style)
+    else:
+        runs = told_apart([run for directory in directories for run in read_runs(directory)])
+        drawing = partial(draw, runs, names=names, choices=choices)
+    for path in write_figures(out or first, drawing, force):
         print(path)
 
 
@@ -254,7 +256,7 @@ def plot(
 def report(
     directories: Annotated[
         list[Path],
-        typer.Argument(metavar="DIR...", help="Runs or comparisons, best with --record-map; or one sweep."),
+        typer.Argument(metavar="DIR...", help="Runs, best with --record-map; or one sweep or replay."),
     ],
     out: Annotated[
         Path | None,
@@ -321,6 +323,7 @@ def trace_events(
 
 
 @app.command(short_help="Simulate the figures of a paper, beside its own.")
+@flat
 def reproduce(
     *,
     paper: Annotated[
@@ -342,13 +345,14 @@ def reproduce(
         Path | None,
         typer.Option(metavar="DIR", help="Directory for the results.", show_default="a new one in runs/"),
     ] = None,
+    pictures: Pictures,
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier reproduction there.")] = False,
 ) -> None:
     """Simulate the figures of a paper, and put what was published beside them."""
     from kvsim.command_line.option_groups import Output
     from kvsim.commands.reproduce import reproduced
 
-    reproduced(paper, figure, quick=quick, jobs=jobs, output=Output(out=out, force=force))
+    reproduced(paper, figure, quick=quick, jobs=jobs, output=Output(out=out, force=force, **vars(pictures)))
 
 
 @app.command("fit", short_help="Where a GPU's memory goes, and how many requests fit.")
@@ -366,18 +370,18 @@ def fit_(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Draw the memory as bars.", show_default="no")
     ] = None,
-    fmt: Format = None,
-    style: Style = "screen",
+    pictures: Pictures,
 ) -> None:
     """Say where a GPU's memory goes, how layers share the KV cache, and how many requests fit."""
     from kvsim.reports.fit.command import FitOutput, fit_command
     from kvsim.workloads.quantiles import lengths_of
 
     asked = replace(asked, lengths=lengths_of(asked.lengths))
-    fit_command(models, gpu.split(","), asked, log, FitOutput(json=json, out=out, fmt=fmt, style=style))
+    fit_command(models, gpu.split(","), asked, log, FitOutput(json=json, out=out, **vars(pictures)))
 
 
 @app.command("speculation", short_help="What speculative decoding gains, by batch.")
+@flat
 def speculation_(
     *,
     models: Annotated[list[str], typer.Argument(metavar="MODEL...", help="See: sim models; or config.json.")],
@@ -395,8 +399,7 @@ def speculation_(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Draw the speed-ups.", show_default="no")
     ] = None,
-    fmt: Format = None,
-    style: Style = "screen",
+    pictures: Pictures,
 ) -> None:
     """Say how much faster drafts make the steps of a batch, and how many must be right so that it gains."""
     from kvsim.reports.speculation.command import SpeculationOutput, speculation_command
@@ -405,8 +408,7 @@ def speculation_(
     said = {"speculative_config": speculative_config}
     shape = {"gpu": gpu, "tensor_parallel_size": tensor_parallel_size, "cost": cost, "options": said}
     servers = [Server(model=model, **shape) for model in models]
-    output = SpeculationOutput(json=json, out=out, fmt=fmt, style=style)
-    speculation_command(servers, context, output)
+    speculation_command(servers, context, SpeculationOutput(json=json, out=out, **vars(pictures)))
 
 
 @usual(short_help="Replay a benchmark's result: measured beside simulated.")
@@ -452,6 +454,7 @@ def replay(
 
 
 @app.command()
+@flat
 def validate(
     *,
     source: Annotated[
@@ -486,10 +489,11 @@ def validate(
             show_default="none",
         ),
     ] = None,
+    pictures: Pictures,
     force: Force = False,
 ) -> None:
     """Hold the clock against servers that really ran."""
-    from kvsim.reports.figures.style import style_named
+    from kvsim.reports.figures.style import styled
     from kvsim.reports.figures.truth import draw_truth
     from kvsim.reports.rundir.writing import write_figures
     from kvsim.reports.truth import earlier_errors, errors_of, truth_report, validate, write_errors
@@ -503,8 +507,8 @@ def validate(
     if table is not None:
         write_errors(errors_of(found, cost), table)
     if out is not None:
-        style = style_named("screen")
-        for path in write_figures(out, lambda part: draw_truth(found, part, style, "png"), force):
+        style = styled(pictures)
+        for path in write_figures(out, lambda part: draw_truth(found, part, style), force):
             print(path)
 
 

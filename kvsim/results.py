@@ -23,6 +23,7 @@ from kvsim.reports.rundir.run import Run as Stored
 from kvsim.reports.rundir.run import Tables
 from kvsim.sim import __version__
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.options.outputs import Pictures
 from kvsim.sim.record.events import Texts
 from kvsim.sim.record.summary import Summary
 from kvsim.sim.run import Outcome
@@ -233,7 +234,9 @@ class Run(Stored):
         if self.outcome is None:
             raise KvsimError(f"run {self.label} is saved already, in {self.path}")
         try:
-            write_run(Path(directory), **vars(self.outcome), draw=plots, force=force)
+            write_run(
+                Path(directory), **vars(self.outcome), pictures=Pictures() if plots else None, force=force
+            )
         except KvsimError as error:
             raise KvsimError(str(error).replace("--force", "force=True")) from error
         return Path(directory)
@@ -322,7 +325,7 @@ class Comparison(Sequence[Run]):
         """Draw a figure of all runs, see `Run.plot`; those that differ only in the seed are one system."""
         from kvsim.reports.figures import Choices, Latency, check, picture, style_named
 
-        check(None, [figure])
+        check([figure])
         choices = Choices(style_named(style), at, Latency.parse(latency) if latency is not None else None)
         return picture([run.stored() for run in self._told_apart()], figure, choices)
 
@@ -364,7 +367,9 @@ class Comparison(Sequence[Run]):
         ]
         config = {"kvsim": __version__, "runs": {label: run.config for label, run in runs.items()}}
         try:
-            write_comparison(Path(directory), parts, config=config, draw=plots, force=force)
+            write_comparison(
+                Path(directory), parts, config=config, pictures=Pictures() if plots else None, force=force
+            )
         except KvsimError as error:
             raise KvsimError(str(error).replace("--force", "force=True")) from error
         return Path(directory)

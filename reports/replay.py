@@ -65,13 +65,14 @@ def _table(compared: Sequence[Compared], others: Mapping[str, Mapping[Key, float
         before = each.what
         key = each.what, each.statistic
         values = [each.measured, each.simulated]
-        cells = [_said(key, value) for value in values] + [signed_percent(each.off)]
-        cells += [_said(key, numbers[key]) if key in numbers else "-" for numbers in others.values()]
-        table.add_row(_name(key), *cells)
+        cells = [value_in_words(key, value) for value in values] + [signed_percent(each.off)]
+        cells += [value_in_words(key, numbers[key]) if key in numbers else "-" for numbers in others.values()]
+        table.add_row(quantity_in_words(key), *cells)
     return table
 
 
-def _name(key: Key) -> str:
+def quantity_in_words(key: Key) -> str:
+    """What a row of the table is, with its unit."""
     what, statistic = key
     if statistic == PER_S:
         return f"{what}/s"
@@ -82,7 +83,8 @@ def _unit(what: str) -> str:
     return "s" if what in ("TTFT", "E2E") else "ms"
 
 
-def _said(key: Key, value: float) -> str:
+def value_in_words(key: Key, value: float) -> str:
+    """Of seconds or requests per second, in the unit of its row."""
     what, statistic = key
     if statistic == PER_S:
         return f"{value:,.1f}" if value >= 100 else f"{value:.3g}"

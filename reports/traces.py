@@ -7,7 +7,7 @@ arrivals.png    requests per second over the trace, and the gaps between request
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,9 @@ from rich.text import Text
 
 from kvsim.reports.fitting import FittingTable
 from kvsim.reports.palette import count, figures
+
+if TYPE_CHECKING:
+    from kvsim.reports.figures.style import Style
 
 Facts = Mapping[str, Any]
 """What workloads/listing.py says of a trace, or workloads/statistics.py."""
@@ -92,28 +95,26 @@ def show_table(name: str, notes: Sequence[str], found: Facts, quantiles: Sequenc
 def draw(
     directory: Path,
     name: str,
-    prompt_tokens: npt.NDArray[np.int64],
-    output_tokens: npt.NDArray[np.int64],
+    tokens: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]],
     arrival_s: npt.NDArray[np.float64] | None,
+    style: "Style",
 ) -> list[Path]:
     """Draw the figures of a trace into a directory that is there; arrivals only where it has some."""
     from kvsim.reports.figures import draw_picture
     from kvsim.reports.figures.arrivals import paint_arrivals
     from kvsim.reports.figures.lengths import lengths_headline, paint_lengths
 
-    paths = [directory / "lengths.png"]
+    prompt_tokens, output_tokens = tokens
     headline = lengths_headline(name, prompt_tokens, output_tokens)
     paint = partial(paint_lengths, prompt=prompt_tokens, output=output_tokens)
-    draw_picture(paths[0], headline, 3.6, paint)
+    paths = draw_picture(directory, "lengths", style, 3.6, headline, paint)
     if arrival_s is not None and len(arrival_s) > 1 and arrival_s[-1] > arrival_s[0]:
-        paths.append(directory / "arrivals.png")
         gaps = np.diff(arrival_s)
         rate, variation = len(gaps) / (arrival_s[-1] - arrival_s[0]), gaps.std() / gaps.mean()
         headline = f"{name}: {figures(float(rate))} requests/s, burstiness {figures(float(variation))}"
         scale, unit = _unit(float(arrival_s[-1]))
-        draw_picture(
-            paths[1], headline, 3.6, partial(paint_arrivals, arrival_s=arrival_s, scale=scale, unit=unit)
-        )
+        paint = partial(paint_arrivals, arrival_s=arrival_s, scale=scale, unit=unit)
+        paths += draw_picture(directory, "arrivals", style, 3.6, headline, paint)
     return paths
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvsim.command_line.common import Force, Format, Front, Style, show
-from kvsim.command_line.flags import given
+from kvsim.command_line.common import Force, Front, show
+from kvsim.command_line.flags import flat, given
 from kvsim.sim.errors import KvsimError
+
+if TYPE_CHECKING:
+    from kvsim.command_line.option_groups import Pictures
 
 calibrate_app = typer.Typer(cls=Front, help="Measure this machine's GPU: a profile for --gpu.")
 
@@ -42,36 +45,30 @@ def calibrate(
 
 
 @calibrate_app.command("show")
+@flat
 def show_profile(
     *,
     profile: Annotated[str, typer.Argument(metavar="PROFILE", help="A name, see: sim gpus; or a file.")],
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where the picture goes.", show_default="here")
     ] = None,
-    fmt: Format = None,
-    style: Style = "screen",
+    pictures: Pictures,
     no_plots: Annotated[bool, typer.Option("--no-plots", help="Draw no picture.")] = False,
     force: Force = False,
 ) -> None:
     """Show a profile: what was measured, how well it fits."""
     from kvsim.reports.calibration.profile import Fit, any_profile
     from kvsim.reports.calibration.tables import report_of
-    from kvsim.reports.figures import check, style_named
+    from kvsim.reports.figures import styled
     from kvsim.reports.figures.calibration import draw_calibration
     from kvsim.reports.rundir.writing import write_figures
 
-    look = style_named(style)
-    check(fmt, None)
     found = any_profile(profile)
     show(report_of(found))
     if no_plots or not isinstance(found, Fit) or found.file.elsewhere:
         return
-    stem, ending = found.file.path.stem, fmt or look.usual_format
-    for path in write_figures(
-        out or Path(),
-        lambda part: draw_calibration(found, part / f"calibration-{stem}.{ending}", look),
-        force,
-    ):
+    style = styled(pictures)
+    for path in write_figures(out or Path(), lambda part: draw_calibration(found, part, style), force):
         print(path)
 
 

@@ -14,11 +14,6 @@ class Front(TyperGroup):
 
 
 Force = Annotated[bool, typer.Option("--force", help="Replace files there that kvsim did not write.")]
-Format = Annotated[
-    str | None,
-    typer.Option("--format", metavar="png|svg|pdf", help="Kind of picture.", show_default="png; paper: pdf"),
-]
-Style = Annotated[str, typer.Option(metavar="paper|screen|dark", help="How pictures look.")]
 AllowCode = Annotated[bool, typer.Option("--allow-code", help="Run code that a file names.")]
 
 

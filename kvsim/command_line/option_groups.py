@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kvsim.sim.bench.asked import ReplayOptions
     from kvsim.sim.fit.asked import FitOptions
     from kvsim.sim.options.goals import Goals
-    from kvsim.sim.options.outputs import Output, Seeds
+    from kvsim.sim.options.outputs import Output, Pictures, Seeds
     from kvsim.sim.options.scenario import Scenario
     from kvsim.sim.options.scenario import Scenario as ScenarioTexts
     from kvsim.sim.options.sweeps import Sought, Swept, Where
@@ -27,6 +27,7 @@ __all__ = [
     "FitOptions",
     "Goals",
     "Output",
+    "Pictures",
     "ReplayOptions",
     "Scenario",
     "ScenarioTexts",
@@ -45,6 +46,7 @@ _MODULES = {
     "FitOptions": "fit.asked",
     "Goals": "options.goals",
     "Output": "options.outputs",
+    "Pictures": "options.outputs",
     "ReplayOptions": "bench.asked",
     "Scenario": "options.scenario",
     "Seeds": "options.outputs",

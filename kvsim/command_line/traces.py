@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kvsim.command_line.common import Force, Front, show
+from kvsim.command_line.flags import flat
+
+if TYPE_CHECKING:
+    from kvsim.command_line.option_groups import Pictures
 
 traces_app = typer.Typer(cls=Front, help="List the traces, look at one, convert it, fetch a public one.")
 
@@ -42,6 +46,7 @@ def traces(ctx: typer.Context) -> None:
 
 
 @traces_app.command("show")
+@flat
 def show_trace(
     *,
     trace: Annotated[str, typer.Argument(metavar="TRACE", help="A name or a file in any format.")],
@@ -52,6 +57,7 @@ def show_trace(
     tokenizer: _Tokenizer = None,
     turns: _Turns = "first",
     columns: _Columns = None,
+    pictures: Pictures,
     force: Force = False,
     miss_ratio: Annotated[
         bool, typer.Option("--miss-ratio", help="What prefix caches of any size would hit.")
@@ -71,7 +77,8 @@ def show_trace(
     from kvsim.sim.options.traffic import Traffic
 
     described = Traffic(trace=trace, tokenizer=tokenizer, turns=turns, columns=columns)
-    trace_shown(described, out, force=force, miss_ratio=miss_ratio, block_size=block_size, eviction=eviction)
+    asked = {"miss_ratio": miss_ratio, "block_size": block_size, "eviction": eviction}
+    trace_shown(described, out, pictures, force=force, **asked)
 
 
 @traces_app.command("convert")

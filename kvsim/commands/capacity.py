@@ -43,6 +43,7 @@ from kvsim.reports.sweeps.words import duration
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.files.whole_file import whole_file
 from kvsim.sim.options.goals import Goals
+from kvsim.sim.options.outputs import Pictures
 from kvsim.sim.options.sweeps import UNMET, Sought, Where
 from kvsim.sim.plugins import trusting
 
@@ -192,7 +193,7 @@ def sized(file: Path | None, settings: Mapping[str, Any], goals: Goals, options:
         with stoppable(path):
             carry_out(search, journal, where)
         rows, labels = told(search, journal)
-        _write(search, rows, labels, path, draw=not options.no_plots)
+        _write(search, rows, labels, path, None if options.no_plots else options)
     found = [row["status"] for row in rows]
     if options.quiet:
         print(path)
@@ -206,7 +207,11 @@ def sized(file: Path | None, settings: Mapping[str, Any], goals: Goals, options:
 
 
 def _write(
-    search: Search, rows: Sequence[Mapping[str, Any]], labels: Sequence[str], path: Path, *, draw: bool
+    search: Search,
+    rows: Sequence[Mapping[str, Any]],
+    labels: Sequence[str],
+    path: Path,
+    pictures: Pictures | None,
 ) -> None:
     from kvsim.reports.sweeps.capacity_words import answer, beside
     from kvsim.reports.sweeps.stored import ANSWER, StoredSweep
@@ -222,13 +227,13 @@ def _write(
     }
     with whole_file(path / ANSWER) as part:
         write_json(said, part)
-    if draw:
-        from kvsim.reports.figures.style import SCREEN
+    if pictures is not None:
+        from kvsim.reports.figures.style import styled
         from kvsim.reports.figures.swept.stored import draw_stored
         from kvsim.reports.rundir.writing import write_figures
 
         found = StoredSweep(path, rows, search.sweep.names, goals.limits, said)
-        write_figures(path, lambda part: draw_stored(found, part, SCREEN))
+        write_figures(path, lambda part: draw_stored(found, part, styled(pictures)))
 
 
 # -- Python -------------------------------------------------------------------------------------

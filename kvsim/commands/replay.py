@@ -31,14 +31,13 @@ from kvsim.sim.bench.workload import Load
 from kvsim.sim.errors import KvsimError, unknown
 from kvsim.sim.fit.log import read_log
 from kvsim.sim.fit.running import read_running
+from kvsim.sim.options.outputs import Pictures
 from kvsim.sim.options.scenario import Scenario
 from kvsim.sim.run import release_defaults
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
-
-FIGURES = ("requests", "time")
 
 
 @dataclass(frozen=True)
@@ -129,12 +128,13 @@ class Replay:
 
     def plot(self, figure: str = "requests", style: str = "screen") -> "Figure":
         """One of the pictures: `requests`, `time`."""
-        from kvsim.reports.figures.replay import picture
+        from kvsim.reports.figures.replay import FIGURES, picture
         from kvsim.reports.figures.style import style_named
+        from kvsim.reports.replays import Replayed
 
         if figure not in FIGURES:
             raise unknown("figure", figure, list(FIGURES))
-        return picture(self.run, self.found, figure, style_named(style))
+        return picture(Replayed.of(self.run, self.found), figure, style_named(style))
 
     def as_json(self) -> dict[str, Any]:
         """The numbers in JSON's types."""
@@ -315,12 +315,18 @@ def replayed(result: Path, server: Scenario, asked: ReplayOptions) -> None:
             )
         )  # fmt: skip
     if asked.out is not None:
-        from kvsim.reports.figures.replay import draw_replay
-        from kvsim.reports.figures.style import style_named
         from kvsim.reports.rundir.writing import write_figures
 
-        style = style_named("screen")
-        for path in write_figures(
-            asked.out, lambda part: draw_replay(found.run, found.found, part, style), asked.force
-        ):
+        for path in write_figures(asked.out, lambda part: _write(found, part, asked), asked.force):
             print(path)
+
+
+def _write(found: Replay, part: Path, pictures: Pictures) -> None:
+    from kvsim.reports.figures.replay import draw_replay
+    from kvsim.reports.figures.style import styled
+    from kvsim.reports.replays import Replayed
+
+    replayed = Replayed.of(found.run, found.found)
+    replayed.write(part, found.as_json())
+    if replayed.latencies:
+        draw_replay(replayed, part, styled(pictures))

@@ -32,7 +32,7 @@ def reproduced(paper: str, figure: str | None, *, quick: bool, jobs: int | None,
             code = getattr(stop, "exit_code", 130)
             raise Stopped(f"interrupted: {kept}; the same command goes on", code) from None
         results = [checks.judged(found, each, findings) for each in figures]
-        report.write_report(held, found, findings, results, quick=quick)
+        report.write_report(held, found, findings, results, quick=quick, pictures=output)
     console = Console(highlight=False)
     console.print(terminal.figure_tables(results))
     if quick:

@@ -18,7 +18,7 @@ from kvsim.sim import __version__
 from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.options.goals import NO_GOALS, Goals
-from kvsim.sim.options.outputs import Output, Seeds
+from kvsim.sim.options.outputs import Output, Pictures, Seeds
 from kvsim.sim.options.traffic import Traffic
 
 if TYPE_CHECKING:
@@ -276,7 +276,7 @@ def _with_seeds(  # noqa: PLR0917 - the parts of a command
             label=name,
             config={"kvsim": __version__, "workload": source.as_json()},
             jobs=(os.cpu_count() or 1) if seeds.jobs is None else seeds.jobs,
-            draw=_drawn(output),
+            pictures=_pictures(output),
         )
     found = summary_of(numbers, runs) if output.json else None
     _report(output, found, runs, compared, held)
@@ -314,12 +314,12 @@ def _write_run(
     if target is None:
         found: dict[str, Any] = plain(outcome.summary)
         return found
-    return write_run(target, **_parts(outcome, output), draw=_drawn(output)).summary.as_json()
+    return write_run(target, **_parts(outcome, output), pictures=_pictures(output)).summary.as_json()
 
 
-def _drawn(output: Output) -> bool:
-    """Whether figures are."""
-    return not (output.no_plots or output.no_out)
+def _pictures(output: Output) -> Pictures | None:
+    """How figures are drawn; None if they are not."""
+    return None if output.no_plots or output.no_out else output
 
 
 def _parts(outcome: "Outcome", output: Output) -> dict[str, Any]:
@@ -353,7 +353,7 @@ def _write_comparison(
         target,
         [_parts(outcome, output) for outcome in outcomes],
         config={"kvsim": __version__, "workload": source.as_json(), "runs": configs},
-        draw=_drawn(output),
+        pictures=_pictures(output),
     )
     return [run.summary.as_json() for run in written]
 

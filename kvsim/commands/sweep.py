@@ -36,6 +36,7 @@ from kvsim.reports.sweeps.table import FAILED, IMPOSSIBLE, arrow_table, write_ta
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.files.stopping import Stopped
 from kvsim.sim.options.goals import Goals
+from kvsim.sim.options.outputs import Pictures
 from kvsim.sim.options.sweeps import RUN_FAILED, UNMET, Swept, Where
 from kvsim.sim.plugins import CodeRefused, trusting
 
@@ -243,7 +244,7 @@ def swept(file: Path | None, settings: Mapping[str, Any], goals: Goals, options:
     with sweep_directory(path, options.force) as journal:
         with stoppable(path):
             carry_out(sweep, journal, where)
-        rows = write_results(sweep, journal, path, draw=not options.no_plots)
+        rows = write_results(sweep, journal, path, None if options.no_plots else options)
     if options.quiet:
         print(path)
     else:
@@ -316,17 +317,21 @@ def stoppable(path: Path) -> Iterator[None]:
         ) from None
 
 
-def write_results(sweep: Sweep, journal: Journal, path: Path, *, draw: bool) -> list[dict[str, Any]]:
+def write_results(
+    sweep: Sweep, journal: Journal, path: Path, pictures: Pictures | None
+) -> list[dict[str, Any]]:
     """Write the table of a sweep that is done, what was asked, and the figures; returns the rows."""
 
     rows = sweep.rows(journal)
     write_tables(sweep, rows, path)
-    if draw:
+    if pictures is not None:
+        from kvsim.reports.figures.style import styled
         from kvsim.reports.figures.swept import draw_sweep
         from kvsim.reports.rundir.writing import write_figures
 
         names = [*sweep.names, *(["seed"] if sweep.plan.seeds > 1 else [])]
-        write_figures(path, lambda part: draw_sweep(rows, names, sweep.goals.limits, part))
+        style = styled(pictures)
+        write_figures(path, lambda part: draw_sweep(rows, names, sweep.goals.limits, part, style))
     return rows
 
 

@@ -14,6 +14,7 @@ from kvsim.reports.rundir.writing import write_figures
 from kvsim.reports.traces import draw, show_table
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.eviction import USUAL, evictions_named, hits_by_size
+from kvsim.sim.options.outputs import Pictures
 from kvsim.sim.options.traffic import Traffic
 from kvsim.workloads.eviction import MOST_LOOKUPS, capacities, requests
 from kvsim.workloads.lengths import Lengths
@@ -24,6 +25,7 @@ from kvsim.workloads.statistics import QUANTILES, statistics
 def trace_shown(
     traffic: Traffic,
     out: Path | None,
+    pictures: Pictures,
     *,
     force: bool,
     miss_ratio: bool,
@@ -46,12 +48,15 @@ def trace_shown(
         show(miss_ratio_table(misses))
     if out is None:
         return
-    drawn = (lengths.prompt_tokens, lengths.output_tokens, lengths.arrival_s)
+    from kvsim.reports.figures.style import styled
+
+    style = styled(pictures)
+    tokens = lengths.prompt_tokens, lengths.output_tokens
 
     def draw_all(part: Path) -> None:
-        draw(part, lengths.name, *drawn)
+        draw(part, lengths.name, tokens, lengths.arrival_s, style)
         if misses is not None:
-            write_miss_ratio(part, lengths.name, misses)
+            write_miss_ratio(part, lengths.name, misses, style)
 
     for path in write_figures(out, draw_all, force):
         print(path)

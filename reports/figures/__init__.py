@@ -14,7 +14,7 @@ A figure is a function of the systems and the choices that gives a matplotlib Fi
 from kvsim.reports.figures.catalogue import FIGURES, USUAL, check, draw, picture
 from kvsim.reports.figures.choices import CannotDraw, Choices, Latency
 from kvsim.reports.figures.sheet import draw_picture
-from kvsim.reports.figures.style import STYLES, style_named
+from kvsim.reports.figures.style import STYLES, style_named, styled
 
 __all__ = [
     "FIGURES",
@@ -28,4 +28,5 @@ __all__ = [
     "draw_picture",
     "picture",
     "style_named",
+    "styled",
 ]

@@ -6,15 +6,15 @@ from matplotlib.figure import Figure
 from kvsim.reports import palette
 from kvsim.reports.figures import pieces
 from kvsim.reports.figures.pieces import FloatArray
-from kvsim.reports.figures.style import SCREEN
+from kvsim.reports.figures.style import Style
 
 _SLICES = 200
 _MOST_POINTS = 400
 
 
-def paint_arrivals(sheet: Figure, arrival_s: FloatArray, scale: float, unit: str) -> None:
+def paint_arrivals(sheet: Figure, style: Style, arrival_s: FloatArray, scale: float, unit: str) -> None:
     """The rate over time (in a unit of `scale` seconds), and which share of gaps is longer than so much."""
-    colour, line = SCREEN.look(0).colour, SCREEN.line
+    colour, line = style.look(0).colour, style.line
     gaps = np.diff(arrival_s)
     left, right = sheet.subplots(1, 2, width_ratios=(1.4, 1))
     edges = np.linspace(arrival_s[0], arrival_s[-1], min(_SLICES, max(len(arrival_s) // 5, 1)) + 1)
@@ -23,7 +23,7 @@ def paint_arrivals(sheet: Figure, arrival_s: FloatArray, scale: float, unit: str
     left.stairs(rate, edges / scale, color=colour, fill=True, alpha=0.3)
     left.stairs(rate, edges / scale, color=colour, linewidth=0.67 * line)
     left.axhline(
-        len(gaps) / (arrival_s[-1] - arrival_s[0]), color=SCREEN.muted, linestyle="--", linewidth=0.67 * line
+        len(gaps) / (arrival_s[-1] - arrival_s[0]), color=style.muted, linestyle="--", linewidth=0.67 * line
     )
     left.set(xlabel=f"time ({unit})", ylabel="requests/s", ylim=(0, None))
     left.set_title(f"rate in slices of {palette.seconds(width)} (dashed: mean)")
@@ -37,7 +37,7 @@ def paint_arrivals(sheet: Figure, arrival_s: FloatArray, scale: float, unit: str
         right.plot(
             grid,
             100 * np.exp(-grid / mean),
-            color=SCREEN.muted,
+            color=style.muted,
             linewidth=0.67 * line,
             linestyle="--",
             label="Poisson",

@@ -45,7 +45,6 @@ APART = {
     "lm_head": "weights",
 }
 ACROSS = 3
-BOTH_COLUMNS_IN = 7.0
 MOST_LINES = 3
 BAND = 0.05
 """Of error: what is tinted in the panels of errors."""
@@ -54,10 +53,9 @@ TOGETHER = ("to_host", "to_gpu", "all_reduce")
 """Parts that share a panel."""
 
 
-def draw_calibration(fit: Fit, path: Path, style: Style) -> None:
-    """Draw it into a file, whose ending is the format; on paper it spans both columns."""
-    wide = replace(style, width_in=BOTH_COLUMNS_IN) if style.narrow else style
-    save(path, wide, partial(calibration, fit, wide))
+def draw_calibration(fit: Fit, directory: Path, style: Style) -> None:
+    """Draw it into a directory, under the profile's name."""
+    save(directory, f"calibration-{fit.file.path.stem}", style.wide, partial(calibration, fit, style.wide))
 
 
 def calibration(fit: Fit, style: Style) -> Figure:

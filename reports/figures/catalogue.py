@@ -24,7 +24,7 @@ from kvsim.reports.figures import (
     tier,
 )
 from kvsim.reports.figures.choices import CannotDraw, Choices
-from kvsim.reports.figures.sheet import check_format, drawn_in, save, sign
+from kvsim.reports.figures.sheet import drawn_in, save, sign
 from kvsim.reports.figures.systems import System, first_words, last_words, systems
 from kvsim.reports.rundir.run import Run
 from kvsim.sim.errors import KvsimError, unknown
@@ -85,10 +85,8 @@ MANY, OF_MANY = 8, ("ranking",)
 """A comparison of more systems gets these instead: so many curves cannot be told apart."""
 
 
-def check(fmt: str | None, names: Sequence[str] | None) -> None:
-    """Raise KvsimError unless there is such a format, and a figure of each name."""
-    if fmt is not None:
-        check_format(fmt)
+def check(names: Sequence[str] | None) -> None:
+    """Raise KvsimError unless there is a figure of each name."""
     for name in names or ():
         if name not in FIGURES:
             raise unknown("figure", name, list(FIGURES))
@@ -112,7 +110,6 @@ def _signed(entry: Entry, found: Sequence[System], choices: Choices) -> Figure:
 def draw(
     runs: Sequence[Run],
     directory: Path,
-    fmt: str | None = None,
     names: Sequence[str] | None = USUAL,
     choices: Choices | None = None,
 ) -> list[Path]:
@@ -124,30 +121,25 @@ def draw(
         One run, or those to compare; at least one. Those that differ only in the seed are one system.
     directory : Path
         An existing directory.
-    fmt : str
-        `png`, `svg` or `pdf`; None: what suits the style.
     names : sequence of str, optional
         Which figures; KvsimError if these runs lack what one needs. None: all that these runs allow.
     choices : Choices, optional
-        The style, and what single figures ask for.
+        The style with its formats, and what single figures ask for.
     """
     if not runs:
         raise KvsimError("runs to draw must be at least one, got 0")
     choices = choices or Choices()
-    fmt = choices.style.usual_format if fmt is None else fmt
-    check(fmt, names)
+    check(names)
     found = systems(runs)
     if names is USUAL:
         more = [name for name, shows in SOMETIMES.items() if any(map(shows, found))]
         names = OF_MANY if len(found) > MANY else (*USUAL, *more)
-    drawn: dict[str, Path] = {}
+    drawn: dict[str, list[Path]] = {}
     refused: dict[str, CannotDraw] = {}
     for name, entry in FIGURES.items():
         if names is None or name in names:
-            path = directory / f"{name}.{fmt}"
             try:
-                save(path, choices.style, partial(_signed, entry, found, choices))
-                drawn[name] = path
+                drawn[name] = save(directory, name, choices.style, partial(_signed, entry, found, choices))
             except CannotDraw as error:
                 if names is not None:
                     raise
@@ -158,4 +150,4 @@ def draw(
                 f"{option.removesuffix('_s')} must be left out: no figure {' or '.join(figures)} is drawn"
             )
             raise refused.get(figures[0]) or KvsimError(left_out)
-    return list(drawn.values())
+    return [path for paths in drawn.values() for path in paths]

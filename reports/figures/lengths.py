@@ -12,7 +12,7 @@ from kvsim.reports import palette
 from kvsim.reports.figures import pieces
 from kvsim.reports.figures.choices import Choices
 from kvsim.reports.figures.sheet import new_sheet
-from kvsim.reports.figures.style import SCREEN, Style
+from kvsim.reports.figures.style import Style
 from kvsim.reports.figures.systems import System, short
 from kvsim.reports.rundir.run import Run
 from kvsim.reports.seeds.intervals import interval
@@ -30,7 +30,7 @@ def lengths(systems: Sequence[System], choices: Choices) -> Figure:
     if len(found) == 1:
         ((prompt, output),) = found.values()
         figure = new_sheet(style, 3.9, lengths_headline(next(iter(found)), prompt, output))
-        paint_lengths(figure, prompt, output, style)
+        paint_lengths(figure, style, prompt, output)
         return figure
     names = list(found)
     medians = [interval([_median(prompt)]) for prompt, _ in found.values()]
@@ -85,7 +85,7 @@ def lengths_headline(what: str, prompt: Tokens, output: Tokens) -> str:
     return f"{what}: {many}, median prompt {medians[0]}, answer {medians[1]} tokens"
 
 
-def paint_lengths(sheet: Figure, prompt: Tokens, output: Tokens, style: Style = SCREEN) -> None:
+def paint_lengths(sheet: Figure, style: Style, prompt: Tokens, output: Tokens) -> None:
     """A histogram of both, on a logarithmic axis, and every request as a dot."""
     left, right = sheet.subplots(1, 2, width_ratios=(1.4, 1))
     _histograms(left, style, {"prompt": prompt, "output": output})

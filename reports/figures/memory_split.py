@@ -23,9 +23,10 @@ LABEL_SHARE = 0.05
 """Of the widest bar: narrower parts have no number in them."""
 
 
-def draw_memory(fits: Sequence[Fit], path: Path, style: Style) -> None:
-    """Draw it into a file, whose ending is the format."""
-    save(path, style, partial(memory_split, fits, style))
+def draw_memory(fits: Sequence[Fit], directory: Path, style: Style) -> None:
+    """Draw it into a directory, under the model's name if it is one."""
+    name = f"memory-{fits[0].model.name.replace('/', '-')}" if len(fits) == 1 else "memory"
+    save(directory, name, style, partial(memory_split, fits, style))
 
 
 def memory_split(fits: Sequence[Fit], style: Style) -> Figure:

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator, PercentFormatter
 
-from kvsim.reports.figures.style import SCREEN
+from kvsim.reports.figures.style import Style
 
 POINTS = 400
 BOUND = "belady"
@@ -55,7 +55,7 @@ def height_in(misses: Misses) -> float:
     return max(3.6, 0.6 + 0.185 * len(misses.hit_ratio))
 
 
-def paint(misses: Misses, figure: Figure) -> None:
+def paint(misses: Misses, figure: Figure, style: Style) -> None:
     """Draw the curves, and the floor that no cache goes below."""
     axes = figure.subplots()
     curve, floor = misses.curve, 1 - misses.curve.ceiling
@@ -66,12 +66,12 @@ def paint(misses: Misses, figure: Figure) -> None:
     sizes = np.geomspace(least, max(last, 2 * least), POINTS)
     bottom = max(0.0, np.floor(10 * floor - 0.4) / 10)
     if several:
-        _others(axes, misses, bottom)
+        _others(axes, style, misses, bottom)
     bold = 1.6 if several else 1.0
     if "lru" in misses.hit_ratio:
-        look = SCREEN.look(0)
-        axes.plot(sizes, 1 - curve.hit_ratio(sizes), color=look.colour, lw=bold * SCREEN.line, label="lru")
-    axes.axhline(floor, color=SCREEN.muted, lw=SCREEN.line / 2, ls=":")
+        look = style.look(0)
+        axes.plot(sizes, 1 - curve.hit_ratio(sizes), color=look.colour, lw=bold * style.line, label="lru")
+    axes.axhline(floor, color=style.muted, lw=style.line / 2, ls=":")
     said = f"{100 * floor:.1f} % was never there before"
     below = floor - bottom > 0.07 * (1 - bottom)
     axes.annotate(
@@ -80,7 +80,7 @@ def paint(misses: Misses, figure: Figure) -> None:
         (4, -3 if below else 3),
         textcoords="offset points",
         va="top" if below else "bottom",
-        fontsize=SCREEN.small_pt,
+        fontsize=style.small_pt,
     )
     axes.set(xscale="log", ylim=(bottom, 1), xlim=(sizes[0], sizes[-1]))
     axes.set(xlabel="cache, tokens", ylabel="prompt tokens missed")
@@ -93,18 +93,18 @@ def paint(misses: Misses, figure: Figure) -> None:
         _legend(axes, misses)
 
 
-def _others(axes: Axes, misses: Misses, bottom: float) -> None:
+def _others(axes: Axes, style: Style, misses: Misses, bottom: float) -> None:
     """The bound above what nobody can reach, and each other policy in a look of its own."""
-    looks = (SCREEN.look(place) for place in count(1))
-    dots: dict[str, Any] = {"marker": "o", "ms": 2 * SCREEN.line}
-    own = (look for look in looks if look.colour not in (SCREEN.look(0).colour, BLACK))
+    looks = (style.look(place) for place in count(1))
+    dots: dict[str, Any] = {"marker": "o", "ms": 2 * style.line}
+    own = (look for look in looks if look.colour not in (style.look(0).colour, BLACK))
     for name, hit in misses.hit_ratio.items():
         missed = [1 - share for share in hit]
         if name == BOUND:
             axes.plot(
-                misses.sizes_tokens, missed, color=SCREEN.ink, lw=SCREEN.line, ls="--", label=name, **dots
+                misses.sizes_tokens, missed, color=style.ink, lw=style.line, ls="--", label=name, **dots
             )
-            axes.fill_between(misses.sizes_tokens, bottom, missed, color=SCREEN.grid, alpha=0.5, lw=0)
+            axes.fill_between(misses.sizes_tokens, bottom, missed, color=style.grid, alpha=0.5, lw=0)
         elif name != "lru":
             look = next(own)
             axes.plot(
@@ -112,7 +112,7 @@ def _others(axes: Axes, misses: Misses, bottom: float) -> None:
                 missed,
                 color=look.colour,
                 ls=look.dash,
-                lw=0.8 * SCREEN.line,
+                lw=0.8 * style.line,
                 label=name,
                 **dots,
             )

@@ -6,18 +6,15 @@ time       simulated over measured by the time of arrival: a dot a request, and 
 
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
-from kvsim.reports import clocks
 from kvsim.reports.figures.sheet import new_sheet, save, sign
 from kvsim.reports.figures.style import Style
-from kvsim.sim.bench.measured import Floats, MeasuredRun
-from kvsim.sim.bench.replay import Simulated, pairs
+from kvsim.reports.replays import Floats, Replayed
 from kvsim.sim.errors import KvsimError
 
 BAND = 1.1
@@ -28,20 +25,24 @@ SCALES = {"TTFT": (1.0, "s"), "TPOT": (1e3, "ms"), "E2E": (1.0, "s")}
 Pair = tuple[Floats, Floats]
 
 
-def draw_replay(run: MeasuredRun, found: Simulated, directory: Path, style: Style, fmt: str = "png") -> None:
-    """Draw both into a directory; KvsimError for a run known by its numbers only."""
-    for name in ("requests", "time"):
-        save(directory / f"replay-{name}.{fmt}", style, partial(picture, run, found, name, style))
+FIGURES = ("requests", "time")
 
 
-def picture(run: MeasuredRun, found: Simulated, name: str, style: Style) -> Figure:
+def draw_replay(replayed: Replayed, directory: Path, style: Style) -> list[Path]:
+    """Draw both into a directory; returns the files. KvsimError for a run known by its numbers only."""
+    return [
+        path
+        for name in FIGURES
+        for path in save(directory, f"replay-{name}", style, partial(picture, replayed, name, style))
+    ]
+
+
+def picture(replayed: Replayed, name: str, style: Style) -> Figure:
     """One of them."""
-    columns = {what: _known(pair) for what, pair in pairs(run, found).items()}
-    if not columns:
-        raise KvsimError(f"result {run.name} holds no requests, so there is nothing to draw")
-    figure = _requests(run, columns, style) if name == "requests" else _time(run, found, style)
-    cost: Any = found.summary["cost"]
-    sign(figure, style, "", f"clock: {clocks.told([cost])}")
+    if not replayed.latencies:
+        raise KvsimError(f"result {replayed.name} holds no requests, so there is nothing to draw")
+    figure = _requests(replayed, style) if name == "requests" else _time(replayed, style)
+    sign(figure, style, "", f"clock: {replayed.clock}")
     return figure
 
 
@@ -50,13 +51,14 @@ def _known(pair: Pair) -> Pair:
     return pair[0][there], pair[1][there]
 
 
-def _requests(run: MeasuredRun, columns: dict[str, Pair], style: Style) -> Figure:
+def _requests(replayed: Replayed, style: Style) -> Figure:
+    columns = {what: _known(pair) for what, pair in replayed.latencies.items()}
     offs = [
         f"{what}\u00a0{100 * (np.mean(pair[1]) / np.mean(pair[0]) - 1):+.1f}\u00a0%"
         for what, pair in columns.items()
         if len(pair[0])
     ]
-    figure = new_sheet(style, 3.5, f"{run.name}, simulated over measured: {', '.join(offs)}")
+    figure = new_sheet(style, 3.5, f"{replayed.name}, simulated over measured: {', '.join(offs)}")
     panels = figure.subplots(1, len(columns))
     for axes, (what, pair) in zip(panels, columns.items(), strict=True):
         scale, unit = SCALES[what]
@@ -92,13 +94,10 @@ def _equal(axes: Axes, style: Style, measured: Floats, simulated: Floats) -> Non
         axes.plot(ends, share * ends, ":", color=style.muted, lw=style.line / 2, zorder=0)
 
 
-def _time(run: MeasuredRun, found: Simulated, style: Style) -> Figure:
-    assert run.requests is not None
-    start = run.requests.start_s
-    where = np.arange(len(run.requests)) if start is None else start
-    when = np.asarray(where, dtype=np.float64)[found.rows]
-    figure = new_sheet(style, 4.6, f"{run.name}: error over the run, of each request and of its parts")
-    columns = pairs(run, found)
+def _time(replayed: Replayed, style: Style) -> Figure:
+    columns, start = replayed.latencies, replayed.start_s
+    when = np.arange(len(columns["E2E"][0]), dtype=np.float64) if start is None else start
+    figure = new_sheet(style, 4.6, f"{replayed.name}: error over the run, of each request and of its parts")
     panels = figure.subplots(len(columns), 1, sharex=True)
     for place, (axes, (what, pair)) in enumerate(zip(panels, columns.items(), strict=True)):
         with np.errstate(divide="ignore", invalid="ignore"):

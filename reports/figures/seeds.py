@@ -13,7 +13,7 @@ from kvsim.reports.colours import summary_parts
 from kvsim.reports.figures import pieces
 from kvsim.reports.figures.choices import CannotDraw, Choices
 from kvsim.reports.figures.sheet import new_sheet, save
-from kvsim.reports.figures.style import SCREEN, Look, Style
+from kvsim.reports.figures.style import Look, Style
 from kvsim.reports.figures.systems import System
 from kvsim.reports.quantities import NORMALIZED, REQUESTS_PER_S, TTFT_P99, WASTE
 from kvsim.reports.seeds.intervals import alike, interval
@@ -38,10 +38,10 @@ def seeds(systems: Sequence[System], choices: Choices) -> Figure:
     return _figure({system.name: system.summaries for system in systems}, choices.style)
 
 
-def draw_seeds(runs: Sequence[Sequence[Summary]], path: Path) -> None:
-    """Draw the picture of several seeds into a file; `runs` by seed, then by allocator."""
+def draw_seeds(runs: Sequence[Sequence[Summary]], directory: Path, style: Style) -> None:
+    """Draw the picture of several seeds; `runs` by seed, then by allocator."""
     found = {str(each[0]["label"]): alike(each) for each in zip(*runs, strict=True)}
-    save(path, SCREEN, partial(_figure, found, SCREEN))
+    save(directory, "seeds", style, partial(_figure, found, style))
 
 
 def _figure(found: Named, style: Style) -> Figure:

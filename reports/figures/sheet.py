@@ -17,8 +17,7 @@ from matplotlib.spines import Spine
 from matplotlib.transforms import Bbox
 
 from kvsim.reports.figures.png import png_of
-from kvsim.reports.figures.style import SCREEN, Style
-from kvsim.sim.errors import KvsimError
+from kvsim.reports.figures.style import Style
 
 _NO_TRACES: dict[str, dict[str, Any]] = {
     "png": {},
@@ -28,8 +27,6 @@ _NO_TRACES: dict[str, dict[str, Any]] = {
 """Metadata by format: nothing tells when or with what a figure was drawn."""
 
 _UNITS = re.compile(r"(?<=\d) (?=(%|ms|s)(\W|$))")  # no line ends before them
-
-FORMATS = tuple(_NO_TRACES)
 
 
 @contextmanager
@@ -43,12 +40,6 @@ def drawn_in(style: Style) -> Iterator[None]:
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(style.settings)
         yield
-
-
-def check_format(fmt: str) -> None:
-    """Raise KvsimError unless figures can be saved so."""
-    if fmt not in FORMATS:
-        raise KvsimError(f"figure format must be one of {', '.join(FORMATS)}, got {fmt!r}")
 
 
 class Panel(Axes):
@@ -142,30 +133,44 @@ def _say_above(figure: Figure, style: Style, headline: str) -> None:
         figure.suptitle(text, x=0.012, ha="left", fontsize=pt, fontweight="bold")
 
 
-def draw_picture(path: Path, headline: str, height_in: float, paint: Callable[[Figure], None]) -> None:
-    """Draw one picture of another module into a PNG, in the style of those of a run."""
-    save(path, SCREEN, lambda: _painted(new_sheet(SCREEN, height_in, headline), paint))
+def draw_picture(  # noqa: PLR0917 - a file, and a figure
+    directory: Path,
+    name: str,
+    style: Style,
+    height_in: float,
+    headline: str,
+    paint: Callable[[Figure, Style], None],
+) -> list[Path]:
+    """Save a figure of one function; returns the files."""
+
+    def painted() -> Figure:
+        figure = new_sheet(style, height_in, headline)
+        paint(figure, style)
+        return figure
+
+    return save(directory, name, style, painted)
 
 
-def _painted(figure: Figure, paint: Callable[[Figure], None]) -> Figure:
-    paint(figure)
-    return figure
+def save(directory: Path, name: str, style: Style, picture: Callable[[], Figure]) -> list[Path]:
+    """Make a picture in this style, anew for each of its formats; returns the files, `NAME.png` and so on."""
+    paths = [directory / f"{name}.{fmt}" for fmt in style.formats]
+    for path in paths:
+        with drawn_in(style):
+            _save(path, picture())
+    return paths
 
 
-def save(path: Path, style: Style, picture: Callable[[], Figure]) -> None:
-    """Make a picture in this style and save it as the ending of the path says."""
+def _save(path: Path, figure: Figure) -> None:
+    for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
+        if not axis.get_label_text():  # or its place is worked out each time that something is laid out
+            axis.set_label_coords(0, 0)
     fmt = path.suffix[1:]
-    with drawn_in(style):
-        figure = picture()
-        for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
-            if not axis.get_label_text():  # or its place is worked out each time that something is laid out
-                axis.set_label_coords(0, 0)
-        if fmt == "png":  # laid out once in each way; savefig does it twice
-            path.write_bytes(png_of(figure))
-        else:
-            canvas = import_module(f"matplotlib.backends.backend_{fmt}").FigureCanvas(figure)
-            metadata = {"Title": str(figure.get_label()), **_NO_TRACES[fmt]}
-            getattr(canvas, f"print_{fmt}")(path, metadata=metadata)
+    if fmt == "png":  # laid out once in each way; savefig does it twice
+        path.write_bytes(png_of(figure))
+    else:
+        canvas = import_module(f"matplotlib.backends.backend_{fmt}").FigureCanvas(figure)
+        metadata = {"Title": str(figure.get_label()), **_NO_TRACES[fmt]}
+        getattr(canvas, f"print_{fmt}")(path, metadata=metadata)
 
 
 def wrapped(text: str, width: int) -> str:

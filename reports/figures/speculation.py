@@ -20,9 +20,9 @@ LEVELS = (0.5, 0.75, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0)
 POINTS = 60
 
 
-def draw_speculation(gains: Sequence[Gain], path: Path, style: Style) -> None:
-    """Draw it into a file, whose ending is the format."""
-    save(path, style, partial(speculation, gains, style))
+def draw_speculation(gains: Sequence[Gain], directory: Path, style: Style) -> None:
+    """Draw it into a directory."""
+    save(directory, "speculation", style, partial(speculation, gains, style))
 
 
 def speculation(gains: Sequence[Gain], style: Style) -> Figure:

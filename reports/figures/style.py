@@ -17,6 +17,7 @@ from kvsim.reports import palette
 from kvsim.reports.colours import Place, places, shaded
 from kvsim.reports.palette import KINDS, Kind
 from kvsim.sim.errors import unknown
+from kvsim.sim.options.outputs import Pictures
 
 Dash = str | tuple[int, tuple[float, ...]]
 
@@ -25,6 +26,7 @@ _DASHES: tuple[Dash, ...] = (
     *((0, (9, 2)), (0, (3, 1, 1, 1, 1, 1)), (0, (2, 2)), (0, (9, 2, 3, 2))),
 )
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+BOTH_COLUMNS_IN = 7.0
 _HATCHES = ("", "////", "....", "xxxx", "\\\\\\\\", "++++", "----", "oo")
 
 
@@ -54,7 +56,7 @@ class Style:
     seam: str  # between the parts of a stack, and the lines of its hatches
     kinds: Mapping[str, Kind]
     colours: tuple[str, ...]
-    usual_format: str = "png"  # what it is saved as unless something else is asked for
+    formats: tuple[str, ...] = ("png",)  # what a figure is saved as
     headlines: bool = True
     grey_print: bool = False
 
@@ -67,6 +69,11 @@ class Style:
     def narrow(self) -> bool:
         """Whether panels have no room for more than the data."""
         return self.width_in < 6 * self.scale
+
+    @property
+    def wide(self) -> "Style":
+        """The same for figures that span both columns of print."""
+        return replace(self, width_in=BOTH_COLUMNS_IN) if self.narrow else self
 
     @property
     def small_pt(self) -> float:
@@ -179,7 +186,7 @@ PAPER = Style(
         }
     ),
     colours=palette.SERIES,
-    usual_format="pdf",
+    formats=("pdf",),
     headlines=False,
     grey_print=True,
 )
@@ -207,7 +214,7 @@ DARK = Style(
     ),
     colours=("#7173FC", "#E893AA", "#A2F499", "#81EFF6", "#97A127", "#E94C61", "#D75AB5", "#A7A6FB"),
 )
-STYLES = {style.name: style for style in (PAPER, SCREEN, DARK)}
+STYLES = {style.name: style for style in (SCREEN, PAPER, DARK)}
 
 
 def style_named(name: str) -> Style:
@@ -215,3 +222,9 @@ def style_named(name: str) -> Style:
     if name not in STYLES:
         raise unknown("style", name, list(STYLES))
     return STYLES[name]
+
+
+def styled(pictures: Pictures) -> Style:
+    """The style asked for, saved in the formats asked for."""
+    style = STYLES[pictures.style]
+    return replace(style, formats=pictures.formats or style.formats)

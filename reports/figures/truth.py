@@ -21,12 +21,12 @@ BAND = 1.1
 WAYS = ("measured", "simulated")
 
 
-def draw_truth(found: Validation, directory: Path, style: Style, fmt: str) -> None:
+def draw_truth(found: Validation, directory: Path, style: Style) -> None:
     """Draw what there is to draw into a directory."""
     if found.points:
-        save(directory / f"truth-points.{fmt}", style, partial(_points, found, style))
+        save(directory, "truth-points", style, partial(_points, found, style))
     if found.runs:
-        save(directory / f"truth-requests.{fmt}", style, partial(_requests, found, style))
+        save(directory, "truth-requests", style, partial(_requests, found, style))
 
 
 def _points(found: Validation, style: Style) -> Figure:

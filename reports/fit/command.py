@@ -19,17 +19,16 @@ from kvsim.sim.fit.log import read_log
 from kvsim.sim.fit.log_terms import as_logged, explain, settings_in
 from kvsim.sim.fit.what_if import what_ifs
 from kvsim.sim.models.catalog import model_named
+from kvsim.sim.options.outputs import Pictures
 
 
-@dataclass(frozen=True)
-class FitOutput:
+@dataclass(frozen=True, kw_only=True)
+class FitOutput(Pictures):
     """Where the answer goes."""
 
     json: bool = False
     out: Path | None = None
     what_if: bool = True
-    fmt: str | None = None
-    style: str = "screen"
 
 
 def fit_command(
@@ -62,7 +61,7 @@ def fit_command(
     else:
         Console(highlight=False).print(fit_report(fits, others, terms))
     if output.out is not None:
-        _draw(fits, output)
+        _draw(fits, output.out, output)
 
 
 def _numbers(fit: Fit) -> dict[str, object]:
@@ -76,17 +75,13 @@ def _numbers(fit: Fit) -> dict[str, object]:
     }
 
 
-def _draw(fits: Sequence[Fit], output: FitOutput) -> None:
-    from kvsim.reports.figures import check, style_named
+def _draw(fits: Sequence[Fit], out: Path, pictures: Pictures) -> None:
+    from kvsim.reports.figures import styled
     from kvsim.reports.figures.memory_split import draw_memory
     from kvsim.reports.rundir.writing import write_figures
 
     if not fits[0].lines:
         raise KvsimError("out must be left out with kv_memory: a given cache has no other parts to draw")
-    style = style_named(output.style)
-    ending = output.fmt or style.usual_format
-    check(ending, None)
-    name = f"memory-{fits[0].model.name.replace('/', '-')}" if len(fits) == 1 else "memory"
-    assert output.out is not None
-    for path in write_figures(output.out, lambda part: draw_memory(fits, part / f"{name}.{ending}", style)):
+    style = styled(pictures)
+    for path in write_figures(out, lambda part: draw_memory(fits, part, style)):
         print(path)

@@ -1,6 +1,7 @@
 """Run directories in, one HTML file out; never larger than `LARGEST_BYTES` for want of thinning its maps."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ from kvsim.reports.html.lives import SAID, STATUS, packed_events, packed_request
 from kvsim.reports.html.numbers import numbers
 from kvsim.reports.html.packing import Pack
 from kvsim.reports.html.page import GENERATOR, page
+from kvsim.reports.html.replay_page import replay_page
 from kvsim.reports.html.sweep_page import sweep_page
 from kvsim.reports.lives import words as life_words
 from kvsim.reports.lives.event_log import EVENTS, read_events
 from kvsim.reports.lives.spans import STATES, lives
+from kvsim.reports.replays import is_replay, read_replay
 from kvsim.reports.rundir.run import Run, read_runs
 from kvsim.reports.sweeps.stored import is_sweep, read_sweep
 from kvsim.sim import __version__
@@ -32,21 +35,28 @@ _SETTINGS = ("allocator", "scheduler", "policy", "max_num_seqs", "max_num_batche
 
 
 def write_report(directories: Sequence[Path], out: Path, force: bool = False) -> Path:
-    """Write the page about these runs and comparisons, or one sweep, whole or not at all; returns its path.
+    """Write the page about runs and comparisons, one sweep or one replay, all or nothing; returns its path.
 
     It takes the place of an earlier page, of any other file only with `force`.
     """
-    swept = [each for each in directories if is_sweep(each)]
-    if swept:
-        if len(directories) > 1:
-            raise KvsimError(f"a sweep has a page of its own: give {swept[0]} alone")
-        return _write(lambda: sweep_page(read_sweep(swept[0])), out, force)
+    for each in directories:
+        if is_sweep(each) or is_replay(each):
+            if len(directories) > 1:
+                raise KvsimError(f"a sweep or a replay has a page of its own: give {each} alone")
+            return _write(partial(_page_of, each), out, force)
     return write_page(words.distinct([run for each in directories for run in read_runs(each)]), out, force)
 
 
 def write_page(runs: Sequence[Run], out: Path, force: bool = False) -> Path:
     """Write the page about runs whose labels differ, as `write_report` does."""
     return _write(lambda: report(runs), out, force)
+
+
+def _page_of(directory: Path) -> str:
+    """Of what has a page of its own."""
+    if is_sweep(directory):
+        return sweep_page(read_sweep(directory))
+    return replay_page(*read_replay(directory))
 
 
 def _write(page: Callable[[], str], out: Path, force: bool) -> Path:

@@ -12,11 +12,13 @@ from typing import Any
 
 from kvsim.reports import palette
 from kvsim.reports.figures import draw_picture
+from kvsim.reports.figures.style import Style
+from kvsim.reports.papers import declared
 from kvsim.reports.papers.checks import NOT_NUMBERS, Judged, Row
 from kvsim.reports.papers.declared import Paper
 from kvsim.reports.papers.running import Findings
 
-GREY, RANGE = "#888888", "#9CC9E5"
+RANGE = "#9CC9E5"
 COMPARED = 5
 """So many systems of a paper, the first, have the same colours in all figures that compare only them."""
 CLOSE_TOGETHER: Mapping[str, Any] = {
@@ -27,19 +29,20 @@ CLOSE_TOGETHER: Mapping[str, Any] = {
 }
 
 
-def draw(directory: Path, paper: Paper, findings: Findings, results: Sequence[Judged]) -> dict[str, str]:
-    """Draw each figure into the directory; returns the file's name by the figure's number."""
+def draw(
+    directory: Path, paper: Paper, findings: Findings, results: Sequence[Judged], style: Style
+) -> dict[str, str]:
+    """Draw each figure into the directory; returns its first file's name by the figure's number."""
     files, known = {}, list(paper.tables["systems"])[: len(palette.SERIES)]
     for judged in results:
         figure = judged.figure
-        name = f"figure{figure.number}.png"
         own = list(dict.fromkeys(row.system for row in judged.rows))
         order = known if set(own) <= set(known[:COMPARED]) else own
-        colours = {system: palette.series_colour(order.index(system)) for system in own}
+        colours = {system: style.look(order.index(system)).colour for system in own}
         paint, height = _painter(judged, findings, colours)
         headline = f"Figure {figure.number}: {figure.title}"
-        draw_picture(directory / name, headline, height, paint)
-        files[figure.number] = name
+        paths = draw_picture(directory, f"figure{figure.number}", style.wide, height, headline, paint)
+        files[figure.number] = paths[0].name
     return files
 
 
@@ -51,12 +54,15 @@ def _painter(judged: Judged, findings: Findings, colours: Mapping[str, str]) -> 
     if reads in ("value", "mechanism") or (reads == "crossing" and settings.get("plot", True) is False):
         headings = panels if _has_headings(judged) else 0
         return partial(_dots, judged=judged), 1.5 + 0.2 * len(judged.rows) + 0.28 * headings
-    columns = min(panels, 3)
-    height = 1.6 + 2.6 * ceil(panels / columns)
-    return partial(_curves, judged=judged, findings=findings, colours=colours, columns=columns), height
+    height = 1.6 + 2.6 * ceil(panels / _columns(judged.figure))
+    return partial(_curves, judged=judged, findings=findings, colours=colours), height
 
 
-def _stacks(sheet: Any, judged: Judged) -> None:  # noqa: ANN401
+def _columns(figure: declared.Figure) -> int:
+    return min(len(figure.panels), 3)
+
+
+def _stacks(sheet: Any, style: Style, judged: Judged) -> None:  # noqa: ANN401
     """Two bars for each system, published above simulated, in the colours of the waste ledger."""
     axes = sheet.subplots()
     stack: dict[str, str] = judged.figure.settings["stack"]
@@ -72,9 +78,16 @@ def _stacks(sheet: Any, judged: Judged) -> None:  # noqa: ANN401
             y, left = place * 1.25 + down, 0.0
             for row in parts:
                 width = (row.published if who == "published" else row.simulated) or 0.0
-                kind = palette.KINDS[stack[row.value]]
+                kind = style.kinds[stack[row.value]]
                 axes.barh(
-                    y, width, 0.4, left, color=kind.colour, hatch=kind.hatch, edgecolor="white", linewidth=0.6
+                    y,
+                    width,
+                    0.4,
+                    left,
+                    color=kind.colour,
+                    hatch=kind.hatch,
+                    edgecolor=style.seam,
+                    linewidth=0.6,
                 )
                 if width >= 5:
                     box = {"facecolor": kind.colour, "edgecolor": "none", "pad": 1.2} if kind.hatch else None
@@ -86,24 +99,30 @@ def _stacks(sheet: Any, judged: Judged) -> None:  # noqa: ANN401
             places.append(y)
             names.append(who)
         axes.text(
-            -0.115, place * 1.25 + 0.22, system, **_beside(axes), ha="right", va="center", weight="bold"
+            -0.115,
+            place * 1.25 + 0.22,
+            system,
+            **_beside(axes, style),
+            ha="right",
+            va="center",
+            weight="bold",
         )
-    axes.set_yticks(places, names, color="black", fontsize=8)
+    axes.set_yticks(places, names, color=style.ink, fontsize=8)
     axes.set_ylim(max(places) + 0.45, -0.4)
     axes.tick_params(axis="y", length=0)
     axes.set_xlim(0, 100)
     axes.set_xlabel(judged.figure.settings["unit"])
     told = {row.value: row.name for row in judged.rows}
-    kinds = [(value, palette.KINDS[kind]) for value, kind in stack.items() if value in told]
+    kinds = [(value, style.kinds[kind]) for value, kind in stack.items() if value in told]
     marks = [
-        axes.barh(0, 0, color=kind.colour, hatch=kind.hatch, edgecolor="white", label=told[value])
+        axes.barh(0, 0, color=kind.colour, hatch=kind.hatch, edgecolor=style.seam, label=told[value])
         for value, kind in kinds
     ]
     sheet.legend(handles=marks, loc="outside lower center", ncols=len(marks), **CLOSE_TOGETHER)
 
 
-def _beside(axes: Any) -> dict[str, Any]:  # noqa: ANN401
-    return {"transform": axes.get_yaxis_transform(), "fontsize": 9, "color": "black"}
+def _beside(axes: Any, style: Style) -> dict[str, Any]:  # noqa: ANN401
+    return {"transform": axes.get_yaxis_transform(), "fontsize": 9, "color": style.ink}
 
 
 def _has_headings(judged: Judged) -> bool:
@@ -112,7 +131,7 @@ def _has_headings(judged: Judged) -> bool:
     return 1 < len(panels) < len(judged.rows)
 
 
-def _dots(sheet: Any, judged: Judged) -> None:  # noqa: ANN401
+def _dots(sheet: Any, style: Style, judged: Judged) -> None:  # noqa: ANN401
     """A line per number: published hollow, simulated filled, the range over the open choices as a bar."""
     axes = sheet.subplots()
     headings, several = _has_headings(judged), len(judged.figure.panels) > 1
@@ -121,36 +140,39 @@ def _dots(sheet: Any, judged: Judged) -> None:  # noqa: ANN401
     for row in judged.rows:
         if headings and row.panel != panel:
             y += 0.5 if panel is not None else 0.0
-            axes.text(-0.01, y, row.panel, **_beside(axes), ha="right", va="center", weight="bold")
+            axes.text(-0.01, y, row.panel, **_beside(axes, style), ha="right", va="center", weight="bold")
             y += 1
         panel = row.panel
         places.append(y)
         names.append(row.panel if several and not headings else row.system)
-        axes.axhline(y, color="#EEEEEE", linewidth=0.8, zorder=0)
+        axes.axhline(y, color=style.grid, linewidth=0.8, zorder=0)
         if row.low is not None and row.high is not None:
             axes.plot([row.low, row.high], [y, y], color=RANGE, linewidth=5, solid_capstyle="butt")
-        axes.plot([row.published], [y], "o", markerfacecolor="white", markeredgecolor="black", markersize=6.5)
+        axes.plot(
+            [row.published], [y], "o", markerfacecolor=style.paper, markeredgecolor=style.ink, markersize=6.5
+        )
         if row.simulated is not None:
-            axes.plot([row.simulated], [y], "o", color=palette.series_colour(0), markersize=4)
+            axes.plot([row.simulated], [y], "o", color=style.look(0).colour, markersize=4)
         y += 1
-    axes.set_yticks(places, names, color="black", fontsize=8.5)
+    axes.set_yticks(places, names, color=style.ink, fontsize=8.5)
     axes.set_ylim(y - 0.4, -0.7)
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="x")
     axes.set_xlim(left=0)
     axes.set_xlabel(judged.figure.settings["unit"])
-    _legend(sheet, axes)
+    _legend(sheet, style, axes)
 
 
 def _curves(
     sheet: Any,  # noqa: ANN401
+    style: Style,
     judged: Judged,
     findings: Findings,
     colours: Mapping[str, str],
-    columns: int,
 ) -> None:
     """A panel per panel of the figure, a colour per system."""
     figure = judged.figure
+    columns = _columns(figure)
     grid = sheet.subplots(ceil(len(figure.panels) / columns), columns, squeeze=False)
     over_rates = figure.reads == "crossing"
     for place, (name, panel) in enumerate(figure.panels.items()):
@@ -173,7 +195,9 @@ def _curves(
             axes.plot(*zip(*told, strict=True), "--o", color=colour, **hollow)
         if over_rates:
             axes.set_ylim(0, 1)
-            axes.axhline(figure.settings["threshold"], color=GREY, linestyle=":", linewidth=1.2, zorder=1)
+            axes.axhline(
+                figure.settings["threshold"], color=style.muted, linestyle=":", linewidth=1.2, zorder=1
+            )
             most = max(point[0] for table in panel["systems"].values() for point in table["points"])
             axes.set_xlim(0, most * 1.15)
             axes.set_xlabel("requests/s")
@@ -192,19 +216,19 @@ def _curves(
         grid.flat[0].plot([], [], color=colour, linewidth=2.5, label=system)[0]
         for system, colour in colours.items()
     ]
-    _legend(sheet, grid.flat[0], handles)
+    _legend(sheet, style, grid.flat[0], handles)
 
 
-def _legend(sheet: Any, axes: Any, first: Sequence[Any] = ()) -> None:  # noqa: ANN401
+def _legend(sheet: Any, style: Style, axes: Any, first: Sequence[Any] = ()) -> None:  # noqa: ANN401
     published = axes.plot(
-        [], [], "--o", color="black", markerfacecolor="white", linewidth=1, label="published"
+        [], [], "--o", color=style.ink, markerfacecolor=style.paper, linewidth=1, label="published"
     )[0]
     if first:
-        simulated = axes.plot([], [], "-o", color="black", markersize=3, label="simulated")[0]
+        simulated = axes.plot([], [], "-o", color=style.ink, markersize=3, label="simulated")[0]
         marks = [*first, published, simulated]
     else:
         published.set_linestyle("")
-        simulated = axes.plot([], [], "o", color=palette.series_colour(0), markersize=4, label="simulated")[0]
+        simulated = axes.plot([], [], "o", color=style.look(0).colour, markersize=4, label="simulated")[0]
         spread = axes.plot([], [], color=RANGE, linewidth=5, solid_capstyle="butt")[0]
         spread.set_label("range over the open choices")
         marks = [published, simulated, spread]

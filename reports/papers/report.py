@@ -13,6 +13,7 @@ from kvsim.reports.papers.terminal import less
 from kvsim.reports.rundir.claims import Claim
 from kvsim.reports.rundir.whole import whole_directory
 from kvsim.sim import __version__
+from kvsim.sim.options.outputs import Pictures
 
 
 def write_report(
@@ -23,16 +24,17 @@ def write_report(
     *,
     quick: bool,
     force: bool = False,
-    draw: bool = True,
+    pictures: Pictures | None = None,
 ) -> None:
     """Write the directory, whole or not at all."""
     with whole_directory(directory, force, "reproduction") as part:
-        pictures: dict[str, str] = {}
-        if draw:
-            from kvsim.reports.papers import pictures as drawing  # late: it imports matplotlib
+        drawn: dict[str, str] = {}
+        if pictures is not None:
+            from kvsim.reports.figures.style import styled  # late: it imports matplotlib
+            from kvsim.reports.papers.pictures import draw
 
-            pictures = drawing.draw(part, paper, findings, results)
-        text = _markdown(paper, findings, results, pictures, quick)
+            drawn = draw(part, paper, findings, results, styled(pictures))
+        text = _markdown(paper, findings, results, drawn, quick)
         (part / "report.md").write_text(text, encoding="utf-8")
         found = as_json(paper, findings, results, quick)
         (part / "results.json").write_text(
@@ -120,7 +122,7 @@ def _markdown(
     ]
     if quick:
         lines += [f"**Quick: {less(results)}. Indicative only.**", ""]
-    lines += ["| figure | | verdict |", "|---|---|---|"]
+    lines += ["| figure | what it shows | verdict |", "|---|---|---|"]
     lines += [f"| {j.figure.number} | {j.figure.title} | {_word(j.verdict)} |" for j in results]
     lines += [
         "",
@@ -143,7 +145,7 @@ def _figure(judged: Judged, picture: str | None) -> list[str]:
     if picture:
         lines += [f"![Published and simulated]({picture})", ""]
     lines += [f"The figure {_word(judged.verdict)}. Numbers in {figure.settings['unit']}.", ""]
-    lines += ["| check | found | |", "|---|---|---|"]
+    lines += ["| check | found | verdict |", "|---|---|---|"]
     for check in judged.checks:
         word = _word(check.verdict) if check.decides else f"{check.verdict} (decides nothing)"
         lines.append(f"| {check.what} | {check.detail} | {word} |")
@@ -154,7 +156,7 @@ def _figure(judged: Judged, picture: str | None) -> list[str]:
             lines += ["", check.remark]
     lines += [
         "",
-        "| panel | system | | published | simulated | difference | range | band | |",
+        "| panel | system | quantity | published | simulated | difference | range | band | verdict |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in judged.rows:

@@ -12,6 +12,7 @@ from kvsim.reports.rundir.whole import whole_directory
 from kvsim.sim.files.marker import UNFINISHED, add_files, hidden, leftovers, mark, remove_leftover
 from kvsim.sim.files.stopping import unstoppable
 from kvsim.sim.files.whole_file import check_file, explained
+from kvsim.sim.options.outputs import Pictures
 from kvsim.sim.record.summary import Summary
 
 
@@ -27,19 +28,19 @@ def write_run(
     events: Table | None = None,
     map: Table | None = None,
     files: Mapping[str, str] | None = None,
-    draw: bool = True,
+    pictures: Pictures | None = None,
     force: bool = False,
 ) -> Run:
     """Write one run, whole or not at all, and return it as `read_run` would.
 
-    `files` are further ones: their names and texts.
+    `files` are further ones: their names and texts. `pictures` is how figures look; None: none is drawn.
     With `force` it takes the place of what kvsim alone wrote, or of an empty directory, never of else.
     """
     run = _run(_path(directory), config, summary, requests, timeline)
     with whole_directory(directory, force) as part:
         _fill(part, run, {"steps": steps, "samples": samples, "events": events, "map": map}, files)
-        if draw:
-            _draw([run], part)
+        if pictures is not None:
+            _draw([run], part, pictures)
     return run
 
 
@@ -48,7 +49,7 @@ def write_comparison(
     runs: Sequence[Mapping[str, Any]],
     *,
     config: Mapping[str, Any],
-    draw: bool = True,
+    pictures: Pictures | None = None,
     force: bool = False,
 ) -> list[Run]:
     """Write several runs, each as the arguments of `write_run`, and what they share: all or nothing."""
@@ -65,8 +66,8 @@ def write_comparison(
             mark(part / label, "run")
         write_json(plain(config), part / "config.json")
         write_json([run.summary.as_json() for run in written], part / "summary.json")
-        if draw:
-            _draw(written, part)
+        if pictures is not None:
+            _draw(written, part, pictures)
     return written
 
 
@@ -96,10 +97,10 @@ def _fill(
         (part / name).write_text(text, encoding="utf-8")
 
 
-def _draw(runs: Sequence[Run], part: Path) -> None:
+def _draw(runs: Sequence[Run], part: Path, pictures: Pictures) -> None:
     from kvsim.reports import figures  # late: it imports matplotlib
 
-    figures.draw(runs, part)
+    figures.draw(runs, part, choices=figures.Choices(figures.styled(pictures)))
 
 
 def write_together(part: Path, config: Mapping[str, Any], summary: Mapping[str, Any]) -> None:

@@ -17,6 +17,7 @@ from kvsim.reports.rundir.run import read_runs, seed_name
 from kvsim.reports.rundir.whole import whole_directory
 from kvsim.reports.rundir.writing import write_together
 from kvsim.reports.seeds.intervals import CONFIDENCE, equal, merged
+from kvsim.sim.options.outputs import Pictures
 
 Summary = Mapping[str, Any]
 One = Callable[[int, Path | None], list[Summary]]
@@ -31,7 +32,7 @@ def carry_out_seeds(
     label: str,
     config: Mapping[str, Any],
     jobs: int,
-    draw: bool = True,
+    pictures: Pictures | None = None,
     force: bool = False,
 ) -> list[list[Summary]]:
     """Carry out all seeds, whole or not at all: returns the summaries by seed, then by allocator.
@@ -48,6 +49,8 @@ def carry_out_seeds(
         What the seeds share.
     jobs : int
         Processes, at least 1; they change nothing but the time.
+    pictures : Pictures, optional
+        How figures look; None draws none.
     """
     if directory is None:
         return _in_parallel(one, dict.fromkeys(seeds), min(jobs, len(seeds)), label)
@@ -55,12 +58,13 @@ def carry_out_seeds(
         targets = {seed: part / seed_name(seed) for seed in seeds}
         runs = _in_parallel(one, targets, min(jobs, len(seeds)), label)
         write_together(part, {**config, "seeds": list(seeds)}, summary_of(seeds, runs))
-        if draw:
+        if pictures is not None:
             from kvsim.reports import figures  # late: it imports matplotlib
             from kvsim.reports.figures.seeds import draw_seeds
 
-            figures.draw(read_runs(part), part)
-            draw_seeds(runs, part / "seeds.png")
+            style = figures.styled(pictures)
+            figures.draw(read_runs(part), part, choices=figures.Choices(style))
+            draw_seeds(runs, part, style)
     return runs
 
 

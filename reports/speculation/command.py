@@ -12,26 +12,20 @@ from rich.text import Text
 
 from kvsim.reports.fitting import FittingTable
 from kvsim.reports.speculation.gain import Gain, gains_of, verdict
+from kvsim.sim.options.outputs import Pictures
 from kvsim.sim.options.scenario import Scenario
 
 
-@dataclass(frozen=True)
-class SpeculationOutput:
+@dataclass(frozen=True, kw_only=True)
+class SpeculationOutput(Pictures):
     """Where the answer goes."""
 
     json: bool = False
     out: Path | None = None
-    fmt: str | None = None
-    style: str = "screen"
 
 
 def speculation_command(servers: Sequence[Scenario], context: int, output: SpeculationOutput) -> None:
     """Answer for every server, and show it."""
-    if output.out is not None:
-        from kvsim.reports.figures import style_named
-        from kvsim.reports.figures.sheet import check_format
-
-        check_format(output.fmt or style_named(output.style).usual_format)
     gains = gains_of(servers, context)
     if output.json:
         told = [gain.as_json() for gain in gains]
@@ -39,7 +33,7 @@ def speculation_command(servers: Sequence[Scenario], context: int, output: Specu
     else:
         Console(highlight=False).print(report(gains))
     if output.out is not None:
-        _draw(gains, output)
+        _draw(gains, output.out, output)
 
 
 def report(gains: Sequence[Gain]) -> Lines:
@@ -81,14 +75,11 @@ def _foot(gain: Gain) -> str:
     )
 
 
-def _draw(gains: Sequence[Gain], output: SpeculationOutput) -> None:
-    from kvsim.reports.figures import check, style_named
+def _draw(gains: Sequence[Gain], out: Path, pictures: Pictures) -> None:
+    from kvsim.reports.figures import styled
     from kvsim.reports.figures.speculation import draw_speculation
     from kvsim.reports.rundir.writing import write_figures
 
-    style = style_named(output.style)
-    check(output.fmt, None)
-    name = f"speculation.{output.fmt or style.usual_format}"
-    assert output.out is not None
-    for path in write_figures(output.out, lambda part: draw_speculation(gains, part / name, style)):
+    style = styled(pictures)
+    for path in write_figures(out, lambda part: draw_speculation(gains, part, style)):
         print(path)

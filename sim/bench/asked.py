@@ -4,12 +4,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvsim.sim.option import option
+from kvsim.sim.options.outputs import Pictures
 
 PANEL = "Replay"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplayOptions:
+class ReplayOptions(Pictures):
     """What is read, what is fitted, what is changed, and where pictures go."""
 
     log: Path | None = option(
@@ -42,7 +43,7 @@ class ReplayOptions:
         shown="none",
     )
     out: Path | None = option(
-        "Draw the requests and the error over time there.",
+        "Write the numbers and the requests there, and draw them.",
         panel=PANEL,
         default=None,
         value="DIR",

@@ -9,10 +9,45 @@ from pathlib import Path
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.option import check_allowed, option
 
-PANEL = "Output"
+PANEL, FIGURES = "Output", "Figures"
 MOST_SEEDS = 10_000
 MAP_INSTANTS = 240
 """Instants of the memory map where it is asked for without a number."""
+
+
+STYLES = ("screen", "paper", "dark")
+FORMATS = ("png", "svg", "pdf")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pictures:
+    """How figures look, and what they are saved as; KvsimError for what is unknown."""
+
+    style: str = option(
+        "How figures look.",
+        panel=FIGURES,
+        default="screen",
+        allowed=STYLES,
+        doc="for a screen; for a column of print, in grey too; for dark slides",
+    )
+    format: str | None = option(
+        "What figures are saved as: png, svg, pdf, or several.",
+        panel=FIGURES,
+        default=None,
+        value="KIND,...",
+        shown="png; paper: pdf",
+    )
+
+    def __post_init__(self) -> None:
+        check_allowed(self)
+        for each in self.formats:
+            if each not in FORMATS:
+                raise KvsimError(f"format must be one of {', '.join(FORMATS)}, or several, got {each!r}")
+
+    @property
+    def formats(self) -> tuple[str, ...]:
+        """Each once, in the order they were said; empty: what suits the style."""
+        return () if self.format is None else tuple(dict.fromkeys(self.format.split(",")))
 
 
 RESULT_FORMATS = ("vllm", "aiperf", "guidellm")
@@ -20,7 +55,7 @@ RESULT_FORMATS = ("vllm", "aiperf", "guidellm")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Output:
+class Output(Pictures):
     """Where the results go, and what else is recorded."""
 
     out: Path | None = option(
@@ -52,7 +87,7 @@ class Output:
         also=("-q",),
         doc="print nothing but the path of a new directory: `run=$(sim run -q)`",
     )
-    no_plots: bool = option("Draw no figures.", panel=PANEL, default=False)
+    no_plots: bool = option("Draw no figures.", panel=FIGURES, default=False)
     step_log: bool = option(
         "Also write steps.parquet, a row per step.",
         panel=PANEL,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.option import check_allowed, option
+from kvsim.sim.options.outputs import FIGURES, Pictures
 
 PANEL = "Sweep"
 SEARCH = "Search"
@@ -47,7 +48,7 @@ class Where:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Swept:
+class Swept(Pictures):
     """Which runs a sweep has beside its lists, and what becomes of them."""
 
     seeds: int = option(
@@ -90,7 +91,7 @@ class Swept:
         default=False,
         doc="exit code 3 where no system meets `--slo`; else that is an answer like others",
     )
-    no_plots: bool = option("Draw no figures.", panel=PANEL, default=False)
+    no_plots: bool = option("Draw no figures.", panel=FIGURES, default=False)
     quiet: bool = option(
         "Print only where the results are.",
         panel=PANEL,

@@ -521,7 +521,7 @@ MISTAKES = {
     "run --config none.json --seed 1 --gpu l4": "config none.json holds every choice: "
     "leave out --seed, --gpu",
     "plot none": "none is not a directory",
-    "plot none --style grey": "style 'grey' is unknown (known: paper, screen, dark)",
+    "plot none --style grey": "style must be one of screen, paper, dark, got 'grey'",
     "plot none --at=-1": "at must be at least 0 and finite, in seconds, got -1.0",
     "plot none --latency tfft": "latency 'tfft' is unknown; did you mean 'ttft'? (known: ttft, tpot, itl, "
     "e2e, normalized, queueing)",
@@ -530,11 +530,11 @@ MISTAKES = {
     "plot none --figure wast": "figure 'wast' is unknown; did you mean 'waste'? (known: memory, utilisation, "
     "fragmentation, waste, ranking, replicas, tier, hand-over, scaling, batched, requests, latency, "
     "throughput, block-size, lengths, fairness and 2 more)",
-    "plot none --format gif": "figure format must be one of png, svg, pdf, got 'gif'",
+    "plot none --format gif": "format must be one of png, svg, pdf, or several, got 'gif'",
     "calibrate show none": f"profile 'none' is unknown (known: a100-40gb-sosp23, {GPUS[:-2]} and 5 more)",
     "calibrate show none.json": "profile none.json cannot be read: No such file or directory",
-    "calibrate show h200 --style grey": "style 'grey' is unknown (known: paper, screen, dark)",
-    "calibrate show h200 --format gif": "figure format must be one of png, svg, pdf, got 'gif'",
+    "calibrate show h200 --style grey": "style must be one of screen, paper, dark, got 'grey'",
+    "calibrate show h200 --format gif": "format must be one of png, svg, pdf, or several, got 'gif'",
     "calibrate --quick show h200": "--quick must be left out with calibrate show",
     "report none": "none is not a directory",
     "explain none 0": "none is not a directory",

@@ -26,8 +26,25 @@ def test_it_prints_80_columns_and_draws(tmp_path, capsys, monkeypatch):
         "--time-scale",
     ):
         assert words in " ".join(out.split()), words
-    names = [path.name for path in sorted((tmp_path / "pictures").glob("*.png"))]
-    assert names == ["replay-requests.png", "replay-time.png"]
+    drawn = {path.name: path.read_bytes() for path in (tmp_path / "pictures").glob("*.png")}
+    assert drawn.keys() == {"replay-requests.png", "replay-time.png"}
+    assert cli.main(["plot", str(tmp_path / "pictures"), "--out", str(tmp_path / "again")]) == 0
+    assert drawn == {path.name: path.read_bytes() for path in (tmp_path / "again").glob("*.png")}
+    assert cli.main(["report", str(tmp_path / "pictures")]) == 0
+    page = (tmp_path / "pictures/report.html").read_text()
+    for words in ("12 requests of GuideLLM: simulated over measured", "TTFT p99 (s)", "what if", "Clock: "):
+        assert words in page, words
+
+
+def test_a_result_without_requests_leaves_its_numbers_and_no_picture(tmp_path, capsys):
+    out = str(tmp_path / "out")
+    assert cli.main(["replay", str(INFERENCE_PERF), *SERVER, "--out", out]) == 0
+    assert [path.name for path in (tmp_path / "out").glob("[!.]*")] == ["replay.json"]
+    assert cli.main(["report", out]) == 0
+    assert cli.main(["plot", out]) == 2
+    assert "holds no requests, so there is nothing to draw" in capsys.readouterr().err
+    assert cli.main(["plot", out, out]) == 2
+    assert "a sweep or a replay is drawn alone" in capsys.readouterr().err
 
 
 def test_it_prints_json(capsys):
@@ -47,7 +64,6 @@ def test_it_prints_json(capsys):
         ([str(GUIDELLM), *SERVER, "--log", "none.log"], "log 'none.log': cannot be read"),
         ([str(GUIDELLM), *SERVER, "--what-if", "max_num_seqs=0"], "max_num_seqs must be"),
         ([str(GUIDELLM), *SERVER, "--run", "2"], "run must be from 1 to 1"),
-        ([str(INFERENCE_PERF), *SERVER, "--out", "p"], "holds no requests, so there is nothing to draw"),
     ],
 )
 def test_a_mistake_is_one_line(arguments, words, tmp_path, capsys, monkeypatch):

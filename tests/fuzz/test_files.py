@@ -53,9 +53,9 @@ READ |= {
 READ |= {
     "prices": [("prices.toml", f"run {SMALL} {RUN} --gpu-price prices.toml")],
     "step times": [("steps.toml", f"run --num-prompts 5 {RUN} --cost steps.toml")],
-    "a sweep to draw": [
+    "a sweep or a replay to draw": [
         (name, f"{words} --force")
-        for name in ("swept", "sought")
+        for name in ("swept", "sought", "replayed")
         for words in ("plot {} --out drawn", "report {} --out page.html")
     ],
     "a sweep that was stopped": [("stopped", "sweep sweep.toml --jobs 1 --quiet --no-plots --out stopped")],

@@ -42,7 +42,7 @@ SHIPPED = {
 MADE = {
     "kernels/calibration/all_reduce.py": "what its own processes wrote, in a folder that it made",
     "reports/html/report.py": "the first bytes of a page that is there",
-    "reports/html/sweep_page.py": "the figures that it draws",
+    "reports/html/plain.py": "the figures that it draws",
     "reports/papers/cells.py": "its cache, where damage means: compute it again",
     "reports/papers/running.py": "the diary of its own processes",
     "reports/rundir/claims.py": "a lock, of which nothing is read",
@@ -59,7 +59,7 @@ MADE = {
 DAMAGED = {
     "test_files.py": """
         reports/sweeps/journal.py reports/sweeps/plan.py reports/sweeps/table.py kvsim/commands/table.py
-        reports/sweeps/stored.py
+        reports/sweeps/stored.py reports/replays.py
         sim/bench/read.py sim/bench/whole.py sim/cost/logged.py sim/cost/trust.py sim/fit/log.py
         sim/fit/running.py sim/options/goals.py sim/validate.py workloads/tokenized.py
     """,

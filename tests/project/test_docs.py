@@ -190,6 +190,7 @@ def test_every_option_has_help_and_is_described_with_its_default(command):
         parts["sweep"] if command == "capacity" else ""
     )
     text += parts[command.split()[0]]
+    text += re.search(r"<!-- options: Figures -->.*?<!-- end -->", parts[SHARED_OPTIONS], re.DOTALL)[0]
     described = {
         re.match(r"[-\w.]+", name)[0]: line
         for line, names in zip(

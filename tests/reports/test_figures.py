@@ -26,7 +26,7 @@ from kvsim.reports.figures import Choices, arena_panel, joined, over_time, piece
 from kvsim.reports.figures.catalogue import SOMETIMES
 from kvsim.reports.figures.choices import CannotDraw, Latency
 from kvsim.reports.figures.png import png_of
-from kvsim.reports.figures.style import DARK, PAPER, SCREEN, STYLES
+from kvsim.reports.figures.style import DARK, PAPER, SCREEN, STYLES, styled
 from kvsim.reports.figures.systems import systems
 from kvsim.reports.labels import told_apart
 from kvsim.reports.memory_map import FILE
@@ -34,6 +34,7 @@ from kvsim.reports.rundir.formats import write_columns
 from kvsim.reports.rundir.run import Run, Tables, read_runs
 from kvsim.reports.seeds.intervals import Interval
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.options.outputs import Pictures
 from kvsim.sim.record.summary import Summary
 
 SINGLE = [name for name in figures.FIGURES if name not in SOMETIMES]
@@ -270,8 +271,8 @@ def test_the_usual_figures_are_1200_pixels_wide(tmp_path, three):
 
 def test_what_is_not_there_is_refused(tmp_path):
     runs = [run_of(tmp_path)]
-    with pytest.raises(KvsimError, match="figure format must be one of png, svg, pdf, got 'gif'"):
-        figures.draw(runs, tmp_path, "gif")
+    with pytest.raises(KvsimError, match="format must be one of png, svg, pdf, or several, got 'gif'"):
+        Pictures(format="png,gif")
     with pytest.raises(KvsimError, match="at least one"):
         figures.draw([], tmp_path)
     with pytest.raises(KvsimError, match="figure 'wast' is unknown; did you mean 'waste'"):
@@ -302,9 +303,9 @@ def test_a_png_holds_every_pixel_as_it_was_drawn(face, mode):
     ("fmt", "names"), [("svg", None), ("png", ["memory", "map"]), ("pdf", ["lengths", "map"])]
 )
 def test_figures_have_the_same_bytes_twice_and_no_dates(tmp_path, fmt, names):
-    style = {"png": replace(DARK, dpi=30), "svg": DARK, "pdf": PAPER}[fmt]
+    style = replace({"png": replace(DARK, dpi=30), "svg": DARK, "pdf": PAPER}[fmt], formats=(fmt,))
     runs = many_runs(tmp_path, "few")
-    paths = figures.draw(runs, tmp_path, fmt, names, Choices(style))
+    paths = figures.draw(runs, tmp_path, names, Choices(style))
     assert [path.stem for path in paths] == (names or list(SINGLE))
     first = [path.read_bytes() for path in paths]
     for data in first:
@@ -314,7 +315,7 @@ def test_figures_have_the_same_bytes_twice_and_no_dates(tmp_path, fmt, names):
             assert ElementTree.fromstring(data).tag.endswith("svg")
     dates = re.compile(rb"CreationDate|dc:date")
     assert not [path.name for path, data in zip(paths, first, strict=True) if dates.search(data)]
-    assert first == [path.read_bytes() for path in figures.draw(runs, tmp_path, fmt, names, Choices(style))]
+    assert first == [path.read_bytes() for path in figures.draw(runs, tmp_path, names, Choices(style))]
 
 
 def test_what_the_layout_solver_adds_behind_nine_digits_changes_no_byte(tmp_path, three, monkeypatch):
@@ -329,7 +330,7 @@ def test_what_the_layout_solver_adds_behind_nine_digits_changes_no_byte(tmp_path
             return sized
 
         monkeypatch.setattr(ConstrainedLayoutEngine, "execute", execute)
-        (path,) = figures.draw(three, tmp_path, "svg", ["memory"])
+        (path,) = figures.draw(three, tmp_path, ["memory"], Choices(replace(SCREEN, formats=("svg",))))
         made.append(path.read_bytes())
     assert made[0] == made[1] == made[2]
 
@@ -340,8 +341,10 @@ def test_paper_is_a_vector_as_wide_as_a_column_unless_something_else_is_asked_fo
     width_pt = float(re.search(rb"/MediaBox \[ 0 0 ([0-9.]+) ", path.read_bytes())[1])
     assert path.name == "waste.pdf" and width_pt == pytest.approx(72 * 3.33)
     assert PAPER.small_pt > 6
-    (path,) = figures.draw(runs, tmp_path, "png", ["waste"], Choices(replace(PAPER, dpi=30)))
-    with Image.open(path) as picture:
+    style = replace(styled(Pictures(style="paper", format="png,svg")), dpi=30)
+    png, svg = figures.draw(runs, tmp_path, ["waste"], Choices(style))
+    assert (png.name, svg.name) == ("waste.png", "waste.svg")
+    with Image.open(png) as picture:
         assert picture.getpixel((2, 2))[3] == 0  # no background
 
 

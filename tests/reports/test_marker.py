@@ -36,13 +36,13 @@ def tree(directory):
 @pytest.fixture
 def out(tmp_path):
     """A run without figures."""
-    write_run(tmp_path / "out", **fake_run(), draw=False)
+    write_run(tmp_path / "out", **fake_run())
     return tmp_path / "out"
 
 
 def again(out, **how):
     """Write another run there, by force."""
-    write_run(out, **fake_run(seed=2), draw=False, force=True, **how)
+    write_run(out, **fake_run(seed=2), force=True, **how)
 
 
 def dead_pid():
@@ -86,10 +86,10 @@ def test_notes_in_a_run_are_never_removed(out, name):
 def test_notes_deep_in_a_comparison_are_never_removed(tmp_path):
     out = tmp_path / "out"
     parts = [fake_run(label) for label in ("buddy", "paged")]
-    write_comparison(out, parts, config={}, draw=False)
+    write_comparison(out, parts, config={})
     assert read_marker(out).directories == {"buddy", "paged"}
     again(out)
-    write_comparison(out, parts, config={}, draw=False, force=True)
+    write_comparison(out, parts, config={}, force=True)
     (out / "paged" / "notes.md").write_text("mine")
     refused(out, "paged/notes.md")
 
@@ -147,13 +147,13 @@ def test_the_directory_around_may_be_named_and_is_refused_where_it_is_somebodys(
 
 def test_a_place_that_cannot_be_made_is_refused(tmp_path):
     with pytest.raises(KvsimError, match="cannot write"):
-        write_run(Path("/proc/nowhere/out"), **fake_run(), draw=False)
+        write_run(Path("/proc/nowhere/out"), **fake_run())
 
 
 def test_a_link_above_the_output_is_followed(tmp_path):
     (tmp_path / "disk").mkdir()
     (tmp_path / "runs").symlink_to(tmp_path / "disk")
-    write_run(tmp_path / "runs" / "out", **fake_run(), draw=False)
+    write_run(tmp_path / "runs" / "out", **fake_run())
     assert (tmp_path / "runs").is_symlink() and read_run(tmp_path / "disk" / "out")
 
 
@@ -287,7 +287,7 @@ def test_a_directory_of_the_dead_is_swept_only_if_kvsim_made_it(tmp_path):
         directory.mkdir()
         (directory / "half").write_text("")
     mark(ours, UNFINISHED)
-    write_run(tmp_path / "out", **fake_run(), draw=False)
+    write_run(tmp_path / "out", **fake_run())
     assert {path.name for path in tmp_path.iterdir()} == {"out", theirs.name}
 
 
@@ -295,7 +295,7 @@ def test_an_earlier_run_that_a_killed_process_moved_aside_comes_back(out):
     before = tree(out)
     out.rename(out.with_name(f".out.old-{dead_pid()}"))
     with pytest.raises(KvsimError, match="pass --force"):
-        write_run(out, **fake_run(seed=2), draw=False)
+        write_run(out, **fake_run(seed=2))
     assert tree(out.parent) == {"out": None} | {f"out/{name}": data for name, data in before.items()}
 
 

@@ -64,7 +64,7 @@ def compared(tmp_path_factory):
 
 def written(directory, **choices):
     run = fake_run(**choices)
-    write_run(directory, **run, draw=False)
+    write_run(directory, **run)
     return directory
 
 
@@ -234,7 +234,7 @@ def test_a_slice_holds_the_mean_over_its_time(tmp_path):
     run["timeline"] |= {"token": np.array([0, 50, 0]), "running": np.array([0, 2, 0])}
     run["requests"] |= {name: np.array([0.0, 1.0, 1.5]) for name in ("arrival_s", "finish_s")}
     run["summary"]["duration_s"] = 3.0
-    write_run(tmp_path / "run", **run, draw=False)
+    write_run(tmp_path / "run", **run)
     runs = read_runs(tmp_path / "run")
     (found,) = chart_data(runs, [runs])["overTime"]
     assert found["end"] == 3.0
@@ -381,7 +381,7 @@ def test_the_page_is_small(compared):
 def test_a_label_cannot_end_the_script_in_which_it_stands(tmp_path):
     run = fake_run()
     run["summary"]["label"] = run["summary"]["engine"]["allocator"] = "</script><b>&\u2028x"
-    write_run(tmp_path / "run", **run, draw=False)
+    write_run(tmp_path / "run", **run)
     page = report(read_runs(tmp_path / "run"))
     assert "</script><b>" not in page
     assert opened(page)[0]["runs"][0]["label"] == "</script><b>& x"
@@ -397,7 +397,7 @@ def test_runs_in_which_little_happened_have_a_page(tmp_path, requests, rejected)
     run = fake_run(requests=max(1, requests), rejected=rejected)
     if not requests:
         run = fake_run(requests=0)
-    write_run(directory, **run, draw=False)
+    write_run(directory, **run)
     data, columns = opened(report(read_runs(directory)))
     assert len(columns["requests-0"]["request"]) == requests
     assert data["answer"].endswith(".")
@@ -416,7 +416,7 @@ def test_six_runs_with_long_names_have_a_page(tmp_path):
         label = f"my.very.long.package.name.of.an.allocator.Mine{seed}"
         run["summary"]["label"] = run["config"]["scenario"]["engine"]["allocator"] = label
         runs.append(run)
-    write_comparison(tmp_path / "six", runs, config={}, draw=False)
+    write_comparison(tmp_path / "six", runs, config={})
     data, _ = opened(report(read_runs(tmp_path / "six")))
     assert len(data["runs"]) == len(set(data["colours"])) == 6
 

@@ -18,6 +18,7 @@ from kvsim.reports.rundir.run import read_run
 from kvsim.reports.rundir.writing import write_run
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.files.marker import MARKER, UNFINISHED, mark
+from kvsim.sim.options.outputs import Pictures
 
 
 def files_of(directory):
@@ -26,7 +27,7 @@ def files_of(directory):
 
 def test_a_run_reads_back_as_it_was_written(tmp_path):
     run = fake_run(requests=20, rejected=3)
-    written = write_run(tmp_path / "out", **run, draw=False)
+    written = write_run(tmp_path / "out", **run)
     read = read_run(tmp_path / "out")
     assert (read.label, read.config, read.summary) == (written.label, written.config, written.summary)
     tables = read.columns
@@ -37,7 +38,7 @@ def test_a_run_reads_back_as_it_was_written(tmp_path):
 
 
 def test_an_empty_run_reads_back(tmp_path):
-    write_run(tmp_path / "out", **fake_run(requests=0), draw=False)
+    write_run(tmp_path / "out", **fake_run(requests=0))
     assert read_run(tmp_path / "out").columns.requests["status"].size == 0
 
 
@@ -45,7 +46,7 @@ def test_an_empty_run_reads_back(tmp_path):
 def test_the_same_input_gives_the_same_bytes(tmp_path):
     steps = {"step": np.arange(5), "start_s": np.linspace(0, 1, 5)}
     for name in ("first", "second"):
-        write_run(tmp_path / name, **fake_run(), steps=steps)
+        write_run(tmp_path / name, **fake_run(), steps=steps, pictures=Pictures())
     first, second = files_of(tmp_path / "first"), files_of(tmp_path / "second")
     assert set(first) == {
         *("config.json", "summary.json", "requests.parquet", "timeline.parquet", "steps.parquet"),
@@ -57,7 +58,7 @@ def test_the_same_input_gives_the_same_bytes(tmp_path):
 def test_json_has_null_for_what_is_no_number(tmp_path):
     run = fake_run()
     run["summary"]["throughput"] = {"a": float("nan"), "b": np.float64("inf"), "c": np.int64(3)}
-    write_run(tmp_path / "out", **run, draw=False)
+    write_run(tmp_path / "out", **run)
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert summary["throughput"] == {"a": None, "b": None, "c": 3}
 
@@ -65,7 +66,7 @@ def test_json_has_null_for_what_is_no_number(tmp_path):
 def test_whole_numbers_take_32_bits_unless_they_need_64(tmp_path):
     run = fake_run()
     run["requests"]["prompt_tokens"][0] = 2**40
-    write_run(tmp_path / "out", **run, draw=False)
+    write_run(tmp_path / "out", **run)
     requests = read_run(tmp_path / "out").columns.requests
     assert (requests["output_tokens"].dtype, requests["prompt_tokens"].dtype) == (np.int32, np.int64)
 
@@ -75,33 +76,33 @@ def test_whole_numbers_take_32_bits_unless_they_need_64(tmp_path):
     ("module", "writer"), [(writing, "write_json"), (writing, "write_columns"), (figures, "draw")]
 )
 def test_an_interrupted_write_leaves_nothing(tmp_path, monkeypatch, module, writer, failure):
-    def fail(*_):
+    def fail(*_, **__):
         raise failure
 
     monkeypatch.setattr(module, writer, fail)
     with pytest.raises(type(failure)):
-        write_run(tmp_path / "new" / "parents" / "out", **fake_run())
+        write_run(tmp_path / "new" / "parents" / "out", **fake_run(), pictures=Pictures())
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_full_disk_is_named_and_leaves_nothing(tmp_path, monkeypatch):
-    def fail(*_):
+    def fail(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(writing, "write_columns", fail)
     with pytest.raises(KvsimError, match="the disk is full"):
-        write_run(tmp_path / "out", **fake_run())
+        write_run(tmp_path / "out", **fake_run(), pictures=Pictures())
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_existing_run_needs_force(tmp_path):
     out = tmp_path / "out"
-    write_run(out, **fake_run(seed=1), draw=False)
+    write_run(out, **fake_run(seed=1))
     before = files_of(out)
     with pytest.raises(KvsimError, match=r"out exists; pass --force to replace it$"):
-        write_run(out, **fake_run(seed=2), draw=False)
+        write_run(out, **fake_run(seed=2))
     assert files_of(out) == before
-    write_run(out, **fake_run(seed=2), draw=False, force=True)
+    write_run(out, **fake_run(seed=2), force=True)
     assert read_run(out).config["workload"]["seed"] == 2
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
@@ -109,7 +110,7 @@ def test_an_existing_run_needs_force(tmp_path):
 @pytest.mark.parametrize("failing_rename", [1, 2])
 def test_a_replacement_that_fails_leaves_the_old_run(tmp_path, monkeypatch, failing_rename):
     out = tmp_path / "out"
-    write_run(out, **fake_run(seed=1), draw=False)
+    write_run(out, **fake_run(seed=1))
     before, real, calls = files_of(out), whole.Path.rename, []
 
     def rename(self, target):
@@ -120,7 +121,7 @@ def test_a_replacement_that_fails_leaves_the_old_run(tmp_path, monkeypatch, fail
 
     monkeypatch.setattr(whole.Path, "rename", rename)
     with pytest.raises(KeyboardInterrupt):
-        write_run(out, **fake_run(seed=2), draw=False, force=True)
+        write_run(out, **fake_run(seed=2), force=True)
     assert files_of(out) == before
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
@@ -135,7 +136,7 @@ def test_force_takes_an_empty_directory(tmp_path):
     (tmp_path / "out").mkdir()
     with pytest.raises(KvsimError, match="--force"):
         taken(tmp_path / "out")
-    write_run(tmp_path / "out", **fake_run(), draw=False, force=True)
+    write_run(tmp_path / "out", **fake_run(), force=True)
     assert read_run(tmp_path / "out").label == "paged"
 
 
@@ -144,7 +145,7 @@ def test_force_never_takes_what_is_not_a_run(tmp_path):
     (tmp_path / "thesis" / "chapter.tex").write_text("years of work")
     for force in (False, True):
         with pytest.raises(KvsimError, match="exists and is not a kvsim run"):
-            write_run(tmp_path / "thesis", **fake_run(), draw=False, force=force)
+            write_run(tmp_path / "thesis", **fake_run(), force=force)
     (tmp_path / "file").write_text("")
     with pytest.raises(KvsimError, match="is not a directory"):
         taken(tmp_path / "file", force=True)
@@ -155,14 +156,14 @@ def test_force_never_takes_what_is_not_a_run(tmp_path):
 def test_what_appears_during_the_run_is_not_overwritten(tmp_path, monkeypatch):
     out = tmp_path / "out"
 
-    def meanwhile(*_):
+    def meanwhile(*_, **__):
         if not out.exists():
             out.mkdir()
             (out / "theirs").write_text("")
 
     monkeypatch.setattr(figures, "draw", meanwhile)
     with pytest.raises(KvsimError, match="not a kvsim run"):
-        write_run(out, **fake_run())
+        write_run(out, **fake_run(), pictures=Pictures())
     assert [path.name for path in out.iterdir()] == ["theirs"]
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
@@ -186,7 +187,7 @@ def test_remains_of_a_killed_process_are_cleared(tmp_path):
     remains.mkdir()
     mark(remains, UNFINISHED)
     (remains / "junk").write_text("")
-    write_run(tmp_path / "out", **fake_run(), draw=False)
+    write_run(tmp_path / "out", **fake_run())
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert "junk" not in files_of(tmp_path / "out")
 
@@ -234,7 +235,7 @@ DAMAGES = {
 @pytest.mark.parametrize("message", DAMAGES)
 def test_a_damaged_run_says_what_is_wrong(tmp_path, message):
     out = tmp_path / "out"
-    write_run(out, **fake_run(), draw=False)
+    write_run(out, **fake_run())
     DAMAGES[message](out)
     with pytest.raises(KvsimError, match=message):
         read_run(out)

@@ -48,8 +48,8 @@ TEXTS = [
 def write_command_files() -> None:
     """Write them into the current directory.
 
-    `swept` and `seeds` are directories of runs, `sought` is one of a search for capacity, `stopped` one of a
-    sweep that goes on.
+    `swept` and `seeds` are directories of runs, `sought` is one of a search for capacity, `replayed` of a
+    replay, `stopped` one of a sweep that goes on.
     """
     Path("sweep.toml").write_text(SWEEP)
     Path("capacity.toml").write_text(SOUGHT)
@@ -69,6 +69,7 @@ def write_command_files() -> None:
         f"run --seeds 2 --jobs 1 {SMALL} --no-plots --quiet --out seeds",
         "validate points.csv --cost roofline --table errors.csv",
         "calibrate log steps.log --out steps.toml",
+        "replay mine.json --model llama-3.1-8b --gpu l4 --cost roofline --out replayed",
     ):
         assert cli.main(words.split()) == 0
     shutil.copytree("swept", "stopped")

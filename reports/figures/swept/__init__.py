@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from kvsim.reports.figures.sheet import save, sign
-from kvsim.reports.figures.style import SCREEN, Style
+from kvsim.reports.figures.style import Style
 from kvsim.reports.figures.swept import curves, goals, heatmap, pareto, tiers
 from kvsim.reports.sweeps.systems import System, load_of, systems
 from kvsim.reports.sweeps.words import different_clocks, first_words, foot
@@ -26,25 +26,18 @@ COUNTING = ("goals",)
 """Figures in which a request that was refused counts: they need not say how many were."""
 
 
-def draw_sweep(  # noqa: PLR0917 - how and where
-    rows: Sequence[Mapping[str, Any]],
-    names: Sequence[str],
-    slo: Slo | None,
-    part: Path,
-    style: Style = SCREEN,
-    fmt: str | None = None,
+def draw_sweep(
+    rows: Sequence[Mapping[str, Any]], names: Sequence[str], slo: Slo | None, part: Path, style: Style
 ) -> list[Path]:
     """Draw what these rows allow into a directory; returns the files."""
     varying = [name for name in names if name != "seed"]
     load = load_of(varying)
     found = [system for system in systems(rows, varying) if system.points]
-    drawn = []
+    drawn: list[Path] = []
     for name, figure in FIGURES.items():
         if found and figure(found, load, slo, style) is not None:
-            path = part / f"{name}.{fmt or style.usual_format}"
             refused = "" if name in COUNTING else first_words(found).rstrip()
-            save(path, style, partial(_signed, figure, found, load, slo, style, refused))
-            drawn.append(path)
+            drawn += save(part, name, style, partial(_signed, figure, found, load, slo, style, refused))
     return drawn
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from kvsim.reports.figures.sheet import new_sheet, save
-from kvsim.reports.figures.style import SCREEN, Style
+from kvsim.reports.figures.style import Style
 from kvsim.reports.figures.swept.pieces import places_by_clock
 from kvsim.reports.figures.systems import short
 from kvsim.reports.palette import figures
@@ -27,12 +27,11 @@ def draw_capacity(  # noqa: PLR0917 - the parts of a picture
     axis: Axis,
     headline: str,
     beside: Sequence[str],
-    path: Path,
-    style: Style = SCREEN,
-) -> Path:
-    """Draw into a file; returns it."""
-    save(path, style, lambda: capacity(rows, labels, axis, headline, beside, style))
-    return path
+    part: Path,
+    style: Style,
+) -> list[Path]:
+    """Draw into a directory; returns the files."""
+    return save(part, "capacity", style, lambda: capacity(rows, labels, axis, headline, beside, style))
 
 
 def capacity(  # noqa: PLR0917 - the parts of a picture

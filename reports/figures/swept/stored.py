@@ -11,15 +11,14 @@ from kvsim.reports.sweeps.capacity_words import WORDS
 from kvsim.reports.sweeps.stored import StoredSweep
 
 
-def draw_stored(sweep: StoredSweep, part: Path, style: Style, fmt: str | None = None) -> list[Path]:
+def draw_stored(sweep: StoredSweep, part: Path, style: Style) -> list[Path]:
     """Draw into a directory; returns the files."""
     rows, answer = sweep.rows, sweep.answer
     if answer is None:
-        return draw_sweep(rows, sweep.names, sweep.slo, part, style, fmt)
-    path = part / f"capacity.{fmt or style.usual_format}"
+        return draw_sweep(rows, sweep.names, sweep.slo, part, style)
     said = answer["labels"], answer["answer"], answer["assumed"]
     if any(row.get("fleet_price_per_hour") is not None for row in rows):
-        return [draw_fleet(rows, *said, path, style)]
+        return draw_fleet(rows, *said, part, style)
     labels, headline, below = said
     axis = UNITS[answer["find"]], WORDS[answer["find"]]
-    return [draw_capacity(rows, labels, axis, headline, below, path, style)]
+    return draw_capacity(rows, labels, axis, headline, below, part, style)

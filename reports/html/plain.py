@@ -1,0 +1,60 @@
+"""A page without scripts: what was found, figures, tables. Sweeps and replays have one each."""
+
+import base64
+import html
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from kvsim.reports.figures.style import SCREEN, Style
+from kvsim.reports.html.page import GENERATOR
+
+
+def plain_page(name: str, answer: str, sections: Mapping[str, str]) -> str:
+    """The whole file, which fetches nothing; `sections` are headings with their HTML."""
+    style = "".join(
+        resources.files("kvsim.reports.html").joinpath(f"{each}.css").read_text("utf-8")
+        for each in ("page", "parts")
+    )
+    parts = "".join(
+        f'<section aria-labelledby="part-{place}"><h2 id="part-{place}">{html.escape(heading)}</h2>'
+        f"{content}</section>"
+        for place, (heading, content) in enumerate(sections.items())
+    )
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+{GENERATOR}
+<meta http-equiv="Content-Security-Policy"
+  content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
+<title>{html.escape(f"{name} - kvsim report")}</title><style>{style}
+img {{ width: 100%; height: auto; background: #fff; border-radius: 8px; }}</style></head>
+<body><header class="page top"><p class="brand">kvsim report</p><h1>{html.escape(name)}</h1>
+<p class="answer">{html.escape(answer)}</p></header><main class="page" id="main">
+{parts}</main></body></html>
+"""
+
+
+def drawn(draw: Callable[[Path, Style], Sequence[Path]]) -> str:
+    """What `draw` draws into a directory, as pictures of a page."""
+    with TemporaryDirectory() as part:
+        paths = draw(Path(part), replace(SCREEN, formats=("svg",)))
+        return "".join(_figure(each.stem, each.read_bytes()) for each in paths)
+
+
+def _figure(name: str, svg: bytes) -> str:
+    source = f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
+    return f'<figure class="figure"><img alt="{name}: its numbers are in the table" src="{source}"></figure>'
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]], remark: str = "") -> str:
+    """A table that scrolls by itself where it is wide, and a remark below it."""
+    head = "".join(f'<th scope="col">{html.escape(each)}</th>' for each in heads)
+    lines = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    below = f'<p class="hint">{html.escape(remark)}</p>' if remark else ""
+    return (
+        '<div class="scroll" tabindex="0" role="region" aria-label="Table of numbers">'
+        f'<table class="numbers"><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table></div>{below}'
+    )
