@@ -12,7 +12,6 @@ from itertools import accumulate
 from typing import Final
 
 from kvsim.sim.cost.step_cost import CostModel, StepShape
-from kvsim.sim.record.span import Span
 from kvsim.sim.serving.decision import Decision
 from kvsim.sim.serving.server import Server
 from kvsim.sim.serving.totals import UpkeepTotals
@@ -183,9 +182,8 @@ class Pricing:
 
     # -- what became of them ------------------------------------------------------------------
 
-    def carried_out(self, plan: Span) -> None:
+    def carried_out(self, ends: list[int]) -> None:
         """Tell a cost that asks how much of the span it priced came to pass; it hid what was done beside."""
-        ends = plan.ends
         if self._heard is not None:
             self.cost.span_carried_out(*self._heard, ends)
             self._heard = None
