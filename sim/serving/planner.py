@@ -40,7 +40,8 @@ class Planner:
     start : Start
         How it is when the plan made last begins.
     late : list of (int, int)
-        (last token, how many) of those who decode in it, and got no token in the step before.
+        (last token, how many) of those who decode in it, and got no token in the step before; the replica
+        counts them when the step is over.
     """
 
     def __init__(  # noqa: PLR0917 - the parts of a replica
@@ -131,7 +132,7 @@ class Planner:
         if step.until_ps < limit_ps:
             limit_ps = step.until_ps
         repeats = step.repeats
-        foreseen = repeats if 0 < repeats < at_most else at_most
+        foreseen = min(repeats, at_most) if repeats else at_most
         steps = self._batch.guaranteed_steps(foreseen, step.asks_by_cached, anybody or server.swapped > 0)
         limit_ps -= server.now_ps
         if self._plain:

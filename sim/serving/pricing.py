@@ -37,10 +37,9 @@ class Pricing:
     """
 
     def __init__(self, server: Server, cost: CostModel) -> None:
-        allocator = server.allocator
         self.cost = cost
         self._server = server
-        self._upkeep = Upkeep(server) if Upkeep.needed(allocator) else None
+        self._upkeep = Upkeep(server) if Upkeep.needed(server.memory) else None
         self._reads_holes = server.memory.abilities.reads_holes
         self.beside = self._reads_holes is not None or self._upkeep is not None
         self._works_in_spans = server.batch.works_in_spans
@@ -75,7 +74,7 @@ class Pricing:
         """What the decided step computes, for the cost model: made here and nowhere else."""
         server, progress = self._server, self._server.progress
         allocator, seats, spread = server.allocator, 0, None
-        unit = allocator.growth_unit
+        came, went, unit = step.swapped_in_blocks, step.swapped_out_blocks, allocator.growth_unit
         if not step.paused:
             seats = progress.size + server.seats.count
             if progress.spread is not None and seats:
@@ -88,10 +87,10 @@ class Pricing:
             seats,
             contexts,
             -(-copied // allocator.slots_per_token),
-            step.swapped_in_blocks,
-            step.swapped_in_blocks * unit,
-            step.swapped_out_blocks,
-            step.swapped_out_blocks * unit,
+            came,
+            came * unit,
+            went,
+            went * unit,
             spread,
             step.draft_tokens,
             step.draft_passes,

@@ -319,10 +319,14 @@ class Replica:
         now_ps = server.now_ps + ends[-1]
         if now_ps > LATE_PS:
             self._on_the_clock(now_ps)
-        if step.decodes and not planner.start[0]:
-            for last_ps, count in planner.late:
-                self.recorder.late(now_ps - last_ps, count)
-        server.end_steps(len(ends), now_ps)
+        if planner.late:
+            self._count_late(now_ps)
+        server.now_ps = now_ps
+        server.steps += len(ends)
+        if step.paused:
+            progress.pause()
+        elif progress.size:
+            progress.advance(len(ends), now_ps)
         self._turned_away.ends = ends
         if progress.clock == progress.next_finish:
             for request in batch.finished(step):
@@ -334,6 +338,12 @@ class Replica:
                 act()
         if self._turned_away.noted:
             self._turned_away.write_noted()
+
+    def _count_late(self, now_ps: int) -> None:
+        """Count, one by one, the tokens of a step that came later than its own duration behind the last."""
+        for last_ps, count in self._planner.late:
+            self.recorder.late(now_ps - last_ps, count)
+        self._planner.late = []
 
     def _look_within(self, ends: list[int]) -> None:
         """It has looked what had ended before each step of a span."""
