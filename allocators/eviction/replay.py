@@ -1,4 +1,4 @@
-"""What a cache with some eviction policy hits: of a stream of blocks, or of requests that share beginnings.
+"""What a cache with some eviction policy hits of requests that share beginnings.
 
     request   blocks    held before   hits   used then
        1      a b c     -             0      c b a
@@ -23,21 +23,6 @@ def next_uses(stream: Sequence[int]) -> list[int]:
         block = stream[place]
         found[place] = last.get(block, count + place)
         last[block] = place
-    return found
-
-
-def stream_hits(cache: Eviction, stream: Sequence[int]) -> list[bool]:
-    """Whether each block of a stream is held when its turn comes."""
-    if cache.offline:
-        cache.foresee(next_uses(stream))
-    held, found = cache.held, []
-    for block in stream:
-        hit = block in held
-        found.append(hit)
-        if hit:
-            cache.touch(block)
-        else:
-            cache.insert(block)
     return found
 
 

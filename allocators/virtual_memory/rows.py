@@ -42,24 +42,6 @@ from itertools import count
 
 NONE = -1
 CHOICES = ("literal", "best")
-
-
-def tokens_per_page(page_bytes: int, kv_heads: int, head_dim: int, dtype_bytes: int, layers: int = 1) -> int:
-    """Tokens whose keys (or values) of one layer fill a page; of `layers` layers in the one-tensor layout."""
-    return page_bytes // (kv_heads * head_dim * dtype_bytes * layers)
-
-
-def worst_waste_bytes(page_bytes: int, layers: int, tensor_parallel: int = 1) -> int:
-    """Bytes of a kvblock on all GPUs: what a sequence wastes less than."""
-    return 2 * layers * page_bytes * tensor_parallel
-
-
-def pool_pages(free_bytes: int, page_bytes: int, kvblock_pages: int) -> int:
-    """Physical pages that are created in so much memory: whole kvblocks only."""
-    pages = free_bytes // page_bytes
-    return pages - pages % kvblock_pages
-
-
 NEVER = 1 << 62
 EAGER_STEPS = 10
 """Pages are mapped ahead for lengths up to 9 tokens longer."""

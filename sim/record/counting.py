@@ -13,7 +13,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from kvsim.sim.record.histogram import BINS, Histogram
-from kvsim.sim.record.span import Integrals, Rest, Span, peak_slots
+from kvsim.sim.record.span import HELD_BY, Integrals, Rest, Span, peak_slots
 from kvsim.sim.serving.growth import Grown
 
 COMPILED: Final = not __file__.endswith(".py")
@@ -124,16 +124,17 @@ class Counting:
 
     def add(self, span: Span) -> bool:
         """Count a span; False: it is left for the bulk."""
-        ends, rest, grown = span.ends, span.rest, span.grown
+        ends, start, grown = span
+        held_by, rest = start[HELD_BY], start[6]
         if ends[-1] >= LARGEST or (grown is not None and not _is_small(grown)):
             return False
         total: i64 = ends[-1]
         steps: i64 = len(ends)
-        decoding: i64 = span.decoding
-        held: i64 = span.held
-        used: i64 = span.used
-        internal: i64 = span.internal
-        running: i64 = span.running
+        decoding: i64 = start[0]
+        running: i64 = start[1]
+        held: i64 = start[2]
+        used: i64 = start[3]
+        internal: i64 = start[4]
         more = self._per_token * decoding
         peak = held + more * (steps - 1)
         large = peak | used | internal | running | decoding
@@ -142,15 +143,15 @@ class Counting:
         if (total >= LONGEST_PS or large >= MOST_SLOTS) and large >= LARGEST // (total + 1):
             return False
         if grown is not None and grown[3]:
-            peak = peak_slots(len(ends), span.held, int(more), grown)
+            peak = peak_slots(len(ends), start[2], int(more), grown)
         self.spans += 1
         if running > self.max_running:
             self.max_running = running
         if peak > self.peak_slots:
             self.peak_slots = peak
         sums = self._unsaturated
-        if span.held_by:
-            self._held_ps[span.held_by] = self._held_ps.get(span.held_by, 0) + ends[-1]
+        if held_by:
+            self._held_ps[held_by] = self._held_ps.get(held_by, 0) + ends[-1]
             sums = self._saturated
         token = held * total
         if decoding:

@@ -18,7 +18,7 @@ from kvsim.sim.record.counting import COMPILED, Counting
 from kvsim.sim.record.histogram import Histogram
 from kvsim.sim.record.limits import LIMITS
 from kvsim.sim.record.request_log import RequestLog
-from kvsim.sim.record.span import Columns, Integrals, Span
+from kvsim.sim.record.span import HELD_BY, Columns, Integrals, Span
 from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.totals import DraftTotals, TierTotals, Totals, UpkeepTotals
 from kvsim.sim.workload import Int64Column, Workload
@@ -207,7 +207,7 @@ class Recorder:
         rest: tuple[int, int, int, int],
         kept: tuple[int, int, int] = (0, 0, 0),
     ) -> None:
-        """Add time in which nothing was computed; `held_by` and `rest` as in `Span`.
+        """Add time in which nothing was computed; `held_by` and `rest` as in `Start`.
 
         `kept` are slots that hold a token, are used, or are used in vain: of those whose KV is on its way.
         """
@@ -250,8 +250,8 @@ class Recorder:
         counts_late = len(spans) < SPANS_AT_ONCE or len(self._late_gaps) >= SPANS_AT_ONCE
         if self._counting is not None:
             self._take_counted(self._counting)
-        waited = [span for span in spans if span.held_by]
-        others = spans if not waited else [span for span in spans if not span.held_by]
+        waited = [span for span in spans if span[1][HELD_BY]]
+        others = spans if not waited else [span for span in spans if not span[1][HELD_BY]]
         self._count(waited, self.saturated)
         self._count(others, self.unsaturated)
         if self._late_gaps and counts_late:
@@ -264,7 +264,7 @@ class Recorder:
     def tokens(self) -> int:
         """Tokens generated so far, the last step carried out included; may be asked from another thread."""
         spans, late, tokens = self._uncounted
-        tokens += sum([len(span.ends) * span.decoding for span in spans[:]])
+        tokens += sum([len(ends) * start[0] for ends, start, _ in spans[:]])
         tokens += sum([count for _, count in late[:]])
         return self.first_tokens + tokens + (0 if self._counting is None else int(self._counting.tokens))
 

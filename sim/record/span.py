@@ -7,7 +7,8 @@ in slot-picoseconds, or requests times picoseconds.
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from itertools import pairwise
-from operator import add, attrgetter, mul, sub
+from operator import add, mul, sub
+from typing import Final
 
 from kvsim.sim.serving.growth import Grown
 
@@ -15,62 +16,34 @@ Rest = tuple[int, int, int, int]
 """External, cached and idle slots, and tokens saved by sharing."""
 
 
-class Span:
-    """Steps without a decision, and what the memory held: planned, perhaps cut, then carried out.
+Start = tuple[int, int, int, int, int, str, Rest | None]
+"""How it was when a span began.
 
-    `held` slots hold a token in the first step, those of `decoding` tokens more in each later one; `used`
-    and `internal` are those before any growth in the span.
+Sequences that get a token in each step, none of them late; requests that run; slots that hold a token in the
+first step (in each later one those of so many tokens more), that are used, and that will never be written, of
+these before any growth in the span; the limit that held the queue back (sim/record/limits.py), empty where
+nobody waited; and the rest, None for allocators without any.
+"""
+HELD_BY: Final = 5
+"""Where that limit stands."""
 
-    Attributes
-    ----------
-    ends : list of int
-        When each step ends, in picoseconds from the start of the span.
-    decoding : int
-        Sequences that get a token in each step, none of them late.
-    held_by : str
-        The limit that held the queue back when it began (sim/record/limits.py); empty: nobody waited.
-    rest : tuple or None
-        External, cached and idle slots, and tokens saved by sharing; None for allocators without any.
-    grown : Grown or None
-        What growth within the span changed; None: nobody could grow.
+Span = tuple[list[int], Start, Grown | None]
+"""Steps that were carried out without a decision between them.
+
+When each ended, in picoseconds from the start of the span; how it was then; and what growth within the span
+changed, None where nobody could grow. A plain tuple: nothing is quicker to make and to count.
+"""
+
+
+def unlike(start: Start, contexts: Sequence[int], grown: Grown | None) -> Grown:
+    """What changed where steps add unlike numbers of tokens: in each there are so many.
+
+    What a step adds beyond a token for each who decodes counts as left behind, the other way round.
     """
-
-    __slots__ = ("decoding", "ends", "grown", "held", "held_by", "internal", "rest", "running", "used")
-
-    def __init__(  # noqa: PLR0917 - for every span, and by position it is quick
-        self,
-        ends: list[int],
-        decoding: int,
-        running: int,
-        held: int,
-        used: int,
-        internal: int,
-        held_by: str,
-        rest: Rest | None,
-    ) -> None:
-        self.ends = ends
-        self.decoding = decoding
-        self.running = running
-        self.held = held
-        self.used = used
-        self.internal = internal
-        self.held_by = held_by
-        self.rest = rest
-        self.grown: Grown | None = None
-
-    def add_unlike(self, contexts: Sequence[int]) -> int:
-        """Steps add unlike numbers of tokens: in each there are so many. Returns the slots held in the last.
-
-        What a step adds beyond a token for each who decodes counts as left behind, the other way round.
-        """
-        used, internal, evicted, _, idle, shared = self.grown or (0, 0, 0, None, 0, 0)
-        steps = enumerate(pairwise(contexts), 1)
-        lefts = [(step, self.decoding + before - now) for step, (before, now) in steps]
-        self.grown = used, internal, evicted, lefts, idle, shared
-        return self.held + contexts[-1] - contexts[0]
-
-
-FACTS = attrgetter("ends", "decoding", "running", "held", "used", "internal", "held_by", "rest", "grown")
+    used, internal, evicted, _, idle, shared = grown or (0, 0, 0, None, 0, 0)
+    steps = enumerate(pairwise(contexts), 1)
+    lefts = [(step, start[0] + before - now) for step, (before, now) in steps]
+    return used, internal, evicted, lefts, idle, shared
 
 
 def peak_slots(steps: int, held: int, more: int, grown: Grown | None) -> int:
@@ -98,16 +71,17 @@ class Columns:
     """
 
     def __init__(self, spans: list[Span], slots_per_token: int) -> None:
-        columns = zip(*map(FACTS, spans), strict=True)
+        columns = zip(*spans, strict=True)
         self.ends: Sequence[list[int]] = next(columns)
-        self.decoding: Sequence[int] = next(columns)
-        self.running: Sequence[int] = next(columns)
-        self.held: Sequence[int] = next(columns)
-        self.used: Sequence[int] = next(columns)
-        self.internal: Sequence[int] = next(columns)
-        self.held_by: Sequence[str] = next(columns)
-        self.rest: Sequence[Rest | None] = next(columns)
+        starts = zip(*next(columns), strict=True)
         self.grown: Sequence[Grown | None] = next(columns)
+        self.decoding: Sequence[int] = next(starts)
+        self.running: Sequence[int] = next(starts)
+        self.held: Sequence[int] = next(starts)
+        self.used: Sequence[int] = next(starts)
+        self.internal: Sequence[int] = next(starts)
+        self.held_by: Sequence[str] = next(starts)
+        self.rest: Sequence[Rest | None] = next(starts)
         self.totals: list[int] = [ends[-1] for ends in self.ends]
         self.steps = list(map(len, self.ends))
         self.more = self.decoding

@@ -4,17 +4,19 @@ from kvsim.allocators.base import InvariantError
 from kvsim.sim.record.recorder import Instant
 from kvsim.sim.serving.server import Server
 
+NO_TIER = (0, 0, 0)
+
 
 def instant_of(server: Server, held: int) -> Instant:
     """The row for now, when so many slots hold a token; InvariantError where a kind of slot is negative."""
     allocator, tier = server.allocator, server.totals.tier
     used, cached, external = allocator.used_slots, allocator.cached_slots, server.external_slots()
     internal = server.memory.internal_slots()
-    free = allocator.free_slots - cached - external - allocator.idle_slots
-    fields = (
+    reserved, free = used - held - internal, allocator.free_slots - cached - external - allocator.idle_slots
+    fields: tuple[int, ...] = (
         server.now_ps,
         held,
-        used - held - internal,
+        reserved,
         internal,
         cached,
         external,
@@ -24,9 +26,9 @@ def instant_of(server: Server, held: int) -> Instant:
         allocator.largest_free_extent(),
         server.totals.preemptions + server.totals.swap_outs,
         allocator.idle_slots,
-        *((0, 0, 0) if tier is None else (tier.held_bytes, tier.loaded_bytes, tier.stored_bytes)),
     )
+    fields += NO_TIER if tier is None else (tier.held_bytes, tier.loaded_bytes, tier.stored_bytes)
     found: Instant = tuple.__new__(Instant, fields)  # what Instant(*fields) does, at half its price
-    if min(fields) < 0:
+    if reserved < 0 or internal < 0 or free < 0:
         raise InvariantError(f"no kind of slot can be negative, got {found} of {used} slots in use")
     return found

@@ -21,7 +21,7 @@ from kvsim.sim.errors import KvsimError, unknown
 from kvsim.sim.option import taken
 from kvsim.sim.policies.named import policy_of
 from kvsim.sim.serving.batch import Batch
-from kvsim.sim.serving.decision import Decision
+from kvsim.sim.serving.decision import NEVER_PS, NOBODY, Decision
 from kvsim.sim.serving.memory import KvMemory
 from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.server import Rules, Server
@@ -149,8 +149,8 @@ class Scheduler:
         allocator = server.allocator
         copied, cow_copies = allocator.copied_slots, allocator.cow_copies
         server.step = step = Decision()
-        step.changed = step.paused = False  # read of every step: quicker so
-        step.repeats = 0
+        step.changed = step.paused = step.asks_by_cached = False  # read of most steps: quicker so
+        step.chunks, step.repeats, step.until_ps = NOBODY, 0, NEVER_PS
         self.schedule(server)
         if not step.paused:
             step.decodes = server.progress.size

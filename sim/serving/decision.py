@@ -136,7 +136,6 @@ class Decision:
         """Tokens of the budget that prompts took."""
         return self.prefill_tokens + self.charged_hit_tokens
 
-    @property
     def computes(self) -> bool:
         """Whether there is anything to do: tokens to compute, or blocks to move to the host pool or back."""
         return bool(self.decodes or self.chunks or self.swapped_in_blocks or self.swapped_out_blocks)

@@ -17,7 +17,6 @@ from mypy_extensions import mypyc_attr
 from kvsim.sim.record.events import NO_ROOM, Events
 from kvsim.sim.record.memory_map import MemoryMap
 from kvsim.sim.record.recorder import Recorder
-from kvsim.sim.record.span import Span
 from kvsim.sim.record.step_row import end_of_step, start_of_step
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.serving.decision import Decision
@@ -38,10 +37,10 @@ class Observer:
     def decided(self, step: Decision) -> None:
         """A step is decided."""
 
-    def planned(self, step: Decision, plan: Span) -> None:
-        """It will take so long, as will those like it."""
+    def planned(self, step: Decision, ends: list[int], held: int) -> None:
+        """It ends first, then those like it; in it so many slots hold a token."""
 
-    def passed(self, step: Decision, plan: Span) -> None:
+    def passed(self, step: Decision, ends: list[int]) -> None:
         """They are over."""
 
     def after(self) -> None:
@@ -134,8 +133,8 @@ class MapDrawer(Observer):
             self._map.draw(server.now_ps, server.allocator, living, server.lengths())
         self.most_steps = self._map.steps(server.progress.size * server.progress.most_added)
 
-    def passed(self, step: Decision, plan: Span) -> None:
-        decoded = 0 if step.paused else self._server.progress.added(len(plan.ends))
+    def passed(self, step: Decision, ends: list[int]) -> None:
+        decoded = 0 if step.paused else self._server.progress.added(len(ends))
         self._map.passed(decoded + step.prefill_tokens)
 
     def end(self) -> None:
@@ -151,12 +150,12 @@ class StepLog(Observer):
         self.most_steps = 1
         self._recorder, self._server, self._scheduler = recorder, server, scheduler
 
-    def planned(self, step: Decision, plan: Span) -> None:
+    def planned(self, step: Decision, ends: list[int], held: int) -> None:
         server = self._server
         as_waiting = self._scheduler.counted_as_waiting(server)
         running = len(server.running) - as_waiting
         waiting = len(server.waiting) + as_waiting + len(step.preempted_finished)
-        row = start_of_step(server, step, plan.held, plan.ends[-1], running, waiting)
+        row = start_of_step(server, step, held, ends[-1], running, waiting)
         self._recorder.log_start(row, waiting)
 
     def after(self) -> None:

@@ -11,7 +11,7 @@ what is external) is noted now, as others may come before it is carried out.
 
 from kvsim.sim.record.limits import limit
 from kvsim.sim.record.recorder import Recorder
-from kvsim.sim.record.span import Rest, Span
+from kvsim.sim.record.span import Rest, Start
 from kvsim.sim.record.timeline import instant_of
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.serving.arrivals import Promise
@@ -37,8 +37,11 @@ class Planner:
         Nobody comes before its `next_ps`, as far as spans have to care.
     stands : bool
         Whether the plan made last goes on whoever comes: they would only join the queue.
+    start : Start
+        How it is when the plan made last begins.
     late : list of (int, int)
-        (last token, how many) of those who decode in it, and got no token in the step before.
+        (last token, how many) of those who decode in it, and got no token in the step before; the replica
+        counts them when the step is over.
     """
 
     def __init__(  # noqa: PLR0917 - the parts of a replica
@@ -55,15 +58,16 @@ class Planner:
         self.most_steps = most_steps
         self.coming = Promise()
         self.stands = False
+        self.start: Start = (0, 0, 0, 0, 0, "", None)
         self.late: list[tuple[int, int]] = []
         self._in_turn, self._rests = scheduler.in_turn, (server.memory.abilities.rests or server.batch.shares)
         self._beside, self._allocator = pricing.beside, server.allocator
         self._batch, self._memory = server.batch, server.memory
         self._plain = pricing.plain and not scheduler.forks  # does a step cost what its batch says, no more?
 
-    def plan(self, step: Decision) -> Span | None:
-        """How long a decision holds; None: there is nothing to compute."""
-        server, pricing, progress = self._server, self._pricing, self._server.progress
+    def plan(self, step: Decision) -> list[int] | None:
+        """When the steps end for which a decision holds, counted from now; None: nothing is computed."""
+        server, progress = self._server, self._server.progress
         held, contexts = server.tokens()
         if server.now_ps >= self._recorder.next_sample_ps:
             self._recorder.sample(instant_of(server, held))
@@ -75,13 +79,13 @@ class Planner:
             if self.late:  # these tokens are counted one by one
                 alone, decodes = True, 0
         if self._beside:
-            due = pricing.due()
-            alone = alone or pricing.is_unlike(due)
-            contexts = pricing.read(contexts)
+            due = self._pricing.due()
+            alone = alone or self._pricing.is_unlike(due)
+            contexts = self._pricing.read(contexts)
         if alone:
-            if not step.computes:
+            if not step.computes():
                 return None
-            ends = [pricing.step_ps(step, contexts, due)]
+            ends = [self._pricing.step_ps(step, contexts, due)]
         elif decodes:
             ends = self._ends(step, contexts, due)
         else:
@@ -100,18 +104,18 @@ class Planner:
             instant_of(server, held)  # raises, with all numbers
         running = len(server.running) - server.seats.count
         held_by = limit(server, self._scheduler) if server.waiting or server.swapped else ""
-        plan = Span(ends, decodes, running, held, used, internal, held_by, rest)
+        self.start = decodes, running, held, used, internal, held_by, rest
         if self._observers:
-            self._tell_planned(step, plan)
-        return plan
+            self._tell_planned(step, ends, held)
+        return ends
 
     def _tell_decided(self, step: Decision) -> None:
         for observer in self._observers:
             observer.decided(step)
 
-    def _tell_planned(self, step: Decision, plan: Span) -> None:
+    def _tell_planned(self, step: Decision, ends: list[int], held: int) -> None:
         for observer in self._observers:
-            observer.planned(step, plan)
+            observer.planned(step, ends, held)
 
     def _ends(self, step: Decision, contexts: int, due: bool) -> list[int]:
         """When the steps end, counted from now, that need no new decision; at least one.
@@ -128,7 +132,7 @@ class Planner:
         if step.until_ps < limit_ps:
             limit_ps = step.until_ps
         repeats = step.repeats
-        foreseen = repeats if 0 < repeats < at_most else at_most
+        foreseen = min(repeats, at_most) if repeats else at_most
         steps = self._batch.guaranteed_steps(foreseen, step.asks_by_cached, anybody or server.swapped > 0)
         limit_ps -= server.now_ps
         if self._plain:

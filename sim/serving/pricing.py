@@ -12,7 +12,6 @@ from itertools import accumulate
 from typing import Final
 
 from kvsim.sim.cost.step_cost import CostModel, StepShape
-from kvsim.sim.record.span import Span
 from kvsim.sim.serving.decision import Decision
 from kvsim.sim.serving.server import Server
 from kvsim.sim.serving.totals import UpkeepTotals
@@ -38,10 +37,9 @@ class Pricing:
     """
 
     def __init__(self, server: Server, cost: CostModel) -> None:
-        allocator = server.allocator
         self.cost = cost
         self._server = server
-        self._upkeep = Upkeep(server) if Upkeep.needed(allocator) else None
+        self._upkeep = Upkeep(server) if Upkeep.needed(server.memory) else None
         self._reads_holes = server.memory.abilities.reads_holes
         self.beside = self._reads_holes is not None or self._upkeep is not None
         self._works_in_spans = server.batch.works_in_spans
@@ -76,7 +74,7 @@ class Pricing:
         """What the decided step computes, for the cost model: made here and nowhere else."""
         server, progress = self._server, self._server.progress
         allocator, seats, spread = server.allocator, 0, None
-        unit = allocator.growth_unit
+        came, went, unit = step.swapped_in_blocks, step.swapped_out_blocks, allocator.growth_unit
         if not step.paused:
             seats = progress.size + server.seats.count
             if progress.spread is not None and seats:
@@ -89,10 +87,10 @@ class Pricing:
             seats,
             contexts,
             -(-copied // allocator.slots_per_token),
-            step.swapped_in_blocks,
-            step.swapped_in_blocks * unit,
-            step.swapped_out_blocks,
-            step.swapped_out_blocks * unit,
+            came,
+            came * unit,
+            went,
+            went * unit,
             spread,
             step.draft_tokens,
             step.draft_passes,
@@ -183,9 +181,8 @@ class Pricing:
 
     # -- what became of them ------------------------------------------------------------------
 
-    def carried_out(self, plan: Span) -> None:
+    def carried_out(self, ends: list[int]) -> None:
         """Tell a cost that asks how much of the span it priced came to pass; it hid what was done beside."""
-        ends = plan.ends
         if self._heard is not None:
             self.cost.span_carried_out(*self._heard, ends)
             self._heard = None

@@ -26,7 +26,7 @@ from kvsim.sim.record.limits import limit
 from kvsim.sim.record.memory_map import MemoryMap
 from kvsim.sim.record.recorder import TIMELINE_ROWS, Recorder, Result
 from kvsim.sim.record.request_log import RequestLog
-from kvsim.sim.record.span import Span
+from kvsim.sim.record.span import Span, unlike
 from kvsim.sim.record.timeline import instant_of
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.serving.alarm import Alarm
@@ -111,7 +111,7 @@ class Replica:
         self._planner = Planner(server, scheduler, self.pricing, self.recorder, self.observers, max_span)
         self._turned_away = TurnedAway(self.recorder, self.observers)
         self._alarm = Alarm()
-        self._current: Span | None = None  # the plan, while it sleeps on it
+        self._current: list[int] | None = None  # the plan, while it sleeps on it
         self._waits = False  # does it sleep until a transfer ends?
 
     def wait_before_steps(self, wait: Callable[[int], None], max_span: int) -> None:
@@ -130,7 +130,7 @@ class Replica:
         if server.batch.works_in_spans and not takes:
             self._planner.most_steps = 1  # who comes could end a span whose work is done
         self._record = self.recorder.keeper() if server.progress.linear else self._record_unlike
-        self._hear_of: list[Callable[[Span], None]] = [self._tell_passed] if self.observers else []
+        self._hear_of: list[Callable[[list[int]], None]] = [self._tell_passed] if self.observers else []
         if self.pricing.hears:
             self._hear_of.append(self.pricing.carried_out)
         if server.wakes.beside:
@@ -148,6 +148,7 @@ class Replica:
         """Decide, plan, sleep, commit, until nobody comes any more; `takes`: it fetches them itself."""
         server, batch, arrivals, ahead = self.server, self.server.batch, self._arrivals, self._ahead
         decide, plan_of, commit, observers = self.decide, self._planner.plan, self._commit, self.observers
+        sleeps = not takes
         while True:
             if arrivals.next_ps <= server.now_ps:
                 if takes:
@@ -168,14 +169,13 @@ class Replica:
             if plan is None:
                 yield from self._stall()
                 continue
-            ends_ps = server.now_ps + plan.ends[-1]
-            if ends_ps >= ahead.next_ps:
+            if sleeps and server.now_ps + plan[-1] >= ahead.next_ps:
                 self._current = plan
-                yield self._alarm.at(ends_ps)
+                yield self._alarm.at(server.now_ps + plan[-1])
                 plan = self._awake()
             commit(plan)
 
-    def _awake(self) -> Span:
+    def _awake(self) -> list[int]:
         """What has become of the plan meanwhile."""
         plan, self._current = self._current, None
         if plan is None:
@@ -262,7 +262,7 @@ class Replica:
         if self._waits:
             self._alarm.move(self._alarm.now_ps)
         elif self._current is not None and not self._planner.stands:
-            ends = self._current.ends
+            ends = self._current
             last = bisect_left(ends, self._alarm.now_ps - self.server.now_ps)
             if last + 1 < len(ends):
                 del ends[last + 1 :]
@@ -277,11 +277,11 @@ class Replica:
         """Carry out all steps of the plan that are over by now: its state is then as in step mode."""
         if self._current is None:
             return
-        ends = self._current.ends
+        ends = self._current
         over = bisect_left(ends, self._alarm.now_ps - self.server.now_ps)
         if over:
             del ends[over:]
-            self._commit(self._current)
+            self._commit(ends)
             self.decision = step = self.decide(self.server)
             plan = self._planner.plan(step)
             if step.changed and (step.rejected or step.preempted_finished):
@@ -289,12 +289,11 @@ class Replica:
             if plan is None:
                 raise InvariantError(f"step {self.server.steps} of a span computes nothing")
             self._current = plan
-            self._alarm.move(self.server.now_ps + plan.ends[-1])
+            self._alarm.move(self.server.now_ps + plan[-1])
 
     def turn_away(self, row: int, reason: str) -> None:
         """Count a request that came and can never be served; in the course of a plan, after that."""
-        ends = None if self._current is None else self._current.ends
-        self._turned_away.note(row, self._arrivals.now_ps, reason, self.server, ends)
+        self._turned_away.note(row, self._arrivals.now_ps, reason, self.server, self._current)
 
     def _write_facts(self) -> None:
         """Write down whom the scheduler dropped, and evicted although they had finished."""
@@ -308,23 +307,26 @@ class Replica:
 
     # -- carrying out -------------------------------------------------------------------------
 
-    def _commit(self, plan: Span) -> None:
+    def _commit(self, ends: list[int]) -> None:
         """The steps of a plan are over: memory, tokens, finishes."""
-        server, ends, step = self.server, plan.ends, self.decision
+        server, step, planner = self.server, self.decision, self._planner
         progress, batch = server.progress, server.batch
-        if len(ends) > 1:
-            plan.grown = batch.grow_within(ends)
+        grown = batch.grow_within(ends) if len(ends) > 1 else None
         if self._hear_of:
             for hear in self._hear_of:
-                hear(plan)
-        self._record(plan)
+                hear(ends)
+        self._record((ends, planner.start, grown))
         now_ps = server.now_ps + ends[-1]
         if now_ps > LATE_PS:
             self._on_the_clock(now_ps)
-        if step.decodes and not plan.decoding:
-            for last_ps, count in self._planner.late:
-                self.recorder.late(now_ps - last_ps, count)
-        server.end_steps(len(ends), now_ps)
+        if planner.late:
+            self._count_late(now_ps)
+        server.now_ps = now_ps
+        server.steps += len(ends)
+        if step.paused:
+            progress.pause()
+        elif progress.size:
+            progress.advance(len(ends), now_ps)
         self._turned_away.ends = ends
         if progress.clock == progress.next_finish:
             for request in batch.finished(step):
@@ -337,10 +339,16 @@ class Replica:
         if self._turned_away.noted:
             self._turned_away.write_noted()
 
-    def _look_within(self, plan: Span) -> None:
+    def _count_late(self, now_ps: int) -> None:
+        """Count, one by one, the tokens of a step that came later than its own duration behind the last."""
+        for last_ps, count in self._planner.late:
+            self.recorder.late(now_ps - last_ps, count)
+        self._planner.late = []
+
+    def _look_within(self, ends: list[int]) -> None:
         """It has looked what had ended before each step of a span."""
-        if len(plan.ends) > 1:
-            self.server.wakes.before_ps = self.server.now_ps + plan.ends[-2]
+        if len(ends) > 1:
+            self.server.wakes.before_ps = self.server.now_ps + ends[-2]
 
     def _end_step(self) -> None:
         self.scheduler.end_step(self.server)
@@ -348,13 +356,15 @@ class Replica:
     def _choose_beams(self) -> None:
         self.scheduler.choose_beams(self.server)
 
-    def _record_unlike(self, plan: Span) -> None:
+    def _record_unlike(self, span: Span) -> None:
         """Write down a plan whose steps add different numbers of tokens: tokens of one step come at once."""
-        progress, recorder, steps = self.server.progress, self.recorder, len(plan.ends)
+        (ends, start, grown), progress, recorder = span, self.server.progress, self.recorder
+        steps = len(ends)
         if steps > 1:
-            held = plan.add_unlike(progress.contexts_ahead(steps))
-            recorder.peak_used_slots = max(recorder.peak_used_slots, held)
-        recorder.add(plan)
+            contexts = progress.contexts_ahead(steps)
+            grown = unlike(start, contexts, grown)
+            recorder.peak_used_slots = max(recorder.peak_used_slots, start[2] + contexts[-1] - contexts[0])
+        recorder.add((ends, start, grown))
         if self.decision.decodes:
             recorder.late(0, progress.added(steps) - progress.size * steps)
 
@@ -391,9 +401,9 @@ class Replica:
         for observer in self.observers:
             observer.deciding()
 
-    def _tell_passed(self, plan: Span) -> None:
+    def _tell_passed(self, ends: list[int]) -> None:
         for observer in self.observers:
-            observer.passed(self.decision, plan)
+            observer.passed(self.decision, ends)
 
     # -- death --------------------------------------------------------------------------------
 

@@ -126,15 +126,6 @@ class Server:
         self.now_ps = until_ps
         self.wakes.waits += 1
 
-    def end_steps(self, count: int, now_ps: int) -> None:
-        """So many steps like the one that was decided are over; the last ended now."""
-        self.now_ps = now_ps
-        self.steps += count
-        if self.step.paused:
-            self.progress.pause()
-        elif self.progress.size:
-            self.progress.advance(count, now_ps)
-
     def pause(self) -> None:
         """Let the decoding sequences stand still in this step."""
         self.step.paused = self.step.changed = True

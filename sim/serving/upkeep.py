@@ -12,9 +12,8 @@ alone. What is still to do when the server falls idle is done before somebody co
 all this is nothing has no upkeep at all.
 """
 
-from kvsim.allocators.abilities import AfterSteps
-from kvsim.allocators.base import Allocator
 from kvsim.sim.cost.step_cost import CostModel, StepShape
+from kvsim.sim.serving.memory import KvMemory
 from kvsim.sim.serving.server import Server
 from kvsim.sim.serving.totals import UpkeepTotals
 
@@ -38,10 +37,11 @@ class Upkeep:
         self._background_slots = 0
 
     @staticmethod
-    def needed(allocator: Allocator) -> bool:
+    def needed(memory: KvMemory) -> bool:
         """Whether there may ever be anything to pay for."""
-        beside = isinstance(allocator, AfterSteps) or allocator.moves_on_release
-        return bool(beside or allocator.idles or allocator.map_ns or allocator.unmap_ns)
+        allocator, works = memory.allocator, memory.abilities.after_steps is not None
+        beside = works or allocator.moves_on_release or allocator.idles
+        return bool(beside or allocator.map_ns or allocator.unmap_ns)
 
     @property
     def copied_slots(self) -> int:

@@ -6,11 +6,12 @@ from itertools import pairwise
 from math import exp
 
 import pytest
+from support.streams import stream_hits
 
 from kvsim.allocators.eviction import EVICTION
 from kvsim.allocators.eviction.base import Chain, Eviction
 from kvsim.allocators.eviction.contract import check_eviction, random_chains
-from kvsim.allocators.eviction.replay import next_uses, prefix_hits, stream_hits
+from kvsim.allocators.eviction.replay import next_uses, prefix_hits
 from kvsim.allocators.records import InvariantError
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.eviction import eviction_named, evictions_named

@@ -9,8 +9,8 @@ from importlib.util import module_from_spec, spec_from_file_location
 import pytest
 from pyarrow import parquet
 from support.shared_data import golden_names, goldens, shared
+from support.streams import stream_hits
 
-from kvsim.allocators.eviction.replay import stream_hits
 from kvsim.sim.eviction import eviction_named
 
 pytestmark = pytest.mark.golden

@@ -6,16 +6,15 @@ import pytest
 
 from kvsim.sim.record.counting import LARGEST, LONGEST_PS, MOST_SLOTS, Counting
 from kvsim.sim.record.histogram import Histogram
-from kvsim.sim.record.span import Columns, Integrals, Span
+from kvsim.sim.record.span import HELD_BY, Columns, Integrals
 
 PER_TOKEN = 3
 
 
 def planned(*facts, grown=None):
     """A span of these facts."""
-    span = Span(*facts)
-    span.grown = grown
-    return span
+    ends, *start = facts
+    return ends, tuple(start), grown
 
 
 def drawn(random, longest_ps, most_slots):
@@ -27,18 +26,18 @@ def drawn(random, longest_ps, most_slots):
     rest = random.choice((None, tuple(random.randrange(100) for _ in range(4))))
     most = random.choice((2, most_slots))
     decoding, running, held, used = (random.randrange(bound) for bound in (9, 9, most, most))
-    span = planned(ends, decoding, running, held, used, used // 3, random.choice(("", "kv_memory")), rest)
-    left = random.choice((None, [(step, 1) for step in range(1, len(ends))]))
+    held_by = random.choice(("", "kv_memory"))
+    left, grown = random.choice((None, [(step, 1) for step in range(1, len(ends))])), None
     if len(ends) > 1:
-        span.grown = random.choice((None, (random.randrange(1 << 50), 5, 7, left, 11, 13)))
-    return span
+        grown = random.choice((None, (random.randrange(1 << 50), 5, 7, left, 11, 13)))
+    return planned(ends, decoding, running, held, used, used // 3, held_by, rest, grown=grown)
 
 
 def in_bulk(spans):
     """The sums, the histogram and the extremes as an interpreted recorder counts them."""
     sums, gaps, held_ps, running, peak = [], Histogram(), 0, 0, 0
     for held_by in ("kv_memory", ""):
-        columns = Columns([span for span in spans if span.held_by == held_by], PER_TOKEN)
+        columns = Columns([span for span in spans if span[1][HELD_BY] == held_by], PER_TOKEN)
         sums.append(Integrals())
         sums[-1].add_spans(columns)
         gaps.add_spans(columns.ends, columns.decoding)
