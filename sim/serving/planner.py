@@ -18,6 +18,7 @@ from kvsim.sim.serving.arrivals import Promise
 from kvsim.sim.serving.decision import Decision
 from kvsim.sim.serving.observers import Observer
 from kvsim.sim.serving.pricing import Pricing
+from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.server import Server
 
 
@@ -37,6 +38,8 @@ class Planner:
         Nobody comes before its `next_ps`, as far as spans have to care.
     stands : bool
         Whether the plan made last goes on whoever comes: they would only join the queue.
+    unheard : list of Request
+        Who may enter at the next boundary; while there are any, a plan is one step.
     late : list of (int, int)
         (last token, how many) of those who decode in it, and got no token in the step before.
     """
@@ -56,6 +59,7 @@ class Planner:
         self.coming = Promise()
         self.stands = False
         self.late: list[tuple[int, int]] = []
+        self.unheard: list[Request] = []
         self._in_turn, self._rests = scheduler.in_turn, (server.memory.abilities.rests or server.batch.shares)
         self._beside, self._allocator = pricing.beside, server.allocator
         self._batch, self._memory = server.batch, server.memory
@@ -127,10 +131,12 @@ class Planner:
             limit_ps = self.coming.next_ps
         if step.until_ps < limit_ps:
             limit_ps = step.until_ps
+        if self.unheard:
+            at_most = 1
         repeats = step.repeats
         foreseen = repeats if 0 < repeats < at_most else at_most
         steps = self._batch.guaranteed_steps(foreseen, step.asks_by_cached, anybody or server.swapped > 0)
-        limit_ps -= server.now_ps
+        limit_ps = max(limit_ps - server.now_ps, 1)  # who comes may be unheard of
         if self._plain:
             seats, apart, cost = step.decodes + server.seats.count, server.progress.spread, self._pricing.cost
             spread = None if apart is None else apart.at(server.progress.clock + 1)

@@ -33,7 +33,7 @@ class PrefillPart:
         head_dim: int,
         element_bytes: int,
         block_size: int,
-        sinks: bool = False,
+        sinks: int = 0,
     ) -> None:
         self.part = Part("prefill", part, block_size=block_size, group=group, head_dim=head_dim)
         self._by_prompts = any(axis["name"] == "sequences" for axes, _ in self.part.tables for axis in axes)
