@@ -14,6 +14,7 @@ from kvsim.allocators.base import Allocator
 from kvsim.allocators.options import Groups, Options
 from kvsim.sim.classes import class_named
 from kvsim.sim.cost.calibrated.needed import needed
+from kvsim.sim.cost.host import measured
 from kvsim.sim.cost.named import check_cost, cost_class, cost_of
 from kvsim.sim.cost.step_cost import CostModel
 from kvsim.sim.deployment.deployment import Deployment
@@ -457,6 +458,7 @@ class _Maker:
             max_span=self.max_span,
             step_log=self.step_log,
             check=self.check,
+            hears_late=scheduler.asynchronous and measured(deployment.cost),
             events=Events() if self.events else None,
             memory_map=map_of,
         )

@@ -48,6 +48,8 @@ REAL_DATA = {"bfloat16": 1.148, "fp8": 1.148}
 all 0.01 (collector/vllm/collect_gemm.py; nvfp4 weights were random): a GPU at its power limit slows down.
 Products of zeros run at 295 TFLOP/s where random ones run at 257 (A100, thonking.ai/p/strangely-matrix-
 multiplications)."""
+SINKS_OF = {"a100-80gb": next(gpu for gpu in GPUS if gpu.name == "l40s")}
+"""Whose slowness of attention with sinks a GPU takes that has no row of it."""
 FILES = {
     "product": "gemm",
     "decode": "generation_attention",
@@ -83,10 +85,16 @@ def wanted(gpu: Gpu, tables: Path) -> Iterator[tuple[str, str, Iterator[Timed], 
             "key_tile": dict.fromkeys(map(str, HEADS), 128),
             "axes": ["head_dim", "group", "tokens", "sequences"],
         }
+        if gpu.one_launch:
+            constants["sinks"] = tabled.sinks(tables, SINKS_OF.get(gpu.name, gpu))
         peak = gpu.tflops.get(1, gpu.tflops[2]) if dtype == "fp8" else gpu.tflops[2]
         yield "prefill", named("prefill", dtype), tabled.prefill(tables, gpu, dtype), peak, constants
     for dtype, (weight, given) in tabled.EXPERT_BYTES.items():
-        constants = {"matrices": 3, "weight_bytes": weight, "axes": ["skew", "local", "matrix", "rows"]}
+        constants = {
+            "matrices": 3,
+            "weight_bytes": weight,
+            "axes": ["skew", "shared", "local", "matrix", "rows"],
+        }
         peak = gpu.tflops.get(given, gpu.tflops[2])
         yield "experts", named("experts", dtype), tabled.experts(tables, gpu, dtype), peak, constants
     yield "all_reduce", "all_reduce", tabled.all_reduce(tables, gpu), 1e9, {}

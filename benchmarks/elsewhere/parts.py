@@ -7,6 +7,7 @@ table is a cell of the grid; every other row is held out, as are rows and whole 
 from collections.abc import Iterator, Sequence
 from math import log2
 from pathlib import Path
+from statistics import median
 
 from tables import RESIDENT_MATRICES, Gpu, Timed, drawn, rows
 
@@ -48,6 +49,15 @@ EXPERT_BYTES = {
     "w4a8_mxfp4_mxfp8": (0.53125, 1),
 }
 """Bytes of a weight of the experts, and of an input number, which says at which peak they compute."""
+EXPERT_KERNELS = {"w4a16_mxfp4": "gptoss"}
+"""Of two kernels that the tables have for the same weights, the one of the model that is served with them.
+
+On Hopper and Blackwell the other one, Marlin, was timed for experts of another model; mixed with it, those of
+gpt-oss on one H100 were up to 2.5 times as slow as their own rows."""
+
+
+SINKS_FROM = 2048
+"""Tokens of a prompt from which on Triton's attention is slower by a factor that hardly grows any more."""
 
 
 def on(axes: dict[str, Sequence[int]], cell: dict[str, float]) -> dict[str, float] | None:
@@ -132,6 +142,23 @@ def prefill(tables: Path, gpu: Gpu, dtype: str) -> Iterator[Timed]:
         )
 
 
+def sinks(tables: Path, gpu: Gpu) -> float:
+    """How many times as long prompts take Triton's attention, which has sinks, as FlashAttention 2.
+
+    The median over the same prompts, of SINKS_FROM tokens or more and all layers' keys, that were timed by
+    both: heads of 192 numbers, the only ones, and Triton's from an fp8 cache.
+    """
+    timed: dict[str, dict[tuple, float]] = {}
+    for row in rows(tables, "context_attention", gpu, head_dim=192, window_size=0):
+        if int(row["isl"]) >= SINKS_FROM:
+            kernel = "triton" if "triton" in str(row["kernel_source"]) else "flash"
+            names = "batch_size", "isl", "num_heads", "num_key_value_heads"
+            place = tuple(int(row[name]) for name in names)
+            timed.setdefault(kernel, {})[place] = row["latency_ms"]
+    both = timed["triton"].keys() & timed["flash"].keys()
+    return round(median(timed["triton"][place] / timed["flash"][place] for place in both), 2)
+
+
 def all_reduce(tables: Path, gpu: Gpu) -> Iterator[Timed]:
     """Sums over GPUs by vLLM's own kernel in a CUDA graph, as far as it goes, then by NCCL."""
     for row in rows(tables, "all_reduce_custom", gpu, kernel_source="vLLM_custom_graph"):
@@ -148,8 +175,11 @@ def experts(tables: Path, gpu: Gpu, dtype: str) -> Iterator[Timed]:
     """The experts of a layer on one GPU: both products, routed evenly or by a power law of 1.2.
 
     A cell takes in all rows whose rows an expert, number of experts here and matrix are nearest to it.
+    Experts that are shared out over GPUs have cells of their own.
     """
     for row in rows(tables, "moe", gpu, moe_dtype=dtype):
+        if EXPERT_KERNELS.get(dtype, "") not in str(row["kernel_source"]):
+            continue
         tokens, hidden, top_k, count = (
             int(row[name]) for name in ("num_tokens", "hidden_size", "topk", "num_experts")
         )
@@ -160,8 +190,10 @@ def experts(tables: Path, gpu: Gpu, dtype: str) -> Iterator[Timed]:
         x = {
             "tokens": tokens, "hidden": hidden, "inner": inner, "top_k": top_k, "experts": count,
             "local": local, "skew": skew, "rows": tokens * top_k / count, "matrix": hidden * inner,
+            "shared": float(local < count),
         }  # fmt: skip
-        cell = {"skew": skew} | {name: snapped(x[name]) for name in ("local", "matrix", "rows")}
+        cell = {"skew": skew, "shared": x["shared"]}
+        cell |= {name: snapped(x[name]) for name in ("local", "matrix", "rows")}
         yield Timed(
             x=x,
             cell=cell,

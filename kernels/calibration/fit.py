@@ -32,8 +32,10 @@ LEAST_WAVE = (0, 0.25, 0.5)
 
 EXPERT_TILES = (1, 16, 64, 128)
 """Rows of an expert that are computed at once."""
+ALL_ROWS = (0, 1)
+"""Whether a GPU with some of the experts activates and sums the rows of all, as some kernels do."""
 
-OFFSETS = {"prefix_tokens": PREFIX_OFFSET, "skew": 1}
+OFFSETS = {"prefix_tokens": PREFIX_OFFSET, "skew": 1, "shared": 1}
 
 
 Ratios = Mapping[tuple, float]
@@ -125,7 +127,8 @@ def per_count(measured: Sequence[Measured]) -> dict[str, dict[str, float]]:
 def candidates(constants: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The constants with what nobody says of the device: each value that comes into question."""
     if "matrices" in constants:
-        return [dict(constants) | {"token_tile": each} for each in EXPERT_TILES]
+        ways = product(EXPERT_TILES, ALL_ROWS)
+        return [dict(constants) | {"token_tile": tile, "all_rows": every} for tile, every in ways]
     if "tile_tokens" in constants and "shares" not in constants:
         return [dict(constants) | {"at_once": each * constants["multiprocessors"]} for each in AT_ONCE]
     if "whole_waves" in constants:

@@ -50,7 +50,8 @@ p is 1 (they add up), 1.5, 2 or 3; in profiles of before also 4 or "max" (the lo
                         active = local * (1 - (1 - k / E)^n)        local: of this GPU
                         rows   = n * k * local / E
                         bytes  = weight_bytes * active * matrices * hidden * inner
-                                 + 2 * rows * (2 * hidden + 3 * inner)
+                                 + 2 * rows * (2 * hidden + 3 * inner)      of all n * k rows where the
+                                                                            constant `all_rows` is 1
              work   flops of whole tiles of rows in each chosen expert
                         2 * matrices * hidden * inner * active * token_tile * ceil(rows / active / token_tile)
     all_reduce      a ring, whose start and share of the links follow the number of GPUs: over PCIe all pairs
@@ -273,6 +274,7 @@ def expert_features(
     matrices, rows = constants["matrices"], tokens * top_k * local / experts
     active = max(local * (1 - (1 - top_k / experts) ** tokens), min(1, rows))
     moved = constants["weight_bytes"] * active * matrices * hidden * inner
-    moved += 2 * rows * (2 * hidden + 3 * inner)
+    handled = tokens * top_k if constants.get("all_rows") else rows
+    moved += 2 * handled * (2 * hidden + 3 * inner)
     tile = constants["token_tile"]
     return moved, 2 * matrices * hidden * inner * active * tile * ceil(rows / active / tile)

@@ -121,10 +121,11 @@ def of_release(profile: Mapping[str, Any] | None, version: str) -> Mapping[str, 
     if profile is None or not older or name not in profile["parts"]:
         return profile
     part = profile["parts"][name]
-    form = dict(part["form"])
+    form, constants = dict(part["form"]), dict(part["constants"])
     form["t0_s"] *= OLD_EXPERTS
-    form["bandwidth_bytes_per_s"] /= OLD_EXPERTS
-    return {**profile, "parts": {**profile["parts"], name: {**part, "form": form}}}
+    constants["weight_bytes"] *= OLD_EXPERTS  # what is read is their weights, not the rows
+    slower = {**part, "form": form, "constants": constants}
+    return {**profile, "parts": {**profile["parts"], name: slower}}
 
 
 def _release(version: str) -> tuple[int, ...] | None:

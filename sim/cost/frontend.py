@@ -54,7 +54,7 @@ class Frontend:
 
 
 NOTHING = Frontend()
-USUAL = Frontend(9.5e-3, 8e-6, 0.7e-3)
+USUAL = Frontend(0.0, 10e-6, 0.7e-3)
 """Behind HTTP; of an engine that is called directly it is nothing."""
 
 

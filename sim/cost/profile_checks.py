@@ -18,12 +18,12 @@ AXES: dict[str, tuple[str, ...]] = {
     "prefill": ("tokens", "prefix_tokens", "sequences", "block_size", "group", "head_dim", "element_bytes"),
     "product": ("tokens", "inputs", "outputs"),
     "lm_head": ("tokens", "inputs", "outputs"),
-    "experts": ("skew", "local", "matrix", "rows"),
+    "experts": ("skew", "shared", "local", "matrix", "rows"),
     "all_reduce": ("gpus", "bytes"),
 }
 """Part -> what its tables may go along, in any precision (`product_fp8`); the others go along `bytes`."""
 
-MAY_BE_ZERO = ("multiprocessors", "whole_waves", "least_wave")
+MAY_BE_ZERO = ("multiprocessors", "whole_waves", "least_wave", "all_rows")
 MOST = 1e30
 """No byte count, rate or duration comes near; beyond it products of them overflow."""
 

@@ -111,6 +111,7 @@ def model_of(config: Mapping[str, object], folder: str) -> ModelSpec:
         mtp_modules=_mtp_modules(config),
         norms_over_heads=config.get("qk_norm_type") == "per_layer",
         router_bits=32 if family in WIDE_ROUTERS else 16,
+        sinks=family == "gpt_oss",
         tie_word_embeddings=shape.tied,
         notes=tuple(notes),
         source="config.json",

@@ -78,6 +78,8 @@ class ModelSpec:
         that share the heads then add up their squares in every layer.
     router_bits : int
         What scores the experts computes in: 16, or 32 (MiniMax-M2, GLM-4.5).
+    sinks : bool
+        Whether attention has sinks, a learned share of the softmax (gpt-oss), which not all kernels have.
     kv_layers : tuple of KvLayers
         What each layer caches, where not all layers do the same; empty: as the fields above say.
     notes : tuple of str
@@ -113,6 +115,7 @@ class ModelSpec:
     mtp_modules: int = 0
     norms_over_heads: bool = False
     router_bits: int = 16
+    sinks: bool = False
     kv_layers: tuple[KvLayers, ...] = ()
     notes: tuple[str, ...] = ()
     source: str

@@ -51,6 +51,11 @@ class Alarm:
             after = self.at(at_ps)
             before.callbacks, after.callbacks = after.callbacks, before.callbacks
 
+    @property
+    def sleeps(self) -> bool:
+        """Whether the process waits for somebody to ring."""
+        return self._bell is not None
+
     def set_bell(self) -> simpy.Event:
         """What happens when somebody rings."""
         self._bell = self._env.event()

@@ -42,9 +42,13 @@ class Door(Protocol):
     server: Server
     scheduler: Scheduler
     recorder: Recorder
+    hears_late: bool
 
-    def arrived(self) -> None:
-        """Somebody is in the queue, or was turned away."""
+    def join(self, request: Request) -> None:
+        """Queue a request."""
+
+    def arrived(self, later: bool = False) -> None:
+        """Somebody has come, or was turned away; `later`: for the step after the next."""
 
     def turn_away(self, row: int, reason: str) -> None:
         """A request can never be served."""
@@ -242,8 +246,8 @@ class Arrivals(Promise):
         if kept < output:
             door.recorder.truncate(index, kept)
         for sample in self._samples(request, door.scheduler.forks, most):
-            door.server.waiting.append(sample)
-        door.arrived()
+            door.join(sample)
+        door.arrived(door.hears_late)
 
     def _held_out(self, row: int, forever: bool) -> None:
         """No door is open, and perhaps none will ever be."""

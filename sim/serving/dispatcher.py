@@ -31,8 +31,8 @@ class View:
 
     @property
     def waiting(self) -> int:
-        """Requests in its queue, and those whose KV is on its way."""
-        return len(self._server.waiting) + len(self._loading)
+        """Requests in its queue, those that come behind it, and those whose KV is on its way."""
+        return len(self._server.waiting) + len(self._replica.unheard) + len(self._loading)
 
     @property
     def running(self) -> int:
@@ -43,7 +43,7 @@ class View:
     def requests(self) -> int:
         """Both together, without asking for each: a router may ask all replicas for every request."""
         server = self._server
-        return len(server.waiting) + len(self._loading) + len(server.running) + server.swapped
+        return self.waiting + len(server.running) + server.swapped
 
     @property
     def used_share(self) -> float:
@@ -62,7 +62,8 @@ class View:
     @property
     def waiting_tokens(self) -> int:
         """Tokens of the prompts in its queue."""
-        return sum([request.known_tokens for request in self._server.waiting])
+        queued = sum([request.known_tokens for request in self._server.waiting])
+        return queued + sum([request.known_tokens for request in self._replica.unheard])
 
     @property
     def prefill_tokens(self) -> int:

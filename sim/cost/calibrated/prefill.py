@@ -6,6 +6,9 @@ profiles that were measured without anything cached, by the number of chunks:
     bytes   queries and outputs, and each key and value once
     work    flops of both products, of whole tiles of queries and keys, stretched where there are too few
             programs for all multiprocessors (kernels/calibration/form.py has the formula)
+
+Of vLLM's kernels, FlashAttention 3 on Hopper and TensorRT-LLM's on B200 and its kin have attention sinks.
+Other GPUs take Triton's, whose prompts take longer by the constant `sinks` (benchmarks/elsewhere/parts.py).
 """
 
 from collections.abc import Mapping
@@ -13,6 +16,8 @@ from math import inf
 from typing import Any
 
 from kvsim.sim.cost.calibrated.parts import Part, Priced, Surface, by_head_dim
+
+SINKS = ("attention sinks", "", 0.0)
 
 
 class PrefillPart:
@@ -28,6 +33,7 @@ class PrefillPart:
         head_dim: int,
         element_bytes: int,
         block_size: int,
+        sinks: int = 0,
     ) -> None:
         self.part = Part("prefill", part, block_size=block_size, group=group, head_dim=head_dim)
         self._by_prompts = any(axis["name"] == "sequences" for axes, _ in self.part.tables for axis in axes)
@@ -36,6 +42,8 @@ class PrefillPart:
         self._least, self._most = (inf, -inf) if always else self.part.covered("tokens")
         self._shortest, self._longest = self.part.covered("prefix_tokens")
         constants = self.part.constants
+        self._slower: float = constants.get("sinks", 1.0) if sinks else 1.0
+        self._never = [SINKS] if self._slower != 1 else []
         self._layers, self._kv_heads = layers, kv_heads
         self._query_tile = max(by_head_dim(constants["rows"], head_dim) // group, 1)
         self._padding = (self._query_tile + by_head_dim(constants["key_tile"], head_dim)) / 2
@@ -57,8 +65,8 @@ class PrefillPart:
         if prefix < 0:
             prefix = 0.0
         ratio = self._ratio.at(tokens, sequences if self._by_prompts else prefix)
-        ps = self._layers * part.form_ps(moved, self._pair_flops * padded) * ratio
+        ps = self._layers * part.form_ps(moved, self._pair_flops * padded) * ratio * self._slower
         if self._least <= tokens <= self._most and self._shortest <= prefix <= self._longest:
-            return Priced(ps)
+            return Priced.of(ps, self._never)
         place = {"tokens": tokens, "prefix_tokens": prefix}
-        return Priced.of(ps, [*part.outside_always, *part.outside(place)])
+        return Priced.of(ps, [*self._never, *part.outside_always, *part.outside(place)])

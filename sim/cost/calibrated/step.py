@@ -117,7 +117,9 @@ class StepParts:
         }
         prefill = in_precision(parts, "prefill", "_fp8" if self._element == 1 else "")
         full = model.attention_layers - model.window_layers
-        self._prefill = PrefillPart(parts[prefill], layers=full or model.layers, **geometry)
+        self._prefill = PrefillPart(
+            parts[prefill], layers=full or model.layers, sinks=model.sinks, **geometry
+        )
         self._windowed_prefill = (
             PrefillPart(parts[prefill], layers=model.window_layers, **geometry)
             if model.window_layers
