@@ -7,8 +7,9 @@ The command line (cli.py), the tables of docs/commands.md (reports/options.py), 
 `kvsim.simulate`, `config.json` and `--config` read the same fields. So a new option is one field.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
+from functools import cache
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_type_hints
@@ -54,9 +55,10 @@ class Named:
         )
 
 
-def options_of(described: type) -> Iterator[Named]:
+@cache
+def options_of(described: type) -> tuple[Named, ...]:
     """The options of a dataclass, in their order."""
-    hints = get_type_hints(described)
+    hints, found = _hints(described), []
     for each in fields(described):
         about = each.metadata.get("option")
         if about is None:
@@ -64,7 +66,11 @@ def options_of(described: type) -> Iterator[Named]:
         kinds = get_args(hints[each.name]) or (hints[each.name],)
         plain = next(kind for kind in kinds if kind in (bool, int, float, str, Path))
         default = None if each.default is MISSING else each.default
-        yield Named(each.name, plain, type(None) in kinds, default, about)
+        found.append(Named(each.name, plain, type(None) in kinds, default, about))
+    return tuple(found)
+
+
+_hints = cache(get_type_hints)
 
 
 def checked_names(described: type, given: Iterable[str]) -> None:
@@ -113,7 +119,7 @@ def check_kinds(given: Mapping[str, object], kinds: Mapping[str, Any]) -> None:
 def taken(kind: type[T], given: Mapping[str, object]) -> T:
     """The options of a part, with what was given of them; KvsimError for a value that is not allowed."""
     own = {name: given[name] for name in declared_by(kind) if given.get(name) is not None}
-    check_kinds(own, get_type_hints(kind))
+    check_kinds(own, _hints(kind))
     try:
         chosen = kind(**own)
     except ValueError as error:
