@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet as pq
 from support.attack import attack, tried
-from support.command_files import SMALL, write_command_files
+from support.command_files import SMALL
 from support.commands import reads_or_writes_files
 from support.mutations import mutated_file, mutated_folder, mutated_words
 
@@ -74,12 +74,6 @@ OWN_FUZZERS = {
 }
 """Parameters that read a file by the same reader in every command -> where it is tried."""
 WRITTEN = {"out"}
-
-
-@pytest.fixture
-def files(here):
-    """One of each file that READ names, whole."""
-    write_command_files()
 
 
 def test_every_file_that_a_command_reads_is_tried():
