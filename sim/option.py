@@ -7,9 +7,8 @@ The command line (cli.py), the tables of docs/commands.md (reports/options.py), 
 `kvsim.simulate`, `config.json` and `--config` read the same fields. So a new option is one field.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
-from functools import cache
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_type_hints
@@ -55,10 +54,20 @@ class Named:
         )
 
 
-@cache
+_known: dict[type, tuple[Named, ...]] = {}
+"""What has been asked for: to read the annotations of a class takes longer than many a check."""
+
+
 def options_of(described: type) -> tuple[Named, ...]:
     """The options of a dataclass, in their order."""
-    hints, found = _hints(described), []
+    known = _known.get(described)
+    if known is None:
+        known = _known[described] = tuple(_declared(described))
+    return known
+
+
+def _declared(described: type) -> Iterator[Named]:
+    hints = get_type_hints(described)
     for each in fields(described):
         about = each.metadata.get("option")
         if about is None:
@@ -66,11 +75,7 @@ def options_of(described: type) -> tuple[Named, ...]:
         kinds = get_args(hints[each.name]) or (hints[each.name],)
         plain = next(kind for kind in kinds if kind in (bool, int, float, str, Path))
         default = None if each.default is MISSING else each.default
-        found.append(Named(each.name, plain, type(None) in kinds, default, about))
-    return tuple(found)
-
-
-_hints = cache(get_type_hints)
+        yield Named(each.name, plain, type(None) in kinds, default, about)
 
 
 def checked_names(described: type, given: Iterable[str]) -> None:
@@ -119,7 +124,8 @@ def check_kinds(given: Mapping[str, object], kinds: Mapping[str, Any]) -> None:
 def taken(kind: type[T], given: Mapping[str, object]) -> T:
     """The options of a part, with what was given of them; KvsimError for a value that is not allowed."""
     own = {name: given[name] for name in declared_by(kind) if given.get(name) is not None}
-    check_kinds(own, _hints(kind))
+    if own:
+        check_kinds(own, get_type_hints(kind))
     try:
         chosen = kind(**own)
     except ValueError as error:
