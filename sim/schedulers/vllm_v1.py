@@ -182,7 +182,7 @@ class VllmV1(Scheduler):
             )
 
     def _check_last_piece(self, speculation: Speculation) -> None:
-        """Raise KvsimError where no step has room for what is kept back of a prompt, which would never end."""
+        """Raise KvsimError where no step has room for what is kept back of a prompt: it would never end."""
         least = speculation.rules(self.cache is not None, self.config.max_num_seqs).kept_back
         for name, tokens in (
             ("long_prefill_token_threshold", self.own(VllmV1Options).long_prefill_token_threshold or least),
