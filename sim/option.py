@@ -7,11 +7,14 @@ The command line (cli.py), the tables of docs/commands.md (reports/options.py), 
 `kvsim.simulate`, `config.json` and `--config` read the same fields. So a new option is one field.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
+from functools import wraps
+from inspect import signature
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_type_hints
+from types import UnionType
+from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from kvsim.allocators.option import Option, declared_by, option
 from kvsim.sim.errors import KvsimError, unknown
@@ -29,6 +32,8 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -114,11 +119,31 @@ def check_kinds(given: Mapping[str, object], kinds: Mapping[str, Any]) -> None:
     Any whole number is an int, any real one a float.
     """
     for name, value in given.items():
-        allowed = get_args(kinds[name]) or (kinds[name],)
+        hint = kinds[name]
+        union = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+        allowed = [get_origin(kind) or kind for kind in union]
         wider = tuple({int: Integral, float: Real}.get(kind, kind) for kind in allowed)
         if not isinstance(value, wider):
             said = " or ".join("None" if kind is type(None) else kind.__name__ for kind in allowed)
             raise KvsimError(f"{name} must be {said}, got {type(value).__name__}")
+
+
+def checked(function: Callable[P, R], but: Collection[str] = ()) -> Callable[P, R]:
+    """The function, raising KvsimError for an argument that is of no type that its annotation names.
+
+    `but` are checked by the function itself; options (`**options`) where it is known which there are.
+    """
+    asked = signature(function)
+    named = [each for each in asked.parameters.values() if each.kind != each.VAR_KEYWORD]
+    kinds = {each.name: each.annotation for each in named if each.name not in but}
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        given = asked.bind(*args, **kwargs).arguments
+        check_kinds({name: value for name, value in given.items() if name in kinds}, kinds)
+        return function(*args, **kwargs)
+
+    return call
 
 
 def taken(kind: type[T], given: Mapping[str, object]) -> T:
