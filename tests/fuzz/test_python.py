@@ -66,6 +66,16 @@ def called(name, arguments):
     return told
 
 
+def test_bytes_are_no_list_of_numbers():
+    with pytest.raises(kvsim.KvsimError, match="num_prompts must be int, got b'x'"):
+        kvsim.sweep(num_prompts=b"x")
+
+
+def test_a_number_of_numpy_is_a_number():
+    short = {"speculative_method": "ngram", "num_speculative_tokens": np.int64(3)}
+    assert kvsim.simulate(**SMALL, **short, acceptance_length=np.float64(2)).summary.requests.finished == 4
+
+
 def test_every_function_is_tried():
     assert sorted(GOOD) == FUNCTIONS, "say in GOOD a call of it that does little"
 
