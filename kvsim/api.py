@@ -7,11 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_type_hints
 
-import numpy as np
-
 from kvsim.results import Comparison, Run
 from kvsim.sim.errors import KvsimError, check_trials, unknown
-from kvsim.sim.option import check_kinds, checked, numpydoc, options_of
+from kvsim.sim.option import check_kinds, checked, numpydoc, options_of, plain_number
 from kvsim.sim.options.goals import Goals
 from kvsim.sim.options.scenario import Scenario
 from kvsim.sim.options.traffic import Traffic
@@ -291,11 +289,9 @@ def _plain(name: str, value: object) -> object:
     """The value of an option without what Python puts around it: a path, numpy's number, words in a list."""
     if isinstance(value, Path):
         return os.fspath(value)
-    if isinstance(value, np.generic):
-        return value.item()
     if name in REPEATED and isinstance(value, list | tuple) and all(isinstance(word, str) for word in value):
         return " ".join(value)
-    return value
+    return plain_number(value)
 
 
 def _chosen_parts(scenario: Scenario | None, options: Mapping[str, Any]) -> Iterator[tuple[str, object]]:

@@ -128,6 +128,13 @@ def check_kinds(given: Mapping[str, object], kinds: Mapping[str, Any]) -> None:
             raise KvsimError(f"{name} must be {said}, got {type(value).__name__}")
 
 
+def plain_number(value: object) -> object:
+    """A number of another library as Python's own; anything else as it is."""
+    if isinstance(value, int | float) or not isinstance(value, Real):
+        return value
+    return int(value) if isinstance(value, Integral) else float(value)
+
+
 def checked(function: Callable[P, R], but: Collection[str] = ()) -> Callable[P, R]:
     """The function, raising KvsimError for an argument that is of no type that its annotation names.
 
@@ -139,9 +146,11 @@ def checked(function: Callable[P, R], but: Collection[str] = ()) -> Callable[P, 
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        given = asked.bind(*args, **kwargs).arguments
-        check_kinds({name: value for name, value in given.items() if name in kinds}, kinds)
-        return function(*args, **kwargs)
+        given = asked.bind(*args, **kwargs)
+        for name, value in given.arguments.items():
+            given.arguments[name] = plain_number(value)
+        check_kinds({name: value for name, value in given.arguments.items() if name in kinds}, kinds)
+        return function(*given.args, **given.kwargs)
 
     return call
 

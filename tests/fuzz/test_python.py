@@ -73,6 +73,7 @@ def test_bytes_are_no_list_of_numbers():
 
 def test_a_number_of_numpy_is_a_number():
     short = {"speculative_method": "ngram", "num_speculative_tokens": np.int64(3)}
+    assert kvsim.check_allocator("paged", calls=np.int64(2), seed=np.int64(3))
     assert kvsim.simulate(**SMALL, **short, acceptance_length=np.float64(2)).summary.requests.finished == 4
 
 
