@@ -167,3 +167,18 @@ def test_when_a_request_began_need_not_be_known(files):
     Path("mine.json").write_text(json.dumps(told))
     for command in ("validate", "replay"):
         assert attack([command, "mine.json", *SERVER.split()]).code == 0
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "name"),
+    [
+        ("took 14.99 GiB", "took 14.9914.99 GiB", "weights_gib"),
+        ("41,408 tokens", ", tokens", "kv_tokens"),
+        ("41,408 tokens", f"{'9' * 5000} tokens", "kv_tokens"),
+    ],
+)
+def test_a_number_of_a_log_that_is_none_is_told(files, before, after, name):
+    log = Path("server.log")
+    log.write_text(log.read_text().replace(before, after))
+    told = attack(["fit", "llama-3.1-8b", "--gpu", "l4", "--log", "server.log"])
+    assert told.code == 2 and f"{name} must be a number, got" in told.err
