@@ -11,6 +11,7 @@ from kvsim.results import Comparison, Run
 from kvsim.sim.errors import KvsimError, check_trials, unknown
 from kvsim.sim.option import check_kinds, checked, numpydoc, options_of, plain_number
 from kvsim.sim.options.goals import Goals
+from kvsim.sim.options.outputs import MOST_SEEDS
 from kvsim.sim.options.scenario import Scenario
 from kvsim.sim.options.traffic import Traffic
 from kvsim.sim.parts import KINDS, known_options
@@ -130,6 +131,8 @@ def compare(
         raise KvsimError(f"systems to compare must be a list, got {systems!r}")
     if seeds < 1:
         raise KvsimError(f"seeds must be at least 1, got {seeds}")
+    if seeds > MOST_SEEDS:
+        raise KvsimError(f"seeds must be at most {MOST_SEEDS:,}, got {seeds:,}")
     runs = []
     for system in systems:
         scenario, own = _system(system)

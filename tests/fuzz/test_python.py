@@ -71,6 +71,12 @@ def test_bytes_are_no_list_of_numbers():
         kvsim.sweep(num_prompts=b"x")
 
 
+def test_counts_are_checked_before_anything_is_made():
+    for call in (kvsim.sweep, kvsim.compare):
+        with pytest.raises(kvsim.KvsimError, match="at most 1.*, got 1,000,000,"):
+            call(**({"systems": ["paged"]} if call is kvsim.compare else {}), **SMALL, seeds=10**30)
+
+
 def test_a_number_of_numpy_is_a_number():
     short = {"speculative_method": "ngram", "num_speculative_tokens": np.int64(3)}
     assert kvsim.check_allocator("paged", calls=np.int64(2), seed=np.int64(3))
