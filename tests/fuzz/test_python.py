@@ -73,8 +73,14 @@ def test_bytes_are_no_list_of_numbers():
 
 def test_counts_are_checked_before_anything_is_made():
     for call in (kvsim.sweep, kvsim.compare):
-        with pytest.raises(kvsim.KvsimError, match="at most 1.*, got 1,000,000,"):
+        with pytest.raises(kvsim.KvsimError, match=r"at most 1.*, got 1,000,000,"):
             call(**({"systems": ["paged"]} if call is kvsim.compare else {}), **SMALL, seeds=10**30)
+
+
+@pytest.mark.parametrize("name", ["num_gpu_blocks", "kv_tokens"])
+def test_a_memory_that_no_engine_can_number_is_told(name):
+    with pytest.raises(kvsim.KvsimError, match=f"{name} must be at most 2,147,483,647, got 1,000,"):
+        kvsim.simulate(num_prompts=3, **{name: 10**30})
 
 
 def test_a_number_of_numpy_is_a_number():
