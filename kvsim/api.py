@@ -3,13 +3,15 @@
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, get_type_hints
 
 from kvsim.results import Comparison, Run
 from kvsim.sim.errors import KvsimError, check_trials, unknown
-from kvsim.sim.option import check_kinds, numpydoc, options_of
+from kvsim.sim.option import check_kinds, checked, numpydoc, options_of, plain_number
 from kvsim.sim.options.goals import Goals
+from kvsim.sim.options.outputs import MOST_SEEDS
 from kvsim.sim.options.scenario import Scenario
 from kvsim.sim.options.traffic import Traffic
 from kvsim.sim.parts import KINDS, known_options
@@ -22,6 +24,7 @@ REPEATED = {each.name for each in options_of(Scenario) if each.about.repeats}
 System = str | type | Scenario | Mapping[str, Any]
 
 
+@partial(checked, but=("scenario", "traffic"))
 def simulate(
     scenario: Scenario | None = None,
     traffic: Traffic | None = None,
@@ -81,6 +84,7 @@ def simulate(
     return Run.of(simulation.outcome())
 
 
+@partial(checked, but=("traffic",))
 def compare(
     systems: Sequence[System],
     traffic: Traffic | None = None,
@@ -127,6 +131,8 @@ def compare(
         raise KvsimError(f"systems to compare must be a list, got {systems!r}")
     if seeds < 1:
         raise KvsimError(f"seeds must be at least 1, got {seeds}")
+    if seeds > MOST_SEEDS:
+        raise KvsimError(f"seeds must be at most {MOST_SEEDS:,}, got {seeds:,}")
     runs = []
     for system in systems:
         scenario, own = _system(system)
@@ -140,6 +146,7 @@ def compare(
     return Comparison(runs)
 
 
+@checked
 def load(directory: str | Path) -> Run | Comparison:
     """Read back what `sim run`, `sim compare` or `Run.save` wrote.
 
@@ -159,6 +166,7 @@ def load(directory: str | Path) -> Run | Comparison:
     return runs[0] if len(runs) == 1 else Comparison(runs)
 
 
+@checked
 def check_allocator(allocator: str | type, *, calls: int = 300, seed: int = 0) -> list[str]:
     """Try an allocator on random calls: does it keep every rule of the contract?
 
@@ -198,6 +206,7 @@ def check_allocator(allocator: str | type, *, calls: int = 300, seed: int = 0) -
     return [rule.__name__ for rule in (*contract.RULES, contract.same_calls_give_same_addresses)]
 
 
+@checked
 def check_scheduler(
     scheduler: str | type, *, workloads: int = 40, seed: int = 0, policy: str | type = "fcfs"
 ) -> list[str]:
@@ -267,21 +276,25 @@ def described(
     for name in options:
         if name not in known:
             raise unknown("option", name, sorted(known))
-    options = {
-        name: os.fspath(value) if isinstance(value, Path) else value for name, value in options.items()
-    }
-    options = {
-        name: " ".join(value) if name in REPEATED and isinstance(value, list | tuple) else value
-        for name, value in options.items()
-    }
+    options = {name: _plain(name, value) for name, value in options.items()}
     kinds = {name: kind for group in GROUPS for name, kind in get_type_hints(group).items()}
     del kinds["options"]
+    kinds |= {name: each.type | None if each.optional else each.type for name, each in of_parts.items()}
     check_kinds({name: value for name, value in options.items() if name in kinds}, kinds)
     own = {name: value for name, value in options.items() if name in of_server or name in of_parts}
     of_requests = {name: value for name, value in options.items() if name in of_traffic}
     goals = Goals(**{name: value for name, value in options.items() if name in of_goals})
     server = (scenario or Scenario()).with_settings(own)
     return server, replace(traffic or Traffic(), **of_requests), goals
+
+
+def _plain(name: str, value: object) -> object:
+    """The value of an option without what Python puts around it: a path, numpy's number, words in a list."""
+    if isinstance(value, Path):
+        return os.fspath(value)
+    if name in REPEATED and isinstance(value, list | tuple) and all(isinstance(word, str) for word in value):
+        return " ".join(value)
+    return plain_number(value)
 
 
 def _chosen_parts(scenario: Scenario | None, options: Mapping[str, Any]) -> Iterator[tuple[str, object]]:

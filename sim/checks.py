@@ -6,10 +6,12 @@ from math import isfinite
 from kvsim.sim.errors import KvsimError
 
 
-def check_int(field: str, value: object, least: int = 1) -> None:
-    """Raise unless value is a real int (True is none) of at least `least`."""
+def check_int(field: str, value: object, least: int = 1, most: int | None = None) -> None:
+    """Raise unless value is a real int (True is none), from `least` on, and to `most` if that is given."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise KvsimError(f"{field} must be a whole number of at least {least}, got {value!r}")
+    if most is not None and value > most:
+        raise KvsimError(f"{field} must be at most {most:,}, got {value:,}")
 
 
 def check_number(field: str, value: object, most: float | None = None) -> None:

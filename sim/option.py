@@ -7,11 +7,14 @@ The command line (cli.py), the tables of docs/commands.md (reports/options.py), 
 `kvsim.simulate`, `config.json` and `--config` read the same fields. So a new option is one field.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
+from functools import wraps
+from inspect import signature
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_type_hints
+from types import UnionType
+from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from kvsim.allocators.option import Option, declared_by, option
 from kvsim.sim.errors import KvsimError, unknown
@@ -29,6 +32,8 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -54,8 +59,19 @@ class Named:
         )
 
 
-def options_of(described: type) -> Iterator[Named]:
+_known: dict[type, tuple[Named, ...]] = {}
+"""What has been asked for: to read the annotations of a class takes longer than many a check."""
+
+
+def options_of(described: type) -> tuple[Named, ...]:
     """The options of a dataclass, in their order."""
+    known = _known.get(described)
+    if known is None:
+        known = _known[described] = tuple(_declared(described))
+    return known
+
+
+def _declared(described: type) -> Iterator[Named]:
     hints = get_type_hints(described)
     for each in fields(described):
         about = each.metadata.get("option")
@@ -103,17 +119,47 @@ def check_kinds(given: Mapping[str, object], kinds: Mapping[str, Any]) -> None:
     Any whole number is an int, any real one a float.
     """
     for name, value in given.items():
-        allowed = get_args(kinds[name]) or (kinds[name],)
+        hint = kinds[name]
+        union = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+        allowed = [get_origin(kind) or kind for kind in union]
         wider = tuple({int: Integral, float: Real}.get(kind, kind) for kind in allowed)
         if not isinstance(value, wider):
             said = " or ".join("None" if kind is type(None) else kind.__name__ for kind in allowed)
             raise KvsimError(f"{name} must be {said}, got {type(value).__name__}")
 
 
+def plain_number(value: object) -> object:
+    """A number of another library as Python's own; anything else as it is."""
+    if isinstance(value, int | float) or not isinstance(value, Real):
+        return value
+    return int(value) if isinstance(value, Integral) else float(value)
+
+
+def checked(function: Callable[P, R], but: Collection[str] = ()) -> Callable[P, R]:
+    """The function, raising KvsimError for an argument that is of no type that its annotation names.
+
+    `but` are checked by the function itself; options (`**options`) where it is known which there are.
+    """
+    asked = signature(function)
+    named = [each for each in asked.parameters.values() if each.kind != each.VAR_KEYWORD]
+    kinds = {each.name: each.annotation for each in named if each.name not in but}
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        given = asked.bind(*args, **kwargs)
+        for name, value in given.arguments.items():
+            given.arguments[name] = plain_number(value)
+        check_kinds({name: value for name, value in given.arguments.items() if name in kinds}, kinds)
+        return function(*given.args, **given.kwargs)
+
+    return call
+
+
 def taken(kind: type[T], given: Mapping[str, object]) -> T:
     """The options of a part, with what was given of them; KvsimError for a value that is not allowed."""
     own = {name: given[name] for name in declared_by(kind) if given.get(name) is not None}
-    check_kinds(own, get_type_hints(kind))
+    if own:
+        check_kinds(own, get_type_hints(kind))
     try:
         chosen = kind(**own)
     except ValueError as error:

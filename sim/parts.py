@@ -84,7 +84,7 @@ def known_options(chosen: Iterable[tuple[str, object]] = ()) -> Mapping[str, Nam
     found = {name: each.named for name, each in declared_everywhere().items()}
     for kind, given in chosen:
         table, base = KINDS[kind]
-        part: Part | None = given if isinstance(given, type) else None
+        part: Part | None = given if isinstance(given, type) and hasattr(given, "declares") else None
         if isinstance(given, str) and is_own(name := split_reserve(given)[0], table):
             part = class_named(kind, name, table, base)
         if part is not None:

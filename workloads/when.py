@@ -148,4 +148,4 @@ class When:
             value, nothing = getattr(self, name), getattr(When, name)
             if value != nothing:
                 must = "be left out" if nothing is None or nothing is False else f"be {nothing:g}"
-                raise KvsimError(f"{name} must {must} {why}, got {value}")
+                raise KvsimError(f"{name} must {must} {why}, got {value!r}")

@@ -42,6 +42,7 @@ from kvsim.reports.sweeps.table import FAILED, IMPOSSIBLE, arrow_table
 from kvsim.reports.sweeps.words import duration
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.files.whole_file import whole_file
+from kvsim.sim.option import checked
 from kvsim.sim.options.goals import Goals
 from kvsim.sim.options.outputs import Pictures
 from kvsim.sim.options.sweeps import UNMET, Sought, Where
@@ -239,6 +240,7 @@ def _write(
 # -- Python -------------------------------------------------------------------------------------
 
 
+@checked
 def capacity(
     *,
     slo: str,

@@ -3,9 +3,11 @@
 from kvsim.sim.fit.answer import Fit
 from kvsim.sim.fit.answer import fit as answered
 from kvsim.sim.models.spec import GpuSpec, ModelSpec
+from kvsim.sim.option import checked
 from kvsim.workloads.quantiles import lengths_of
 
 
+@checked
 def fit(model: str | ModelSpec, gpu: str | GpuSpec = "h100", **options: object) -> Fit:
     """Where the memory of a GPU goes when it serves a model, and how many requests fit.
 

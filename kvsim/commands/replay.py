@@ -9,7 +9,6 @@ replay.plot("requests")
 """
 
 import json
-import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -31,6 +30,7 @@ from kvsim.sim.bench.workload import Load
 from kvsim.sim.errors import KvsimError, unknown
 from kvsim.sim.fit.log import read_log
 from kvsim.sim.fit.running import read_running
+from kvsim.sim.option import checked
 from kvsim.sim.options.outputs import Pictures
 from kvsim.sim.options.scenario import Scenario
 from kvsim.sim.run import release_defaults
@@ -199,6 +199,7 @@ class Replay:
         return f"<Replay of {self.run.name}: {self.run.count:,} requests, {self.run.tool}>"
 
 
+@checked
 def replay(
     result: str | Path,
     *,
@@ -248,9 +249,6 @@ def replay(
     """
     from kvsim.api import described_server
 
-    for name, path in (("result", result), *([] if log is None else [("log", log)])):
-        if not isinstance(path, str | os.PathLike):
-            raise KvsimError(f"{name} must be the path of a file, got {type(path).__name__}")
     if server is None and not {"model", "gpu"} <= options.keys():
         raise KvsimError("replay needs model and gpu, the server that was measured")
     options_asked = ReplayOptions(

@@ -35,6 +35,7 @@ from kvsim.reports.sweeps.systems import name_of
 from kvsim.reports.sweeps.table import FAILED, IMPOSSIBLE, arrow_table, write_table
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.files.stopping import Stopped
+from kvsim.sim.option import checked
 from kvsim.sim.options.goals import Goals
 from kvsim.sim.options.outputs import Pictures
 from kvsim.sim.options.sweeps import RUN_FAILED, UNMET, Swept, Where
@@ -349,6 +350,7 @@ def _name(sweep: Sweep) -> str:
 # -- Python -------------------------------------------------------------------------------------
 
 
+@checked
 def sweep(
     *,
     file: str | Path | None = None,

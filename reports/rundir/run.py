@@ -177,7 +177,11 @@ def read_runs(directory: Path) -> list[Run]:
         return [run for seeds in zip(*by_seed, strict=True) for run in seeds]
     if not isinstance(summaries, list):
         return [read_run(directory)]
-    return [read_run(directory / str(summary["label"])) for summary in summaries]
+    labels = [summary.get("label") if isinstance(summary, dict) else None for summary in summaries]
+    for place, label in enumerate(labels):
+        if not isinstance(label, str):
+            raise KvsimError(f"{table} is damaged: run {place} must have a label, got {label!r:.60}")
+    return [read_run(directory / str(label)) for label in labels]
 
 
 def _check_replicas(run: Run) -> None:
@@ -260,6 +264,9 @@ def _check_summary(path: Path, summary: dict[str, Any]) -> None:
     _check_objects(path, summary["latency"], summary["latency"])
     for section in ("requests", "throughput", "latency", "memory"):
         _check_numbers(path, section, summary[section])
+    finished = summary["requests"].get("finished")
+    if not isinstance(finished, int):
+        raise KvsimError(f"{path} is damaged: requests.finished must be a whole number, got {finished!r}")
 
 
 def _check_numbers(path: Path, name: str, found: object) -> None:

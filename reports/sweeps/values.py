@@ -46,7 +46,7 @@ def values_of(named: Named, given: object) -> list[Any]:
         parts: Iterable[Any] = [given]
         if named.name not in _ONE_TEXT:
             parts = given.split(";") if named.about.repeats else listed(given)
-    elif isinstance(given, Iterable) and not isinstance(given, type):
+    elif isinstance(given, Iterable) and not isinstance(given, type | bytes):
         parts = given
     else:
         parts = [given]

@@ -20,9 +20,7 @@ from math import inf, nan
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from kvsim.sim.bench.fields import inside, number, numbers, rows, shown, times, tokens
+from kvsim.sim.bench.fields import inside, number, numbers, rows, shown, starts, times, tokens
 from kvsim.sim.bench.measured import PER_S, STATISTICS, Gaps, Key, MeasuredRun, Requests
 from kvsim.sim.errors import KvsimError
 
@@ -128,10 +126,9 @@ class _Columns:
     def requests(self, where: str) -> Requests:
         """All lines."""
         columns, sessions = self._columns, self._sessions
-        starts = np.array(columns["start"])
         cached = tokens(where, _CACHED[0], columns["cached"])
         return Requests(
-            None if np.isnan(starts).any() else starts,
+            starts(columns["start"]),
             tokens(where, "input_sequence_length", columns["input"]),
             tokens(where, "output_sequence_length", columns["output"]),
             times(where, "time_to_first_token", columns["ttft"]),

@@ -73,14 +73,18 @@ def tokens(where: str, name: str, values: Sequence[float]) -> Int64Column:
     return np.array(values, dtype=np.int64)
 
 
-def times(where: str, name: str, values: Sequence[float], least: float = 0.0) -> Floats:
+def times(where: str, name: str, values: Sequence[float]) -> Floats:
     """Times in seconds, NaN where they are not known."""
     found: Floats = np.array(values, dtype=np.float64)
-    wrong = np.flatnonzero((found < least) | np.isinf(found))
-    if len(wrong):
-        at = int(wrong[0])
-        raise KvsimError(f"{where}: {name}[{at}] must be at least {least:g} s, got {found[at]:g}")
+    for place in np.flatnonzero((found < 0) | np.isinf(found)).tolist():
+        raise KvsimError(f"{where}: {name}[{place}] must be at least 0 s, got {found[place]:g}")
     return found
+
+
+def starts(values: Sequence[float]) -> Floats | None:
+    """When requests began, in seconds on any clock; None where that is not known of all."""
+    found: Floats = np.array(values, dtype=np.float64)
+    return None if np.isnan(found).any() else found
 
 
 def shown(value: object) -> str:

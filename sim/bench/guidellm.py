@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from kvsim.sim.bench.fields import inside, number, rows, shown, times, tokens
+from kvsim.sim.bench.fields import inside, number, rows, shown, starts, times, tokens
 from kvsim.sim.bench.measured import PER_S, STATISTICS, Key, MeasuredRun, Requests
 from kvsim.sim.errors import KvsimError
 
@@ -136,9 +136,8 @@ def _requests(where: str, found: list[Any], least: int = 1) -> Requests | None:
         for name, value in zip(names, row, strict=True):
             columns[name].append(value)
         session.append(str(inside(here, each, "info").get("conversation_id", place)))
-    starts = np.array(columns["start"])
     return Requests(
-        None if np.isnan(starts).any() else starts,
+        starts(columns["start"]),
         tokens(where, "prompt_tokens", columns["input"]),
         tokens(where, "output_tokens", columns["output"]),
         times(where, "time_to_first_token_ms", columns["ttft"]),

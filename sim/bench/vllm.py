@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from kvsim.sim.bench.fields import lists, number, numbers, rows, shown, times, tokens, told_of
+from kvsim.sim.bench.fields import lists, number, numbers, rows, shown, starts, times, tokens, told_of
 from kvsim.sim.bench.measured import PER_S, STATISTICS, Floats, Gaps, Key, MeasuredRun, Requests
 from kvsim.sim.errors import KvsimError
 
@@ -112,7 +112,7 @@ def _requests(where: str, record: Mapping[str, Any], notes: list[str]) -> tuple[
             raise KvsimError(f"{where}: errors[{place}] must be text, got {shown(error)}")
         done[place] &= not error
     chosen = np.flatnonzero(done).astype(np.int64)
-    starts = times(where, "start_times", begun[:n], -inf)[chosen] if begun else None
+    begins = starts([begun[place] for place in chosen]) if begun else None
     kept = Gaps.of(gaps[:n]).rows(chosen) if gaps else None
-    requests = Requests(starts, inputs[chosen], outputs[chosen], ttft[chosen], e2e[chosen], kept)
+    requests = Requests(begins, inputs[chosen], outputs[chosen], ttft[chosen], e2e[chosen], kept)
     return requests.sorted(), n - len(chosen)

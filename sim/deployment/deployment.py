@@ -201,7 +201,7 @@ class Deployment(ServerChoices):
         check_number("time_scale", self.time_scale, most=1000)
         for name in ("num_gpu_blocks", "kv_tokens"):
             if getattr(self, name) is not None:
-                check_int(name, getattr(self, name))
+                check_int(name, getattr(self, name), most=MOST_SLOTS)
         if self.num_gpu_blocks is not None and self.kv_tokens is not None:
             raise KvsimError(
                 f"num_gpu_blocks and kv_tokens both give the KV capacity: give one, "
@@ -332,6 +332,8 @@ class Deployment(ServerChoices):
         return self.model.max_model_len if self.engine.max_model_len is None else self.engine.max_model_len
 
 
+MOST_SLOTS = 2**31 - 1
+"""Blocks or tokens of a KV memory: engines number blocks with 32 bits."""
 ROLES = ("both", "prefill", "decode")
 
 

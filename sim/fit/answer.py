@@ -7,6 +7,7 @@ What is not given is the default of vLLM's release (sim/deployment/vllm_defaults
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from typing import get_type_hints
 
 from kvsim.sim.cost.profile_files import gpu_and_cost
 from kvsim.sim.deployment.draft import draft_for
@@ -33,6 +34,7 @@ from kvsim.sim.models.catalog import model_named
 from kvsim.sim.models.draft import Draft
 from kvsim.sim.models.quantization import quantized
 from kvsim.sim.models.spec import GpuSpec, ModelSpec
+from kvsim.sim.option import check_kinds
 
 MOST_GPUS = 64
 """The largest split that is tried when a model does not fit."""
@@ -178,6 +180,7 @@ def fit(model: str | ModelSpec, gpu: str | GpuSpec = "h100", **options: object) 
     unknown = sorted(set(options) - {each.name for each in fields(FitOptions)})
     if unknown:
         raise KvsimError(f"fit knows no option {', '.join(unknown)}")
+    check_kinds(options, get_type_hints(FitOptions))
     spec = model_named(model) if isinstance(model, str) else model
     device = gpu_and_cost(gpu, None)[0] if isinstance(gpu, str) else gpu
     return fitted(spec, device, FitOptions(**options))  # type: ignore[arg-type]

@@ -159,7 +159,11 @@ def read_log(path: Path) -> StartupLog:
         for name, pattern in patterns.items():
             match = re.search(pattern, text)
             if match:
-                found[name] = _value(name, next(each for each in match.groups() if each))
+                said = next(each for each in match.groups() if each)
+                try:
+                    found[name] = _value(name, said)
+                except ValueError as error:
+                    raise KvsimError(f"log {str(path)!r}: {name} must be a number, got {said!r}") from error
     if not found.keys() & set(SIZES):
         raise KvsimError(
             f"log {str(path)!r} holds no line of a vLLM start-up, as 'GPU KV cache size: ... tokens'"

@@ -5,6 +5,7 @@ goes first; a path to a config.json, or to a folder that holds one, comes second
 Hugging Face hub, with its owner or without, comes third; last a quantised checkpoint of one of these.
 """
 
+import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
@@ -37,7 +38,7 @@ def model_named(name_or_path: str) -> ModelSpec:
     if name in model_names():
         return _built_in(name)
     path = Path(name_or_path).expanduser()
-    if name_or_path.strip() and path.exists():
+    if name_or_path.strip() and os.path.exists(path):  # path.exists() raises for names that are too long
         return read_model(path)
     if name in _hub():
         return _hub()[name]

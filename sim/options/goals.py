@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from importlib import resources
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_type_hints
 
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.files.reading import text_of, understood
-from kvsim.sim.option import option
+from kvsim.sim.option import check_kinds, option
 from kvsim.sim.record.slo import Slo
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ class Goals:
     )
 
     def __post_init__(self) -> None:
+        check_kinds(vars(self), get_type_hints(Goals))
         if self.host_price is not None:
             if not 0 <= self.host_price < inf:
                 raise KvsimError(f"host_price must be at least 0 and finite, got {self.host_price:g}")

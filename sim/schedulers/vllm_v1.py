@@ -167,6 +167,7 @@ class VllmV1(Scheduler):
             raise KvsimError(
                 f"policy must be fcfs, priority or sjf with speculative decoding, got {self.config.policy!r}"
             )
+        self._check_last_piece(speculation)
         if not speculation.asynchronous:
             if self.config.async_scheduling:
                 raise KvsimError(
@@ -179,6 +180,19 @@ class VllmV1(Scheduler):
             self.cache = CacheRules(
                 lookahead=rules.hash_lookahead, told=True, drops_last=speculation.drops_last
             )
+
+    def _check_last_piece(self, speculation: Speculation) -> None:
+        """Raise KvsimError where no step has room for what is kept back of a prompt: it would never end."""
+        least = speculation.rules(self.cache is not None, self.config.max_num_seqs).kept_back
+        for name, tokens in (
+            ("long_prefill_token_threshold", self.own(VllmV1Options).long_prefill_token_threshold or least),
+            ("max_num_batched_tokens", self.config.max_num_batched_tokens),
+        ):
+            if tokens < least:
+                raise KvsimError(
+                    f"{name} must be at least {least} with several modules of MTP, which compute the last "
+                    f"{least} tokens of a prompt together, got {tokens}"
+                )
 
     def follow(self, workload: Workload) -> None:
         """Take from it what was recorded of drafts, or the seed that draws it."""

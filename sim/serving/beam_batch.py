@@ -199,6 +199,8 @@ class BeamBatch(GroupBatch):
         if not self.forks.fork_over(*self._take_place(group, parent, candidate, tokens)):
             raise InvariantError(f"sequence {parent.seq} was refused a fork")
         self._await_write(candidate, full)
+        if not self.forks.copies_on_write:  # the copy is made: each owns its last block
+            self.settle(group)
 
     def _take_place(self, group: Group, parent: Request, candidate: Request, tokens: int) -> Fork:
         """All but the blocks: a candidate gets a new id, and is a copy of a parent of so many tokens."""

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-MOST_IN_VAIN: Final = 10_000
+MOST_IN_VAIN: Final = 1_000
 """Waits for transfers without a token for anybody that are no error yet."""
 
 

@@ -48,7 +48,7 @@ def test_a_models_file_gives_it_its_name_and_a_folder_of_a_config_json_its_own(t
 def test_a_replay_of_what_is_no_path_is_refused():
     for result in ({}, 3, None):
         with pytest.raises(
-            kvsim.KvsimError, match=f"result must be the path of a file, got {type(result).__name__}"
+            kvsim.KvsimError, match=f"result must be str or Path, got {type(result).__name__}"
         ):
             kvsim.replay(result, model="llama-3.1-8b", gpu="h100")
 

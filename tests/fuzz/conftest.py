@@ -1,6 +1,9 @@
 """What all fuzzers have: how many cases to try, and an empty directory to try them in."""
 
+import shutil
+
 import pytest
+from support.command_files import write_command_files
 
 
 @pytest.fixture
@@ -17,3 +20,20 @@ def here(tmp_path, monkeypatch):
     monkeypatch.setenv("KVSIM_PROFILES", str(tmp_path / "profiles"))
     monkeypatch.setenv("COLUMNS", "80")
     return tmp_path
+
+
+@pytest.fixture(scope="session")
+def written(tmp_path_factory):
+    """One of each file that a command reads, made once."""
+    folder = tmp_path_factory.mktemp("written")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("XDG_CACHE_HOME", str(folder.with_name("cache")))
+        write_command_files()
+    return folder
+
+
+@pytest.fixture
+def files(here, written):
+    """The same files in the current directory."""
+    shutil.copytree(written, here, dirs_exist_ok=True)

@@ -7,7 +7,6 @@ from random import Random
 
 import pytest
 from support.attack import attack, tried
-from support.command_files import write_command_files
 from support.commands import commands
 
 from kvsim import cli
@@ -68,10 +67,9 @@ VALUES = (*WORDS.split(), "", " ", "a\nb", "9" * 12, "9" * 30, "9" * 5000, "X" *
 
 
 @pytest.fixture
-def around(here):
+def around(files):
     """A run, an empty directory, a link that leads to itself, and a directory that nobody may read."""
     assert cli.main(["run", *SMALL.split(), "--record-map", "3", "--quiet", "--out", "kept"]) == 0
-    write_command_files()
     Path("empty").mkdir()
     Path("loop").symlink_to("loop")
     Path("locked").mkdir(mode=0)

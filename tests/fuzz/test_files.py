@@ -6,13 +6,14 @@ there nor known to be written fails `test_every_file_that_a_command_reads_is_tri
 
 import json
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyarrow import parquet as pq
-from support.attack import attack, tried
-from support.command_files import SMALL, write_command_files
+from support.attack import attack, tried, workers_here
+from support.command_files import SMALL
 from support.commands import reads_or_writes_files
 from support.mutations import mutated_file, mutated_folder, mutated_words
 
@@ -76,12 +77,6 @@ OWN_FUZZERS = {
 WRITTEN = {"out"}
 
 
-@pytest.fixture
-def files(here):
-    """One of each file that READ names, whole."""
-    write_command_files()
-
-
 def test_every_file_that_a_command_reads_is_tried():
     unknown = {
         name
@@ -116,7 +111,9 @@ def test_changed_files(cases, files, name):
             Path(path).rename(whole)
         _put(whole, Path(path))
         damaged(rng, Path(path))
-        return attack(words.format(path).split())
+        apart = words.startswith("capacity") or rng.random() < 0.1  # its searches may take long; a start does
+        with nullcontext() if apart else workers_here():
+            return attack(words.format(path).split())
 
     tried(f"files of {name}", cases(6), case)
 
@@ -162,3 +159,26 @@ def test_a_degree_of_parallelism_that_is_a_text_is_told(files):
         told.code == 2
         and "pipeline_parallel_size must be a whole number of at least 1, got 'two'" in told.err
     )
+
+
+def test_when_a_request_began_need_not_be_known(files):
+    told = json.loads(Path("mine.json").read_text())
+    told["start_times"][1] = None
+    Path("mine.json").write_text(json.dumps(told))
+    for command in ("validate", "replay"):
+        assert attack([command, "mine.json", *SERVER.split()]).code == 0
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "name"),
+    [
+        ("took 14.99 GiB", "took 14.9914.99 GiB", "weights_gib"),
+        ("41,408 tokens", ", tokens", "kv_tokens"),
+        ("41,408 tokens", f"{'9' * 5000} tokens", "kv_tokens"),
+    ],
+)
+def test_a_number_of_a_log_that_is_none_is_told(files, before, after, name):
+    log = Path("server.log")
+    log.write_text(log.read_text().replace(before, after))
+    told = attack(["fit", "llama-3.1-8b", "--gpu", "l4", "--log", "server.log"])
+    assert told.code == 2 and f"{name} must be a number, got" in told.err

@@ -69,6 +69,29 @@ def test_a_label_with_marks_that_no_font_has_is_drawn_as_escapes(kept):
     assert attack(["plot", "kept/bare", "--figure", "waste,memory,latency", "--out", "drawn"]).code == 0
 
 
+@pytest.mark.parametrize(
+    ("run", "edit", "figure", "said"),
+    [
+        ("bare", lambda summary: summary["requests"].pop("finished"), "ranking", "requests.finished must be"),
+        (
+            "bare",
+            lambda summary: summary["requests"].update(finished=None),
+            "latency",
+            "whole number, got None",
+        ),
+        ("compare", lambda summaries: summaries.append(0.5), "fragmentation", "run 2 must have a label"),
+        ("compare", lambda summaries: summaries[0].pop("label"), "block-size", "run 0 must have a label"),
+    ],
+)
+def test_what_every_report_asks_of_a_summary_must_be_there(kept, run, edit, figure, said):
+    path = Path("kept", run, "summary.json")
+    summary = json.loads(path.read_text())
+    edit(summary)
+    path.write_text(json.dumps(summary))
+    told = attack(["plot", f"kept/{run}", "--figure", figure, "--out", "drawn"])
+    assert told.code == 2 and said in told.err
+
+
 def test_mutated_run_directories(cases, kept):
     def case(rng):
         shutil.rmtree("one", ignore_errors=True)

@@ -97,3 +97,13 @@ def test_spans_that_go_on_behind_drops_are_its_steps_one_by_one(process, monkeyp
         one, other = run(case, 1 << 20, False), run(case, 1, True)
         assert {k for k, v in one.items() if other[k] != v} == set()
     assert len(behind) > 20 and max(behind) > 1
+
+
+@pytest.mark.parametrize("seed", [1479, 1486])
+def test_candidates_whose_pages_are_copied_at_once_own_their_last_page(seed):
+    """Over `mlc` they have slots that nobody will write from the fork on."""
+    case = draw_case(Random(seed), "vllm-v0+mlc")
+    fast, slow = (
+        told(build_engine(case.scenario, case.work, max_span=span, check=True).run()) for span in (1 << 20, 1)
+    )
+    assert case.beam is not None and fast == slow

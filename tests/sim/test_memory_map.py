@@ -1,6 +1,8 @@
 """The memory map and the events: replayed, they are what the allocators say; and they change no result."""
 
 from collections import Counter
+from cProfile import Profile
+from pstats import Stats
 from random import Random
 
 import numpy as np
@@ -10,6 +12,7 @@ from support.event_rows import rows
 from support.settings import engine_config
 from support.stories import workload
 
+from kvsim import simulate
 from kvsim.allocators.base import Region
 from kvsim.sim.build import build_engine
 from kvsim.sim.deployment.deployment import Deployment
@@ -223,3 +226,20 @@ def test_a_region_is_filled_as_far_as_its_longest_owner_goes():
     region = Region(32, 16, (1, 2), first=16)
     assert [region.filled({1: tokens, 2: 3}) for tokens in (3, 16, 17, 40)] == [0, 0, 1, 16]
     assert Region(0, 16, ()).filled({1: 9}) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("allocator", ["sglang", "sglang-dual"])
+def test_ten_pictures_of_a_large_memory_cost_no_more_than_the_run(allocator):
+    """Of pools by the token, of which the map once asked for every slot: thirty times the calls."""
+
+    def calls(**recorded):
+        profile = Profile()
+        settings = {"allocator": allocator, "scheduler": "sglang", "model": "gemma-3-12b", "gpu": "b200"}
+        profile.runcall(
+            simulate, num_prompts=40, request_rate=8, cost="constant:0.03", **settings, **recorded
+        )
+        return Stats(profile).total_calls
+
+    calls()  # some modules come late
+    assert calls(record_map=10) < 2 * calls()

@@ -341,6 +341,18 @@ def test_a_tier_below_the_gpu_does_not_go_with_it_however_it_is_said():
             build_engine(where, workload([(0, 5, 5)]))
 
 
+@pytest.mark.parametrize("name", ["long_prefill_token_threshold", "max_num_batched_tokens"])
+def test_steps_too_small_for_the_last_tokens_of_a_prompt_are_told(name):
+    """vLLM would keep them back for ever."""
+    said = {"method": "mtp", "num_speculative_tokens": 4, "num_nextn_predict_layers": 2}
+    said["synthetic_acceptance_length"] = 2
+    work = workload([(0, 29, 29), (0, 29, 1), (0, 90, 30)])
+    with pytest.raises(KvsimError, match=f"{name} must be at least 4 with several modules of MTP"):
+        build_engine(server(said, max_num_seqs=2, **{name: 3}), work)
+    found = served(server(said, max_num_seqs=2, **{name: 4}), work)
+    assert found.finished.all()
+
+
 def test_other_schedulers_and_older_releases_refuse_it():
     with pytest.raises(KvsimError, match="speculative_config"):
         build_engine(server(eagle(3, 2), scheduler="orca"), workload([(0, 5, 5)]))

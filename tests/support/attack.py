@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
+from unittest import mock
 
 from kvsim import cli
 
@@ -121,6 +122,18 @@ def peak_bytes(anew: bool = False) -> int:
 def shown(words: Sequence[str]) -> str:
     """A command line as a test may be given it again."""
     return ascii([*words])
+
+
+@contextlib.contextmanager
+def workers_here() -> Iterator[None]:
+    """A block in which the runs of a sweep are made in this process, within its limits: none is started."""
+
+    @contextlib.contextmanager
+    def here(function: Callable, arguments: Sequence[tuple], jobs: int) -> Iterator[Iterator[tuple]]:
+        yield ((number, function(*each)) for number, each in enumerate(arguments))
+
+    with mock.patch("kvsim.reports.backends.unordered_apart", here):
+        yield
 
 
 @contextlib.contextmanager

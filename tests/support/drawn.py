@@ -148,6 +148,14 @@ def option_words(rng: Random, named: Named) -> list[str]:
     return [named.flag, str(low + share * (high - low))]
 
 
+def option_value(rng: Random, named: Named) -> object:
+    """The same as a value."""
+    words = option_words(rng, named)
+    if named.type is bool:
+        return not words[0].startswith("--no-")
+    return named.type(words[1]) if named.type in (int, float) else words[1]
+
+
 def part_words(rng: Random, kind: str, name: str) -> list[str]:
     """A part, or a release of it, with some of its own options; a router beside two or three replicas."""
     words = plain_words(kind, name)

@@ -12,20 +12,29 @@ from random import Random
 
 import numpy as np
 
+from kvsim.allocators.eviction import EVICTION
 from kvsim.sim.build import build_engine
 from kvsim.sim.deployment.deployment import Deployment, Pool
+from kvsim.sim.deployment.engine import EngineConfig
+from kvsim.sim.deployment.speculation import METHODS, SHORT
 from kvsim.sim.errors import KvsimError, NoProgress
+from kvsim.sim.parts import declared_everywhere
 from kvsim.sim.policies import POLICIES
 from kvsim.sim.routers import ROUTERS
 from kvsim.sim.serving.fleet import FleetConfig
 from kvsim.sim.workload import Workload
 from support.attack import Told
 from support.cases import HAPPENS, Case, draw_case, draw_keyed, events_of, told
+from support.drawn import option_value
 from support.settings import with_settings
 
-BLOCK_BYTES = 819_200
-"""Of a token of the model that random cases have."""
+TOKEN_BYTES = 819_200
+"""Of the keys and values of the model that random cases have."""
 STEP_S = 0.02
+OWN = [f"support.own_policies:{name}" for name in ("Mine", "Displacing", "Turning", "Restless")]
+BELOW = ["nothing", "nothing", "tier", "stack", "second pool", "drafts"]
+AROUND = ["alone", "alone", "fleet", "deaths", "scaling", "pools"]
+LINKS = ["0.02", "0.3:0.1", "2", "pcie"]
 
 
 @dataclass
@@ -39,67 +48,129 @@ class Mixture:
 
 def draw_mixture(rng: Random) -> Mixture:
     """A random engine, often with something below it, often one of several."""
-    below = rng.choice(["nothing", "tier", "second pool", "drafts"])
-    around = rng.choice(["alone", "alone", "fleet", "deaths", "scaling", "pools"])
+    below, around = rng.choice(BELOW), rng.choice(AROUND)
     if below == "nothing" or rng.random() < 0.05:
-        around = rng.choice([around, "apart"])
+        around = rng.choice([around, around, "apart"])
     plain = (below == "nothing" and around != "apart") or rng.random() < 0.05
-    base = rng.choice(sorted([*POLICIES, *HAPPENS]) if plain else ["vllm-v1@0.33.0"])
-    case = draw_keyed(rng, base) if base in POLICIES else draw_case(rng, base)
+    base = rng.choice(sorted([*POLICIES, *HAPPENS, *OWN])) if plain else "vllm-v1@0.33.0"
+    case = draw_keyed(rng, base) if base in (*POLICIES, *OWN) else draw_case(rng, base)
     if below != "nothing" or around == "apart":
-        settings = {"allocator": "paged", "reserve": None, **draw_below(rng, case, below)}
-        if rng.random() < 0.9:
-            settings |= {"policy": "fcfs", "long_prefill_token_threshold": 0}
-        case = replace(case, engine=with_settings(case.engine, **settings), samples=False)
+        case = replace(case, engine=put_below(rng, case.engine, below), samples=False)
         case.rows = [replace(row, answers=row.answers[:1]) for row in case.rows]
     case.labels["session"] = np.array([rng.randrange(4) for _ in case.rows])
-    return Mixture(draw_around(rng, case, around), case.work, (base, below, around))
+    router = None if around == "alone" else rng.choice(sorted(ROUTERS))
+    case.engine = with_settings(case.engine, **draw_options(rng, case.engine, router))
+    return Mixture(draw_around(rng, case, around, router), case.work, (base, below, around))
 
 
-def draw_below(rng: Random, case: Case, kind: str) -> dict[str, object]:
-    """Settings of what lies below the engine's memory, or of drafts for it."""
-    size = case.engine.block_size
-    link = rng.choice(["0.02", "0.3:0.1", "2", "pcie"])
-    if kind == "tier":
-        count = rng.choice([1, 1, 2, 3])
-        chunks = rng.choice([1, 3, 8, 30, 200])
-        return {
-            "kv_offloading_link": link,
-            "kv_offloading_size": f"{(chunks * count * size * BLOCK_BYTES + 1) / 2**20}MiB",
-            "kv_offloading_policy": rng.choice(["lru", "arc"]),
-            "offload_prompt_only": rng.random() < 0.6,
-            "blocks_per_chunk": count,
-            "store_threshold": rng.choice([0, 0, 2]),
-        }
+def put_below(rng: Random, engine: EngineConfig, kind: str) -> EngineConfig:
+    """The same engine with this below its memory, now and then with two of them."""
+    settings = {"allocator": "paged", "reserve": None, **draw_below(rng, engine, kind)}
+    if rng.random() < 0.03:
+        settings |= draw_below(rng, engine, rng.choice(BELOW))
+    if rng.random() < 0.95:
+        settings |= {"long_prefill_token_threshold": 0}
+        settings |= {"policy": "fcfs"} if kind != "drafts" else {}
+    return with_settings(engine, **settings)
+
+
+def draw_below(rng: Random, engine: EngineConfig, kind: str) -> dict[str, object]:
+    """Settings of what lies below an engine's memory, or of drafts for it."""
+    if kind in ("tier", "stack"):
+        return draw_tier(rng, engine.block_size, kind == "stack")
     if kind == "second pool":
-        blocks = 1 + rng.choice([1, 4, 30, 200])
         return {
             "enable_prefix_caching": True,
-            "kv_offloading_link": link,
-            "kv_offloading_size": f"{(blocks * size * BLOCK_BYTES + 1) / 2**20}MiB",
+            "kv_offloading_link": rng.choice(LINKS),
+            "kv_offloading_size": mib(1 + rng.choice([1, 4, 30, 200]), engine.block_size),
             "kv_offloading_backend": "simple",
             "lazy_offload": rng.random() < 0.5,
         }
-    if kind == "drafts":
-        most, method = rng.randint(1, 4), rng.choice(["ngram", "ngram_gpu", "eagle3", "mtp"])
-        said = {"method": method, "num_speculative_tokens": most}
-        said["synthetic_acceptance_length"] = round(1 + rng.random() * most, 2)
-        said |= {"num_nextn_predict_layers": rng.randint(1, 2)} if method == "mtp" else {}
-        return {
-            "speculative_config": json.dumps(said),
-            "async_scheduling": method != "ngram" and rng.random() < 0.5,
-        }
-    return {}
+    return draw_drafts(rng) if kind == "drafts" else {}
 
 
-def draw_around(rng: Random, case: Case, kind: str) -> Deployment:
+def mib(chunks: int, tokens: int) -> str:
+    """Memory for so many chunks of so many tokens."""
+    return f"{(chunks * tokens * TOKEN_BYTES + 1) / 2**20}MiB"
+
+
+def draw_tier(rng: Random, block_size: int, stacked: bool) -> dict[str, object]:
+    """A tier in the host's memory, which is small where there are others below it."""
+    count = rng.choice([1, 1, 2, 3])
+    tokens = count * block_size
+    found: dict[str, object] = {
+        "kv_offloading_link": rng.choice(LINKS),
+        "kv_offloading_size": mib(rng.choice([3, 20, 40, 40, 60] if stacked else [1, 3, 8, 30, 200]), tokens),
+        "kv_offloading_policy": rng.choice(["lru", "arc"]),
+        "offload_prompt_only": rng.random() < 0.6,
+        "blocks_per_chunk": count,
+        "store_threshold": 0 if stacked else rng.choice([0, 0, 2]),
+        "sync_load_budget_bytes": rng.choice([0, 0, 50_000_000]),
+    }
+    if stacked:
+        evicts = [name for name in EVICTION if name != "belady"]
+        found["secondary_tiers"] = "+".join(
+            f"{name}:{mib(rng.choice([1, 4, 40, 400]), tokens)}"
+            f":{rng.choice(['0.05', '1/0.2', '20', 'nvme'])}:{rng.choice(evicts)}"
+            for name in ("ssd", "remote", "far")[: rng.randint(1, 3)]
+        )
+    return found
+
+
+def draw_drafts(rng: Random) -> dict[str, object]:
+    """Speculative decoding, said in JSON or in short."""
+    most, method = rng.randint(1, 4), rng.choice(METHODS)
+    found: dict[str, object] = {"async_scheduling": method != "ngram" and rng.random() < 0.5}
+    length = round(1 + rng.random() * most, 2)
+    if method != "draft_model" and rng.random() < 0.2:
+        short = {"speculative_method": method, "num_speculative_tokens": most, "acceptance_length": length}
+        return found | short
+    said: dict[str, object] = {"method": method, "num_speculative_tokens": most}
+    if rng.random() < 0.7:
+        said["synthetic_acceptance_length"] = length
+    else:
+        said["synthetic_acceptance_rates"] = [rng.choice([0, 0.3, 0.9, 1]) for _ in range(most)]
+    if method in ("mtp", "deepseek_mtp"):
+        said["num_nextn_predict_layers"] = rng.randint(1, 2)
+    if method == "draft_model":
+        said["model"] = "opt-13b"
+    if rng.random() < 0.3:
+        first = rng.randint(1, 3)
+        ranges = [[1, first, rng.randint(0, most)], [first + 1, 8, rng.randint(0, most)]]
+        said["num_speculative_tokens_per_batch_size"] = ranges
+    if rng.random() < 0.2:
+        said[rng.choice(["disable_lookahead_block_hashes", "disable_eagle_block_drop"])] = True
+    return found | {"speculative_config": json.dumps(said)}
+
+
+def draw_options(rng: Random, engine: EngineConfig, router: str | None) -> dict[str, object]:
+    """Now and then an option that the scheduler, the policy, the allocator or the router declares."""
+    if rng.random() < 0.7:
+        return {}
+    chosen = {engine.scheduler.partition("@")[0], engine.policy, engine.allocator, router}
+    known = [each.named for each in declared_everywhere().values() if chosen.intersection(each.parts)]
+    few = [named for named in known if named.name not in SAID and rng.random() < 0.15]
+    return {named.name: option_value(rng, named) for named in few}
+
+
+SAID = {
+    *("speculative_config", *SHORT, "kv_offloading_size", "kv_offloading_backend", "kv_offloading_link"),
+    *("kv_offloading_policy", "secondary_tiers", "kv_transfer_link", "blocks_per_chunk"),
+}
+"""Options that `put_below` and `_of_pool` set, with what they need."""
+
+
+def draw_around(rng: Random, case: Case, kind: str, router: str | None) -> Deployment:
     """One server, several of them, of which some may die or rest, or pools."""
     alone = replace(case.scenario, cost=rng.choice([f"constant:{STEP_S}", "roofline"]))
-    if kind == "alone":
+    if rng.random() < 0.1:
+        ways = [{"tensor_parallel_size": 2}, {"pipeline_parallel_size": 2}, {"time_scale": 2.7}]
+        alone = replace(alone, **rng.choice(ways))
+    if router is None:
         return alone
-    router, count = rng.choice(sorted(ROUTERS)), rng.randint(2, 3)
-    fleet = FleetConfig(replicas=count, router=router, seed=rng.randrange(9))
-    if kind == "deaths":
+    count = rng.randint(2, 3)
+    fleet = FleetConfig(replicas=count, router=router, seed=rng.randrange(9), sticky=rng.random() < 0.2)
+    if kind == "deaths" or (kind in ("pools", "apart") and rng.random() < 0.2):
         fleet = replace(fleet, fail=_deaths(rng, count))
     if kind == "scaling":
         scale = rng.choice([
@@ -107,15 +178,37 @@ def draw_around(rng: Random, case: Case, kind: str) -> Deployment:
             f"threshold:queue={rng.randint(1, 3)},kv=0.5,every={rng.choice([0.05, 0.4])},cool=0",
         ])  # fmt: skip
         fleet = replace(fleet, scale=scale, startup_time=rng.choice([0.01, 0.5]), load_bandwidth=1e9)
+    if kind == "apart":
+        fleet = replace(fleet, direct_decode=rng.choice([0, 0, 20]))
     if kind not in ("pools", "apart"):
         return replace(alone, fleet=fleet)
     roles = ("both", "both") if kind == "pools" else ("prefill", "decode")
     pools = tuple(
-        Pool(name, role, replicas, replace(alone, kv_tokens=rng.choice([alone.kv_tokens, 128, 400]),
-             fleet=replace(fleet, replicas=replicas)))
+        Pool(
+            name,
+            role,
+            replicas,
+            replace(
+                alone,
+                engine=_of_pool(rng, alone.engine, role),
+                kv_tokens=rng.choice([alone.kv_tokens, 128, 400]),
+                fleet=FleetConfig(replicas=replicas, router=router),
+            ),
+        )
         for name, role, replicas in (("one", roles[0], 1), ("other", roles[1], count - 1))
-    )  # fmt: skip
+    )
     return replace(pools[0].server, fleet=fleet, pools=pools)
+
+
+def _of_pool(rng: Random, engine: EngineConfig, role: str) -> EngineConfig:
+    """The engine of a pool: the same, or with settings of its own, or with something else below it."""
+    if rng.random() < 0.3:
+        engine = with_settings(engine, max_num_seqs=rng.choice([2, 5, 9]))
+    if role != "both":
+        return with_settings(engine, kv_transfer_link=rng.choice(LINKS)) if role == "decode" else engine
+    if rng.random() < 0.3 and engine.scheduler == "vllm-v1@0.33.0":
+        return put_below(rng, engine, rng.choice(BELOW))
+    return engine
 
 
 def _deaths(rng: Random, replicas: int) -> str:

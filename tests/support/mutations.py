@@ -66,7 +66,15 @@ ODD = (
 
 
 def mutated_words(rng: Random, text: str) -> str:
-    """A text of settings, cells or messages with one to three of its words changed, doubled or left out."""
+    """A text of settings, cells or messages with one to three of its words changed, doubled or left out.
+
+    Of settings now and then a whole value.
+    """
+    settings = re.findall(r"(?m)^\w+ = .*", text)
+    if settings and rng.random() < 0.4:
+        old = rng.choice(settings)
+        name = (old if rng.random() < 0.9 else rng.choice(settings)).partition(" = ")[0]
+        return text.replace(old, f"{name} = {rng.choice(ODD)}", 1)
     words = re.split(r"([\w.+-]+)", text)
     for _ in range(rng.choice([1, 1, 2, 3])):
         place = rng.randrange(1, len(words), 2)

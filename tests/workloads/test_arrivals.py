@@ -170,7 +170,7 @@ ALL = "poisson, gamma, onoff:ON_S:OFF_S or diurnal:PERIOD_S:PEAK_TO_MEAN"
         ),
         ({"start": 2.0}, "start must be left out for trace U, which has no arrivals, got 2.0"),
         ({"duration": 2.0}, "duration must be left out for trace U, which has no arrivals, got 2.0"),
-        ({"think_time": "1"}, "think_time must be left out without clients or closed_sessions, got 1"),
+        ({"think_time": "1"}, "think_time must be left out without clients or closed_sessions, got '1'"),
         ({"closed_sessions": True}, "closed_sessions needs a trace with sessions, which U has not"),
         ({"clients": 0}, "clients must be from 1 to 1,000,000, got 0"),
         (
@@ -179,7 +179,7 @@ ALL = "poisson, gamma, onoff:ON_S:OFF_S or diurnal:PERIOD_S:PEAK_TO_MEAN"
         ),
         (
             {"clients": 2, "arrivals": "poisson"},
-            "arrivals must be left out with clients, who ask when they have their answers, got poisson",
+            "arrivals must be left out with clients, who ask when they have their answers, got 'poisson'",
         ),
         (
             {"clients": 2, "closed_sessions": True},
