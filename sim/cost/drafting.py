@@ -26,6 +26,7 @@ class Drafting(CostModel):
         self._target, self._draft = target, draft
         self.source = f"{target.source}; drafts by {words}"
         self.context_tile, self.flags = target.context_tile, target.flags
+        self._lines: dict[tuple[int, int, int], tuple[int, int] | None] = {}
 
     @property
     def extrapolated_share(self) -> float:
@@ -46,7 +47,31 @@ class Drafting(CostModel):
 
     def step_ps(self, shape: StepShape) -> int:
         """The model's step, and the passes behind it."""
+        line = self.line(shape)
+        if line is not None:
+            return line[0] + line[1] * shape.context_tokens
         return self._target.step_ps(shape) + self.passes_ps(shape)
+
+    def line(self, shape: StepShape, pairs_each: float = 0.0) -> tuple[int, int] | None:
+        """As in `CostModel`, of steps that only decode."""
+        tokens, _, prompts, seqs, _, copied, came, _, went, _, _, drafts, passes = shape
+        if tokens or prompts or copied or came or went or pairs_each or not seqs:
+            return None
+        name = seqs, drafts, passes
+        if name not in self._lines:
+            self._lines[name] = self._line_of(shape)
+        return self._lines[name]
+
+    def _line_of(self, shape: StepShape) -> tuple[int, int] | None:
+        found = self._target.line(shape)
+        if found is None or not shape.draft_passes:
+            return found
+        first, later = self._passes(shape._replace(context_tokens=0))
+        one, other = self._draft.line(first, shape.draft_tokens / shape.decode_seqs), self._draft.line(later)
+        if one is None or other is None:
+            return None
+        more = shape.draft_passes - 1
+        return found[0] + one[0] + more * other[0], found[1] + one[1] + more * other[1]
 
     def steps_ps(
         self, shape: StepShape, contexts: Sequence[int], pairs: Sequence[int] | None = None

@@ -232,6 +232,14 @@ class Recorder:
         if len(spans) == SPANS_AT_ONCE:
             self.flush()
 
+    def add_unlike(self, span: Span, contexts: list[int]) -> None:
+        """Count what a span holds beyond `add`, where steps add unlike numbers and have so many tokens."""
+        sums = self.saturated if span.held_by else self.unsaturated
+        sums.token += span.unlike_tokens(contexts)
+        held = span.held + contexts[-1] - contexts[0]
+        if held > self.peak_used_slots:
+            self.peak_used_slots = held
+
     def late(self, gap_ps: int, count: int) -> None:
         """Add times between two tokens that are not the duration of one step."""
         if self._counting is not None and self._counting.late(gap_ps, count):

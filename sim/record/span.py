@@ -6,7 +6,6 @@ in slot-picoseconds, or requests times picoseconds.
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
-from itertools import pairwise
 from operator import add, attrgetter, mul, sub
 
 from kvsim.sim.serving.growth import Grown
@@ -58,16 +57,12 @@ class Span:
         self.rest = rest
         self.grown: Grown | None = None
 
-    def add_unlike(self, contexts: Sequence[int]) -> int:
-        """Steps add unlike numbers of tokens: in each there are so many. Returns the slots held in the last.
-
-        What a step adds beyond a token for each who decodes counts as left behind, the other way round.
-        """
-        used, internal, evicted, _, idle, shared = self.grown or (0, 0, 0, None, 0, 0)
-        steps = enumerate(pairwise(contexts), 1)
-        lefts = [(step, self.decoding + before - now) for step, (before, now) in steps]
-        self.grown = used, internal, evicted, lefts, idle, shared
-        return self.held + contexts[-1] - contexts[0]
+    def unlike_tokens(self, contexts: Sequence[int]) -> int:
+        """Slot picoseconds of tokens, where each step has so many, beyond those of `decoding` more a step."""
+        ends, steps = self.ends, len(self.ends)
+        total, first = ends[-1], contexts[0]
+        held: int = ends[0] * first + sum(map(mul, contexts[1:], map(sub, ends[1:], ends)))
+        return held - first * total - self.decoding * (steps * total - sum(ends))
 
 
 FACTS = attrgetter("ends", "decoding", "running", "held", "used", "internal", "held_by", "rest", "grown")

@@ -129,7 +129,8 @@ class Replica:
             self._planner.coming = arrivals
         if server.batch.works_in_spans and not takes:
             self._planner.most_steps = 1  # who comes could end a span whose work is done
-        self._record = self.recorder.keeper() if server.progress.linear else self._record_unlike
+        self._keep = self.recorder.keeper()
+        self._record = self._keep if server.progress.linear else self._record_unlike
         self._hear_of: list[Callable[[Span], None]] = [self._tell_passed] if self.observers else []
         if self.pricing.hears:
             self._hear_of.append(self.pricing.carried_out)
@@ -352,11 +353,16 @@ class Replica:
         """Write down a plan whose steps add different numbers of tokens: tokens of one step come at once."""
         progress, recorder, steps = self.server.progress, self.recorder, len(plan.ends)
         if steps > 1:
-            held = plan.add_unlike(progress.contexts_ahead(steps))
-            recorder.peak_used_slots = max(recorder.peak_used_slots, held)
-        recorder.add(plan)
+            contexts = self.pricing.contexts
+            if len(contexts) > steps:
+                del contexts[steps:]
+            added = contexts[-1] - progress.all_stored()
+            recorder.add_unlike(plan, contexts)
+        else:
+            added = progress.added(1)
+        self._keep(plan)
         if self.decision.decodes:
-            recorder.late(0, progress.added(steps) - progress.size * steps)
+            recorder.late(0, added - progress.size * steps)
 
     def _give_tokens(self, step: Decision) -> None:
         """Who prefilled and has all of the prompt computed gets a token, and decodes or is done."""

@@ -202,6 +202,14 @@ def test_many_steps_at_a_time_are_the_same_as_one_step_and_one_sequence_after_th
     assert len(shares) == 1
 
 
+@pytest.mark.parametrize("method", ["ngram", "eagle3"])
+def test_drafts_that_the_budget_does_not_hold_are_trimmed_from_the_first_step_on(method):
+    said = {"method": method, "num_speculative_tokens": 5, "synthetic_acceptance_length": 1}
+    where = server(said, max_num_batched_tokens=16, async_scheduling=False)
+    result = served(where, workload([(0, 1, 2)] * 3))
+    assert result.drafts.rows == {0: (1, 5, 0), 1: (1, 5, 0), 2: (1, 3, 0)}
+
+
 def test_what_was_recorded_is_what_happens():
     work = workload([(0, 10, 12)])
     drafts = np.empty(1, dtype=object)
