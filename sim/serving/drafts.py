@@ -82,10 +82,10 @@ class Drafts(Steps):
         if server.waiting and not server.step.preemptions:
             self._admit()
         self._compute(continued)
-        server.step.changed = not self._is_steady()
         if len(self.taken) > continued:
             running = running + [taken.request for taken in self.taken[continued:]]
         self._others = running
+        server.step.changed = not self._is_steady()
         if self._late:
             self._hear(before)
             if not (self.progress.size or server.step.chunks):
@@ -441,8 +441,8 @@ class Drafts(Steps):
     def _is_steady(self) -> bool:
         """Whether the next steps will be like this one, as long as nobody ends or comes."""
         server, regular = self.server, self.regular
-        if regular is None or not regular.runs or regular.vain or self.taken or server.step.preemptions:
-            return False
+        if regular is None or not regular.runs or regular.vain or self._others or server.step.preemptions:
+            return False  # others may get tokens in the next step although they got none in this one
         refused = server.step.no_room and not server.allocator.caches
         if server.waiting and not refused and len(server.running) < self.limits.seats and self._most() > 0:
             return False
