@@ -49,8 +49,8 @@ class Regular:
     ----------
     runs : dict of Run
         Who they are: those of the progress.
-    drafts : int
-        K, the same for all of them.
+    drafts, most_runs : int
+        K, the same for all of them; how many of them a step has room for, who have ended among them.
     ended : list of Run
         Those who have their last token, as their scheduler is still to hear.
     vain : int
@@ -70,7 +70,7 @@ class Regular:
         self._totals = server.totals.drafts
         self.runs, self.drafts = progress.runs, -1
         self._late, self._unit = server.rules.known_late, server.allocator.growth_unit
-        self._earlier = self._beyond = self._near = 0
+        self._earlier = self._beyond = self._near = self.most_runs = 0
         self._due: defaultdict[int, list[int]] = defaultdict(list)  # by clock: who grows by a unit, in order
         self._spare: dict[int, list[tuple[Request, int]]] = {}  # by clock: who has slots then for nothing
         self.ended: list[Run] = []
@@ -114,6 +114,7 @@ class Regular:
             self._earlier = int(self._late)
             self._beyond = 2 * drafts + 1 + lookahead if self._late else drafts + lookahead
             self._near = self._limits.longest - 2 * (drafts + 1) - lookahead
+            self.most_runs = self._most_of(drafts)
 
     def _begin(self, request: Request, seen: Seen) -> bool:
         """A sequence decodes regularly from the step on that is being decided; False: it does not."""
@@ -219,9 +220,14 @@ class Regular:
 
     def fits(self, others: int, drafts: int) -> bool:
         """Whether all that decode regularly, and so many others, find so many drafts in the budgets."""
+        return len(self.runs) + len(self.ended) + others <= self._most_of(drafts)
+
+    def _most_of(self, drafts: int) -> int:
+        """How many sequences find so many drafts each in the budgets."""
         limits, each = self._limits, drafts + 1
-        within = (len(self.runs) + len(self.ended) + others) * (each + self._rules.slots) <= limits.budget
-        return within and (not limits.threshold or each <= limits.threshold)
+        if limits.threshold and each > limits.threshold:
+            return 0
+        return limits.budget // (each + self._rules.slots)
 
     def grow(self) -> bool:
         """Give those their blocks who need any in the step that is decided; False: it cannot be so."""
@@ -268,8 +274,11 @@ class Regular:
         """As in `Ahead`, where nobody is there but they."""
         clock = self._progress.clock
         steps = min(at_most, self._progress.next_finish - clock, self._until - clock)
-        if steps > 1 and clock + steps == self._progress.next_finish and self.all_end(clock + steps - 1):
-            steps -= 1  # nothing is proposed behind the last step of all
+        if steps == 1:
+            return 1
+        finish = self._progress.next_finish
+        if clock + steps == finish and len(self._progress.ending(finish)) == len(self.runs):
+            steps -= self.all_end(finish - 1)  # nothing is proposed behind the last step of all
         if steps > 1:
             budget = self._allocator.growth_budget()
             if len(self.runs) * ((steps - 1) * (self.drafts + 1) // self._unit + 1) > budget:

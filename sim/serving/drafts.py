@@ -97,14 +97,16 @@ class Drafts(Steps):
         regular, step, late, before = self.regular, self.server.step, self._late, self.taken
         if regular is None or not regular.runs or self.proposed != regular.drafts:
             return False
-        if not (regular.fits(0, regular.drafts) and regular.grow()):
+        running, progress = len(regular.runs), self.progress
+        if running + len(regular.ended) > regular.most_runs or not regular.grow():
             return False
-        drafts, vain, running = regular.drafts, regular.vain, len(regular.runs)
+        drafts, vain = regular.drafts, regular.vain
         if by_batch := self.rules.by_batch:
             self.proposed = by_batch[running + vain]
         step.draft_tokens = running * drafts + vain * (drafts + 1)
         self.totals.vain += vain * (drafts + 1)
-        step.draft_passes = 0 if regular.all_end(self.progress.clock) else self.proposed
+        last = progress.next_finish == progress.clock + 1 and regular.all_end(progress.clock)
+        step.draft_passes = 0 if last else self.proposed
         step.changed = vain > 0 or self.proposed != drafts
         self.taken = []
         if late:
