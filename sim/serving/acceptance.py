@@ -73,17 +73,18 @@ class Drawn:
     ) -> tuple[bytes, list[int]]:
         """As in `Acceptance`."""
         part, first = divmod(event, EVENTS)
-        given = self._drawn(request, part)[first:]
+        given, events = self._drawn(request, part)[first:], (final - tokens) * 16 // self._sixteen + SPARE
         while True:
+            while len(given) < events:
+                part += 1
+                given += self._drawn(request, part)
+            some = given[:events]
             if drafts < self._all:
-                given = given.translate(self._cuts[drafts])
-            few = given[: (final - tokens) * 16 // self._sixteen + SPARE]
-            for some in (few, given):
-                known = list(accumulate(some, initial=tokens))
-                if known[-1] > final:
-                    return some, known
-            part += 1
-            given += self._drawn(request, part)
+                some = some.translate(self._cuts[drafts])
+            known = list(accumulate(some, initial=tokens))
+            if known[-1] > final:
+                return some, known
+            events *= 2
 
     def _drawn(self, request: Request, part: int) -> bytes:
         """What so many events of a request give: one more than are accepted."""
