@@ -15,7 +15,7 @@ step by step, with the memory recounted from scratch at every step. The rules:
    which they part is named.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import zip_longest
 from random import Random
@@ -67,11 +67,12 @@ class CountedCost(CostModel):
             self.copied += shape.copied_tokens
             self.blocks_in += shape.swapped_in_blocks
             self.blocks_out += shape.swapped_out_blocks
+        drafts = 3_000_017 * shape.draft_tokens + 500_009 * shape.draft_passes
         moved = 50_021 * shape.copied_tokens + 70_001 * (shape.swapped_in_blocks + shape.swapped_out_blocks)
         work = (
             1_000_003 * shape.prefill_tokens + 2_000_029 * shape.decode_seqs + 30_011 * shape.context_tokens
         )
-        return 900_000_001 + moved + work
+        return 900_000_001 + moved + work + drafts
 
 
 class CountedPaged(Paged):
@@ -110,6 +111,7 @@ def check_scheduler(
     workloads: int = WORKLOADS,
     version: str = "",
     policy: str = "fcfs",
+    **options: object,
 ) -> None:
     """Try a scheduler on random workloads and raise at the first rule that it breaks.
 
@@ -124,6 +126,8 @@ def check_scheduler(
         Which of its releases; "": the default.
     policy : str
         The order of its queue; beside fcfs requests have clients and goals at random.
+    **options
+        Settings of the engine, and the scheduler's own: with `speculative_config` it serves drafts.
 
     Raises
     ------
@@ -132,7 +136,8 @@ def check_scheduler(
     """
     for number in range(workloads):
         rng = Random(f"{seed}-{number}")
-        deployment, work = _scenario(scheduler, version, rng, policy), _workload(scheduler, rng)
+        deployment = _scenario(scheduler, version, rng, policy, options)
+        work = _workload(scheduler, rng)
         if policy != "fcfs":
             work = replace(work, priority=_priorities(rng), labels=_facts(rng))
         try:
@@ -148,12 +153,17 @@ def check_scheduler(
             raise InvariantError(f"workload {number} of seed {seed}: {error}") from error
 
 
-def _scenario(scheduler: type[Scheduler], version: str, rng: Random, policy: str) -> Deployment:
+def _scenario(
+    scheduler: type[Scheduler], version: str, rng: Random, policy: str, options: Mapping[str, object]
+) -> Deployment:
     """A small server: few seats, little memory."""
     budget = LONGEST * rng.randint(1, 3)
     usual = {"block_size": rng.choice([1, 4, 16]), "max_num_seqs": rng.randint(2, 12)}
     own = {**scheduler.defaults(version, LONGEST), **usual, "max_num_batched_tokens": budget}
     named = {"scheduler": f"check@{version}", "allocator": f"{__name__}:CountedPaged", "policy": policy}
+    fields_of_engine = {field.name for field in fields(EngineConfig)}
+    own |= {name: value for name, value in options.items() if name in fields_of_engine}
+    own["options"] = {name: value for name, value in options.items() if name not in fields_of_engine}
     engine = EngineConfig(max_model_len=LONGEST, **named, **own)  # type: ignore[arg-type]
     blocks = -(-LONGEST // engine.block_size) * rng.randint(2, 5)
     return Deployment(

@@ -72,6 +72,10 @@ def stories_view(stories: Sequence[Story]) -> RenderableType:
     return Group(*parts)
 
 
+DRAFTS = ("draft_tokens", "accepted_tokens", "acceptance_length")
+"""Columns of a request that one phrase tells."""
+
+
 class Mark(Text):
     """The glyph of a state in its colour."""
 
@@ -92,7 +96,11 @@ def _asked(story: Story, title: str) -> RenderableType:
     asked = f"prompt {_tokens(facts['prompt_tokens'])}, answer {_tokens(facts['output_tokens'])}"
     if len(story.answers) > 1:
         asked += f" in {len(story.answers)} answers"
-    labels = [f"{name} {value}" for name, value in story.labels.items() if value is not None]
+    told = {name: value for name, value in story.labels.items() if value is not None}
+    drafted, right, length = (told.pop(name, 0) for name in DRAFTS)
+    labels = [f"{name} {value}" for name, value in told.items()]
+    if drafted:
+        labels.append(f"{right:,} of {drafted:,} drafts right, {length:.2f} tokens a verification")
     return Group(Text(title, style="bold"), Text(", ".join([asked, str(facts["status"]), *labels])))
 
 

@@ -1,16 +1,36 @@
-"""What proposing drafts adds to the steps of a model: the passes of its draft, one after the other.
+"""What drafts add to the steps of a model: padding to a graph, and the passes of the draft behind it.
 
-    verify   |======= the model, 1 + s tokens a sequence =======|
+    verify   |======= the model, 1 + s tokens a sequence ==|pad|
     propose                                                     |= first pass =|= 2 =|= 3 =|
 
 The first pass computes all tokens of the step, so that the draft has their keys and values too; each later
 one a token a sequence. Their price is that of a step of the draft as a model of its own.
+
+vLLM replays the CUDA graph of the next size that it captured, in tokens. With drafts all sizes are multiples
+of 1 + K, so that whole sequences fit; what pads a step is priced as drafts of the same sequences.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from operator import add
+from typing import Final
 
 from kvsim.sim.cost.step_cost import CostModel, Spread, StepShape
+
+MOST_CAPTURED: Final = 512
+"""Tokens of the largest graph, unless the server asks for another."""
+
+
+def captured(drafts: int, seqs: int, budget: int) -> tuple[int, ...]:
+    """Sizes of vLLM's graphs, in tokens, of a server with so many drafts, sequences and tokens a step.
+
+    As `VllmConfig._set_cudagraph_sizes` and `adjust_cudagraph_sizes_for_spec_decode` of 0.33 have them.
+    """
+    each = drafts + 1
+    most = min(2 * seqs * each, MOST_CAPTURED, budget)
+    plain = [size for size in (1, 2, 4, *range(8, 256, 8), *range(256, most + 1, 16)) if size <= most]
+    sizes = {-(-size // each) * each for size in (*plain, *([budget] if budget <= most else ()))}
+    return tuple(sorted(size for size in sizes if size <= most)) or ((each,) if each <= most else ())
 
 
 class Drafting(CostModel):
@@ -18,14 +38,23 @@ class Drafting(CostModel):
 
     Parameters
     ----------
-    target, draft : CostModel
-        Of the model, and of its draft.
+    target : CostModel
+        Of the model.
+    draft : CostModel or None
+        Of its draft; None: proposing takes no time.
+    words : str
+        What the draft is.
+    sizes : tuple of int
+        Tokens of the graphs that are captured, in ascending order; empty: nothing is padded.
     """
 
-    def __init__(self, target: CostModel, draft: CostModel, words: str) -> None:
-        self._target, self._draft = target, draft
+    def __init__(
+        self, target: CostModel, draft: CostModel | None, words: str, sizes: Sequence[int] = ()
+    ) -> None:
+        self._target, self._draft, self._sizes = target, draft, sizes
         self.source = f"{target.source}; drafts by {words}"
         self.context_tile, self.flags = target.context_tile, target.flags
+        self._lines: dict[tuple[int, int, int], tuple[int, int] | None] = {}
 
     @property
     def extrapolated_share(self) -> float:
@@ -38,7 +67,7 @@ class Drafting(CostModel):
 
     def carried_out(self, shape: StepShape, duration_ps: int) -> None:
         """Tell the model what its own part was."""
-        self._target.carried_out(shape, duration_ps - self.passes_ps(shape))
+        self._target.carried_out(self._padded(shape), duration_ps - self.passes_ps(shape))
 
     def span_carried_out(self, decode_seqs: int, context_tokens: int, ends: Sequence[int]) -> None:
         """Tell the model."""
@@ -46,7 +75,31 @@ class Drafting(CostModel):
 
     def step_ps(self, shape: StepShape) -> int:
         """The model's step, and the passes behind it."""
-        return self._target.step_ps(shape) + self.passes_ps(shape)
+        line = self.line(shape)
+        if line is not None:
+            return line[0] + line[1] * shape.context_tokens
+        return self._target.step_ps(self._padded(shape)) + self.passes_ps(shape)
+
+    def line(self, shape: StepShape, pairs_each: float = 0.0) -> tuple[int, int] | None:
+        """As in `CostModel`, of steps that only decode."""
+        tokens, _, prompts, seqs, _, copied, came, _, went, _, _, drafts, passes = shape
+        if tokens or prompts or copied or came or went or pairs_each or not seqs:
+            return None
+        name = seqs, drafts, passes
+        if name not in self._lines:
+            self._lines[name] = self._line_of(shape)
+        return self._lines[name]
+
+    def _line_of(self, shape: StepShape) -> tuple[int, int] | None:
+        found = self._target.line(self._padded(shape))
+        if found is None or self._draft is None or not shape.draft_passes:
+            return found
+        first, later = self._passes(shape._replace(context_tokens=0))
+        one, other = self._draft.line(first, shape.draft_tokens / shape.decode_seqs), self._draft.line(later)
+        if one is None or other is None:
+            return None
+        more = shape.draft_passes - 1
+        return found[0] + one[0] + more * other[0], found[1] + one[1] + more * other[1]
 
     def steps_ps(
         self, shape: StepShape, contexts: Sequence[int], pairs: Sequence[int] | None = None
@@ -55,8 +108,8 @@ class Drafting(CostModel):
         seqs = shape.decode_seqs
         if pairs is not None or not seqs:
             return super().steps_ps(shape, contexts, pairs)
-        found = self._target.steps_ps(shape, contexts)
-        if not shape.draft_passes:
+        found = self._target.steps_ps(self._padded(shape), contexts)
+        if self._draft is None or not shape.draft_passes:
             return found
         first, later, drafts = *self._passes(shape), shape.draft_tokens
         seen = [shape.prefill_pairs + drafts * (context // seqs) for context in contexts]
@@ -79,7 +132,7 @@ class Drafting(CostModel):
 
     def passes_ps(self, shape: StepShape) -> int:
         """All passes behind a step."""
-        if not shape.draft_passes:
+        if self._draft is None or not shape.draft_passes:
             return 0
         first, later = self._passes(shape)
         return self._draft.step_ps(first) + (shape.draft_passes - 1) * self._draft.step_ps(later)
@@ -87,11 +140,24 @@ class Drafting(CostModel):
     def _passes(self, shape: StepShape) -> tuple[StepShape, StepShape]:
         """The steps of the draft that its first pass is, and each later one."""
         tokens, pairs, prompts, seqs, context = shape[:5]
-        drafts = shape.draft_tokens
-        if drafts:  # queries like those of a prompt: only the last of each sequence needs logits
-            tokens, pairs = tokens + drafts, pairs + drafts * (context // seqs if seqs else 1)
-            prompts = prompts or 1
+        drafts, padding = shape.draft_tokens, self._padding(tokens + seqs + shape.draft_tokens)
+        if drafts or padding:  # queries like those of a prompt: only the last of each sequence needs logits
+            pairs += drafts * (context // seqs if seqs else 1)
+            tokens, prompts = tokens + drafts + padding, prompts or 1
+        rows = seqs + shape.prefill_seqs
         later = StepShape(
-            decode_seqs=seqs + shape.prefill_seqs, context_tokens=context + shape.prefill_tokens
+            decode_seqs=rows,
+            context_tokens=context + shape.prefill_tokens,
+            draft_tokens=self._padding(rows),
         )
         return StepShape(tokens, pairs, prompts, seqs, context), later
+
+    def _padded(self, shape: StepShape) -> StepShape:
+        """The same step, as large as the graph that is replayed."""
+        padding = self._padding(shape.prefill_tokens + shape.decode_seqs + shape.draft_tokens)
+        return shape._replace(draft_tokens=shape.draft_tokens + padding) if padding else shape
+
+    def _padding(self, tokens: int) -> int:
+        """What so many tokens lack to the next graph; beyond the largest nothing, as none is replayed."""
+        at = bisect_left(self._sizes, tokens)
+        return self._sizes[at] - tokens if tokens and at < len(self._sizes) else 0

@@ -15,12 +15,12 @@ from dataclasses import replace
 
 from kvsim.sim.classes import class_named
 from kvsim.sim.cost import COSTS
-from kvsim.sim.cost.drafting import Drafting
+from kvsim.sim.cost.drafting import Drafting, captured
 from kvsim.sim.cost.ranks import Ranks
 from kvsim.sim.cost.scaled import Scaled
 from kvsim.sim.cost.step_cost import CostModel
 from kvsim.sim.deployment.deployment import Deployment
-from kvsim.sim.deployment.draft import of_draft_alone
+from kvsim.sim.deployment.draft import of_draft_alone, speculation_of
 from kvsim.sim.errors import KvsimError
 
 
@@ -49,9 +49,18 @@ def cost_of(found: type[CostModel], deployment: Deployment) -> CostModel:
     name, _, argument = deployment.cost.partition(":")
     argument = argument if name in COSTS else ""
     step = found.of(deployment, argument)
-    draft = of_draft_alone(deployment)
-    if draft is not None and found.drafts:
-        step = Drafting(step, found.of(draft, argument), draft.model.name)
+    speculation = speculation_of(deployment)
+    if speculation is not None and found.drafts:
+        draft, engine = of_draft_alone(deployment), deployment.engine
+        sizes = captured(
+            speculation.num_speculative_tokens, engine.max_num_seqs, engine.max_num_batched_tokens
+        )
+        step = Drafting(
+            step,
+            None if draft is None else found.of(draft, argument),
+            speculation.method if draft is None else draft.model.name,
+            () if engine.enforce_eager else sizes,
+        )
     if deployment.batches > 1 and found.batches == "each":
         step = Ranks(step, deployment)
     return step if deployment.time_scale == 1 else Scaled(step, deployment.time_scale)

@@ -165,16 +165,16 @@ class Roofline(CostModel):
                 self._fixed_ps, self._row_ps = self._fixed_ps + each[0], self._row_ps + each[1]
         self._shaped = bool(self._window_ps or any(self._least))  # is a span no plain progression?
         self._decode_ps: dict[int, int] = {}  # by slots copied, and sequences that decode
-        self._alike: dict[tuple[int, int, int, int], tuple[float, float, float, float, float]] = {}
 
     def step_ps(self, shape: StepShape) -> int:
         """The sum above, cut to whole picoseconds before the contexts are added."""
         tokens, pairs, seqs, decoding, context, copied, came, came_tokens, went, went_tokens, _, drafts, _ = (
             shape
         )
-        duration = self._constant_ps(tokens, pairs, seqs, decoding, copied) + self._context_ps * context
+        rows = decoding + drafts
+        duration = self._constant_ps(tokens, pairs, seqs, rows, copied) + self._context_ps * context
         if drafts:
-            duration += self._verifying_ps(shape)
+            duration += self._contexts_ps(shape) - int(drafts * self._row_ps)
         if self._window_ps:
             duration += self._window_ps * min(context, self._window * decoding)
         if came or went:
@@ -183,62 +183,30 @@ class Roofline(CostModel):
         base, each = self._least
         return max(duration, int(base + each * (seqs + decoding))) if base or each else duration
 
-    def _verifying_ps(self, shape: StepShape) -> int:
-        """What drafts add: their tokens and logits, and operations on contexts that are read all the same."""
-        tokens, pairs, seqs, decoding, _, copied, *_ = shape
-        drafts = shape.draft_tokens
-        added = self._constant_ps(tokens, pairs, seqs, decoding + drafts, copied) - drafts * self._row_ps
-        added -= self._constant_ps(tokens, pairs, seqs, decoding, copied)
-        return int(added + self._contexts_ps(shape))
-
-    def _contexts_ps(self, shape: StepShape) -> float:
+    def _contexts_ps(self, shape: StepShape) -> int:
         """What computing with the contexts for each draft takes longer than reading them."""
         context, decoding = shape.context_tokens, shape.decode_seqs
         if not (decoding and shape.draft_tokens):
-            return 0.0
-        seen = (1 - self._windowed) * context + self._windowed * min(context, self._window * decoding)
-        computed_ps = self._pair_flops_ps * (1 + shape.draft_tokens / decoding)
-        return seen * max(computed_ps - self._context_ps - self._window_ps, 0)
+            return 0
+        each = self._context_more_ps(decoding, shape.draft_tokens)
+        if not self._windowed:
+            return each * context
+        windowed = min(context, self._window * decoding)
+        return int(each * ((1 - self._windowed) * context + self._windowed * windowed))
 
-    def steps_ps(
-        self, shape: StepShape, contexts: Sequence[int], pairs: Sequence[int] | None = None
-    ) -> list[int]:
-        """As in `CostModel`; what contexts and pairs do not add is most often known."""
-        tokens, _, seqs, decoding, _, copied, came, _, went, _, _, drafts, _ = shape
-        if self._shaped or copied or came or went or (drafts and tokens):
-            return super().steps_ps(shape, contexts, pairs)
-        known = self._alike.get((tokens, seqs, decoding, drafts))
-        if known is None:
-            known = self._alike[tokens, seqs, decoding, drafts] = self._of_alike(
-                tokens, seqs, decoding, drafts
-            )
-        fixed, traffic, rows, added, each = known
-        context_ps, pair_ps = self._context_ps, self._pair_ps
-        if pairs is not None:
-            return [
-                int(fixed + (pair * pair_ps + traffic + rows)) + context_ps * context
-                for context, pair in zip(contexts, pairs, strict=True)
-            ]
-        constant = int(fixed + (shape.prefill_pairs * pair_ps + traffic + rows))
-        if not drafts:
-            return [constant + context_ps * context for context in contexts]
-        return [constant + context_ps * context + int(added + context * each) for context in contexts]
+    def _context_more_ps(self, decoding: int, drafts: int) -> int:
+        """The same of a token of the contexts."""
+        computed_ps = self._pair_flops_ps * (1 + drafts / decoding)
+        return max(round(computed_ps) - self._context_ps - self._window_ps, 0)
 
-    def _of_alike(
-        self, tokens: int, seqs: int, decoding: int, drafts: int
-    ) -> tuple[float, float, float, float, float]:
-        """What `steps_ps` asks: the terms before the pairs, and behind them; of drafts, and of a context."""
-        n, m = tokens + decoding, seqs + decoding
-        read = self._body_read_ps if not self._expert_read_ps else self._read_ps(n)
-        head = max(m * self._head_flops_ps, self._head_read_ps) if m else 0.0
-        fixed = self._fixed_ps + max(n * self._body_flops_ps, read) + head
-        rows = m * self._row_ps + tokens * self._scan_ps
-        if not drafts:
-            return fixed, n * self._token_ps, rows, 0.0, 0.0
-        shape = StepShape(decode_seqs=decoding, context_tokens=1, draft_tokens=drafts)
-        added = self._constant_ps(tokens, 0, seqs, decoding + drafts, 0) - drafts * self._row_ps
-        added -= self._constant_ps(tokens, 0, seqs, decoding, 0)
-        return fixed, n * self._token_ps, rows, added, self._contexts_ps(shape)
+    def line(self, shape: StepShape, pairs_each: float = 0.0) -> tuple[int, int] | None:
+        """As in `CostModel`; where neither windows nor a host that hides behind the GPU bend it."""
+        if self._shaped or shape.swapped_in_blocks or shape.swapped_out_blocks:
+            return None
+        each = self._context_ps + round(pairs_each * self._pair_ps)
+        if shape.draft_tokens and shape.decode_seqs:
+            each += self._context_more_ps(shape.decode_seqs, shape.draft_tokens)
+        return self.step_ps(shape._replace(context_tokens=0)), each
 
     def copying_ps(self, decode_seqs: int, context_tokens: int, copied: int, spread: Spread | None) -> int:
         """As in `CostModel`; what contexts do not add is most often known."""

@@ -134,6 +134,13 @@ class CostModel:
             for tokens, each in zip(contexts, pairs, strict=True)
         ]
 
+    def line(self, shape: StepShape, pairs_each: float = 0.0) -> tuple[int, int] | None:
+        """(ps, ps more for each token of the contexts) of steps that are alike but for their contexts.
+
+        `pairs_each` pairs of a prompt are computed for each of these tokens, too. None: they lie on no line.
+        """
+        return None
+
     def copying_ps(self, decode_seqs: int, context_tokens: int, copied: int, spread: Spread | None) -> int:
         """The duration of a decode step beside which so many slots are copied."""
         fields = (0, 0, 0, decode_seqs, context_tokens, copied, 0, 0, 0, 0, spread, 0, 0)

@@ -18,7 +18,7 @@ from kvsim.sim.record.counting import COMPILED, Counting
 from kvsim.sim.record.histogram import Histogram
 from kvsim.sim.record.limits import LIMITS
 from kvsim.sim.record.request_log import RequestLog
-from kvsim.sim.record.span import HELD_BY, Columns, Integrals, Span
+from kvsim.sim.record.span import HELD_BY, Columns, Integrals, Span, unlike_tokens
 from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.totals import DraftTotals, TierTotals, Totals, UpkeepTotals
 from kvsim.sim.workload import Int64Column, Workload
@@ -231,6 +231,15 @@ class Recorder:
         spans.append(span)
         if len(spans) == SPANS_AT_ONCE:
             self.flush()
+
+    def add_unlike(self, span: Span, contexts: list[int]) -> None:
+        """Count what a span holds beyond `add`, where steps add unlike numbers and have so many tokens."""
+        start = span[1]
+        sums = self.saturated if start[HELD_BY] else self.unsaturated
+        sums.token += unlike_tokens(span, contexts)
+        held = start[2] + contexts[-1] - contexts[0]
+        if held > self.peak_used_slots:
+            self.peak_used_slots = held
 
     def late(self, gap_ps: int, count: int) -> None:
         """Add times between two tokens that are not the duration of one step."""

@@ -6,7 +6,6 @@ in slot-picoseconds, or requests times picoseconds.
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
-from itertools import pairwise
 from operator import add, mul, sub
 from typing import Final
 
@@ -35,15 +34,12 @@ changed, None where nobody could grow. A plain tuple: nothing is quicker to make
 """
 
 
-def unlike(start: Start, contexts: Sequence[int], grown: Grown | None) -> Grown:
-    """What changed where steps add unlike numbers of tokens: in each there are so many.
-
-    What a step adds beyond a token for each who decodes counts as left behind, the other way round.
-    """
-    used, internal, evicted, _, idle, shared = grown or (0, 0, 0, None, 0, 0)
-    steps = enumerate(pairwise(contexts), 1)
-    lefts = [(step, start[0] + before - now) for step, (before, now) in steps]
-    return used, internal, evicted, lefts, idle, shared
+def unlike_tokens(span: Span, contexts: Sequence[int]) -> int:
+    """Slot picoseconds of tokens, where each step has so many, beyond those of `decoding` more a step."""
+    (ends, start, _), first = span, contexts[0]
+    steps, total = len(ends), ends[-1]
+    held: int = ends[0] * first + sum(map(mul, contexts[1:], map(sub, ends[1:], ends)))
+    return held - first * total - start[0] * (steps * total - sum(ends))
 
 
 def peak_slots(steps: int, held: int, more: int, grown: Grown | None) -> int:

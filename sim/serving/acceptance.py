@@ -8,6 +8,8 @@ draft itself: lengths of acceptance are published numbers (sim/deployment/specul
 """
 
 from collections.abc import Sequence
+from itertools import accumulate
+from math import ceil
 from typing import Final, Protocol
 
 import numpy as np
@@ -17,10 +19,12 @@ from kvsim.sim.serving.request import Request
 Given = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
 ROWS: Final = 64
-EVENTS: Final = 256
+EVENTS: Final = 128
 """Requests that are drawn together, and events of each; so many more when it comes to them."""
 NUMBERS: Final = 1 << 16
 """Equally likely numbers that are drawn: rates are rounded to so many parts."""
+SPARE: Final = 16
+"""Events beyond those that are needed on average, which most often suffice."""
 KEPT: Final = 64
 """Draws that are kept; others are made again."""
 
@@ -33,10 +37,13 @@ class Acceptance(Protocol):
     def event(self, request: Request, event: int) -> tuple[int, int]:
         """(drafts proposed behind this event, drafts accepted in it if there are as many)."""
 
-    def ahead(self, request: Request, event: int, tokens: int, drafts: int) -> bytes:
-        """What events from this one on give with so many drafts, until it is `tokens`, or somewhat more.
+    def ahead(
+        self, request: Request, event: int, drafts: int, tokens: int, final: int
+    ) -> tuple[bytes, list[int]]:
+        """What events from this one on give with so many drafts: one more than are accepted.
 
-        That is one more than are accepted; only where it is steady.
+        And the tokens of the sequence before each of them and behind the last, `tokens` before the first and
+        more than `final` behind the last; only where it is steady.
         """
 
 
@@ -53,6 +60,7 @@ class Drawn:
         self.steady = True
         self._all, self._seed = len(rates), seed
         self._given = given_by_number(rates)
+        self._sixteen = int(self._given.mean() * 16)  # tokens of so many events, on average
         self._cuts = [bytes([min(given, drafts + 1) for given in range(256)]) for drafts in range(self._all)]
         self._draws: dict[tuple[int, int, int], bytes] = {}  # what events give, row by row
 
@@ -60,17 +68,23 @@ class Drawn:
         """As in `Acceptance`."""
         return self._all, self._drawn(request, event // EVENTS)[event % EVENTS] - 1
 
-    def ahead(self, request: Request, event: int, tokens: int, drafts: int) -> bytes:
+    def ahead(
+        self, request: Request, event: int, drafts: int, tokens: int, final: int
+    ) -> tuple[bytes, list[int]]:
         """As in `Acceptance`."""
         part, first = divmod(event, EVENTS)
-        given = self._drawn(request, part)[first:]
+        given, events = self._drawn(request, part)[first:], (final - tokens) * 16 // self._sixteen + SPARE
         while True:
+            while len(given) < events:
+                part += 1
+                given += self._drawn(request, part)
+            some = given[:events]
             if drafts < self._all:
-                given = given.translate(self._cuts[drafts])
-            if sum(given) >= tokens:
-                return given
-            part += 1
-            given += self._drawn(request, part)
+                some = some.translate(self._cuts[drafts])
+            known = list(accumulate(some, initial=tokens))
+            if known[-1] > final:
+                return some, known
+            events *= 2
 
     def _drawn(self, request: Request, part: int) -> bytes:
         """What so many events of a request give: one more than are accepted."""
@@ -80,7 +94,7 @@ class Drawn:
         if found is None:
             drawn = np.random.default_rng([self._seed, *name])
             numbers = drawn.integers(NUMBERS, size=ROWS * EVENTS, dtype=np.uint16)
-            found = self._draws[name] = self._given[numbers].tobytes()
+            found = self._draws[name] = self._given.take(numbers).tobytes()
             if len(self._draws) > KEPT:
                 del self._draws[next(iter(self._draws))]
         return found[row * EVENTS : (row + 1) * EVENTS]
@@ -88,9 +102,9 @@ class Drawn:
 
 def given_by_number(rates: Sequence[float]) -> Given:
     """For each number that is drawn, how many drafts are accepted, and one more."""
-    numbers = (np.arange(NUMBERS) + 0.5) / NUMBERS
-    chances = np.cumprod(rates)
-    given: Given = (1 + (numbers[:, None] < chances).sum(axis=1)).astype(np.uint8)
+    given: Given = np.ones(NUMBERS, np.uint8)
+    for chance in np.cumprod(rates):
+        given[: ceil(chance * NUMBERS - 0.5)] += 1  # the middles of so many parts lie below it
     return given
 
 
@@ -112,6 +126,8 @@ class Recorded:
         events = self._events[request.index]
         return events[event] if event < len(events) else (self._most, 0)
 
-    def ahead(self, request: Request, event: int, tokens: int, drafts: int) -> bytes:
+    def ahead(
+        self, request: Request, event: int, drafts: int, tokens: int, final: int
+    ) -> tuple[bytes, list[int]]:
         """As in `Acceptance`, of nobody."""
         raise NotImplementedError

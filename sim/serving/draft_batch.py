@@ -180,7 +180,9 @@ class Drafted(Progress):
         self._added -= self._adds.pop(request.seq, 0)
 
     def advance(self, steps: int, now_ps: int) -> None:
-        self._base_sum += self.added(steps)
+        at = self.clock - self._first
+        self._base_sum += self._added
+        self._base_sum += self._sums[at] if steps == 1 else sum(self._sums[at : at + steps])
         if self._adds:
             members = self._members
             for seq, tokens in self._adds.items():
@@ -190,7 +192,7 @@ class Drafted(Progress):
                     self._done.append(request)
             self._adds, self._added = {}, 0
         super().advance(steps, now_ps)
-        if self.clock - self._first >= len(self._sums):
+        if at + steps >= len(self._sums):
             self._look_further(0)
 
     def finished(self) -> list[Request]:

@@ -16,7 +16,7 @@ are `settled`: their records are brought up to date, and drafts.py serves them o
 """
 
 from bisect import bisect_right
-from itertools import accumulate
+from collections import defaultdict
 
 from kvsim.allocators.abilities import AfterSteps
 from kvsim.allocators.base import Allocator
@@ -49,8 +49,8 @@ class Regular:
     ----------
     runs : dict of Run
         Who they are: those of the progress.
-    drafts : int
-        K, the same for all of them.
+    drafts, most_runs : int
+        K, the same for all of them; how many of them a step has room for, who have ended among them.
     ended : list of Run
         Those who have their last token, as their scheduler is still to hear.
     vain : int
@@ -70,9 +70,9 @@ class Regular:
         self._totals = server.totals.drafts
         self.runs, self.drafts = progress.runs, -1
         self._late, self._unit = server.rules.known_late, server.allocator.growth_unit
-        self._earlier = self._beyond = self._near = 0
-        self._due: dict[int, list[int]] = {}  # by clock: who grows by a unit, in order of admission
-        self._spare: dict[int, list[Request]] = {}  # by clock: who has more then than it will write
+        self._earlier = self._beyond = self._near = self.most_runs = 0
+        self._due: defaultdict[int, list[int]] = defaultdict(list)  # by clock: who grows by a unit, in order
+        self._spare: dict[int, list[tuple[Request, int]]] = {}  # by clock: who has slots then for nothing
         self.ended: list[Run] = []
         self.vain = 0
         self._until = NEVER  # the clock from which on one of them is near the longest sequence
@@ -114,6 +114,7 @@ class Regular:
             self._earlier = int(self._late)
             self._beyond = 2 * drafts + 1 + lookahead if self._late else drafts + lookahead
             self._near = self._limits.longest - 2 * (drafts + 1) - lookahead
+            self.most_runs = self._most_of(drafts)
 
     def _begin(self, request: Request, seen: Seen) -> bool:
         """A sequence decodes regularly from the step on that is being decided; False: it does not."""
@@ -128,8 +129,7 @@ class Regular:
             or tokens > self._near
         ):
             return False
-        given = self._acceptance.ahead(request, seen.events, final + 1 - tokens, drafts)
-        known = list(accumulate(given, initial=tokens))
+        given, known = self._acceptance.ahead(request, seen.events, drafts, tokens, final)
         steps = bisect_right(known, final)
         del known[steps + 1 :]
         known[steps] = final + 1
@@ -144,22 +144,23 @@ class Regular:
     def _plan_growth(self, request: Request, seen: Seen, known: list[int]) -> None:
         """Write down when its table takes blocks, to its last step; late, that is one in vain."""
         due, clock, unit, seq = self._due, self._progress.clock, self._unit, request.seq
-        final, beyond, earlier, capacity = request.final_tokens, self._beyond, self._earlier, seen.capacity
-        steps = len(known) - 1
+        final, earlier, capacity, steps = request.final_tokens, self._earlier, seen.capacity, len(known) - 1
         last = steps if self._late and known[steps - 1] < final else steps - 1
-        step = 0
-        if seen.computed + 1 + self.drafts + self._rules.lookahead <= capacity:
-            step = bisect_right(known, capacity - beyond) + earlier
-        while step <= last:
-            at = clock + step
-            if at in due:
-                due[at].append(seq)
-            else:
-                due[at] = [seq]
+        if seen.computed + 1 + self.drafts + self._rules.lookahead > capacity:
+            due[clock].append(seq)
             capacity += unit
-            if capacity > final and step < steps:
-                self._spare.setdefault(at, []).append(request)
-            step = bisect_right(known, capacity - beyond) + earlier
+            if capacity > final and steps:
+                self._spare.setdefault(clock, []).append((request, capacity - final))
+        if last < earlier:
+            return
+        begin, first = clock + earlier, capacity - self._beyond
+        times = [begin + bisect_right(known, most) for most in range(first, known[last - earlier], unit)]
+        for at in times:
+            due[at].append(seq)
+        for growths in range(max((final - capacity) // unit, 0), len(times)):
+            at = times[growths]
+            if at < clock + steps:
+                self._spare.setdefault(at, []).append((request, capacity + (growths + 1) * unit - final))
 
     def end(self, seq: int) -> None:
         """A sequence has its last token, as its scheduler is still to hear."""
@@ -195,7 +196,7 @@ class Regular:
     def _count(self, run: Run, steps: int) -> None:
         """Count the drafts of so many steps of a sequence."""
         if self.drafts and self._totals is not None:
-            accepted = sum(run.given[:steps]) - steps
+            accepted = run.known[steps - 1] - run.known[0] + run.given[steps - 1] - steps
             self._totals.count(run.request.index, self.drafts * steps, accepted, steps)
 
     def _write_back(self, run: Run, seen: Seen, steps: int, proposed: int) -> None:
@@ -217,11 +218,16 @@ class Regular:
 
     # -- a step -------------------------------------------------------------------------------
 
-    def fits(self, others: int) -> bool:
-        """Whether all that decode regularly, and so many others, find all their tokens in the budgets."""
-        limits, each = self._limits, self.drafts + 1
-        within = (len(self.runs) + len(self.ended) + others) * (each + self._rules.slots) <= limits.budget
-        return within and (not limits.threshold or each <= limits.threshold)
+    def fits(self, others: int, drafts: int) -> bool:
+        """Whether all that decode regularly, and so many others, find so many drafts in the budgets."""
+        return len(self.runs) + len(self.ended) + others <= self._most_of(drafts)
+
+    def _most_of(self, drafts: int) -> int:
+        """How many sequences find so many drafts each in the budgets."""
+        limits, each = self._limits, drafts + 1
+        if limits.threshold and each > limits.threshold:
+            return 0
+        return limits.budget // (each + self._rules.slots)
 
     def grow(self) -> bool:
         """Give those their blocks who need any in the step that is decided; False: it cannot be so."""
@@ -232,21 +238,20 @@ class Regular:
             if len(due[clock]) > self._allocator.growth_budget():
                 self._resting = RESTS
                 return False
-            self._grow(clock)
+            self._allocator.grow_many(due.pop(clock))
+            if clock in self._spare:
+                self._leave_spare(clock)
         self.vain = 0
         if self.ended:
             self.vain = sum([run.known[-2] < run.request.final_tokens for run in self.ended])
         return True
 
-    def _grow(self, clock: int) -> int:
-        """Those grow who are due then: how many they are."""
-        due = self._due.pop(clock)
-        self._allocator.grow_many(due)
-        if clock in self._spare:
-            memory, surplus = self._server.memory, self._allocator.surplus
-            for request in self._spare.pop(clock):
-                memory.set_internal(request, max(0, surplus(request.seq, request.final_tokens)))
-        return len(due)
+    def _leave_spare(self, clock: int) -> int:
+        """Some have slots from then on that they will never write: how many more than before."""
+        memory, before = self._server.memory, self._server.memory.internal
+        for request, slots in self._spare.pop(clock):
+            memory.set_internal(request, slots)
+        return memory.internal - before
 
     def all_end(self, clock: int) -> bool:
         """Whether it is certain that all have their last token behind the step at that clock."""
@@ -269,8 +274,11 @@ class Regular:
         """As in `Ahead`, where nobody is there but they."""
         clock = self._progress.clock
         steps = min(at_most, self._progress.next_finish - clock, self._until - clock)
-        if steps > 1 and clock + steps == self._progress.next_finish and self.all_end(clock + steps - 1):
-            steps -= 1  # nothing is proposed behind the last step of all
+        if steps == 1:
+            return 1
+        finish = self._progress.next_finish
+        if clock + steps == finish and len(self._progress.ending(finish)) == len(self.runs):
+            steps -= self.all_end(finish - 1)  # nothing is proposed behind the last step of all
         if steps > 1:
             budget = self._allocator.growth_budget()
             if len(self.runs) * ((steps - 1) * (self.drafts + 1) // self._unit + 1) > budget:
@@ -282,13 +290,24 @@ class Regular:
 
     def carry_out(self, ends: list[int]) -> Grown:
         """As in `Ahead`."""
-        clock, due, allocator, memory = self._progress.clock, self._due, self._allocator, self._server.memory
-        used = internal = evicted = 0
-        total, slots = ends[-1], self._unit
-        for step in range(1, len(ends)):
-            if clock + step in due:
-                left, cached, before = total - ends[step - 1], allocator.cached_slots, memory.internal
-                used += self._grow(clock + step) * slots * left
-                evicted += (cached - allocator.cached_slots) * left
-                internal += (memory.internal - before) * left
+        clock, due, spare, allocator = self._progress.clock, self._due, self._spare, self._allocator
+        grown: list[int] = []
+        lefts: list[tuple[int, int]] = []  # (how many grow at a time, time left)
+        internal, total = 0, ends[-1]
+        for start in ends[:-1]:
+            clock += 1
+            if clock in due:
+                who = due.pop(clock)
+                grown += who
+                lefts.append((len(who), total - start))
+                if clock in spare:
+                    internal += self._leave_spare(clock) * (total - start)
+        if not grown:
+            return 0, 0, 0, None, 0, 0
+        cached, evicted = allocator.cached_slots, 0
+        allocator.grow_many(grown)
+        if cached and allocator.evicted_by:
+            each = [left for count, left in lefts for _ in range(count)]
+            evicted = sum([each[index] for index in allocator.evicted_by]) * self._unit
+        used = sum([count * left for count, left in lefts]) * self._unit
         return used, internal, evicted, None, 0, 0

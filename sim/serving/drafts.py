@@ -15,6 +15,7 @@ What an engine knows of a request therefore stands apart from what is true of it
 
 from mypy_extensions import mypyc_attr
 
+from kvsim.allocators.base import Match
 from kvsim.sim.serving.acceptance import Acceptance
 from kvsim.sim.serving.draft_batch import DraftBatch
 from kvsim.sim.serving.draft_clock import Regular, counts_blocks
@@ -70,6 +71,8 @@ class Drafts(Steps):
     def decide(self) -> None:
         """Serve those that run, then the queue; with asynchronous scheduling, hear of the step before."""
         server = self.server
+        if not (self._others or server.waiting) and self._go_on():
+            return
         self._budget = self._input = self.limits.budget
         running = self._one_by_one()
         before, self.taken = self.taken, []
@@ -79,15 +82,39 @@ class Drafts(Steps):
         if server.waiting and not server.step.preemptions:
             self._admit()
         self._compute(continued)
-        server.step.changed = not self._is_steady()
         if len(self.taken) > continued:
             running = running + [taken.request for taken in self.taken[continued:]]
         self._others = running
+        server.step.changed = not self._is_steady()
         if self._late:
             self._hear(before)
             if not (self.progress.size or server.step.chunks):
                 server.step.spent = len(server.running) > len(self.batch.departed)
             self._leave()
+
+    def _go_on(self) -> bool:
+        """If all decode by the clock and nobody comes, as most often, decide the step; else False."""
+        regular, step, late, before = self.regular, self.server.step, self._late, self.taken
+        if regular is None or not regular.runs or self.proposed != regular.drafts:
+            return False
+        running, progress = len(regular.runs), self.progress
+        if running + len(regular.ended) > regular.most_runs or not regular.grow():
+            return False
+        drafts, vain = regular.drafts, regular.vain
+        if by_batch := self.rules.by_batch:
+            self.proposed = by_batch[running + vain]
+        step.draft_tokens = running * drafts + vain * (drafts + 1)
+        self.totals.vain += vain * (drafts + 1)
+        last = progress.next_finish == progress.clock + 1 and regular.all_end(progress.clock)
+        step.draft_passes = 0 if last else self.proposed
+        step.changed = vain > 0 or self.proposed != drafts
+        self.taken = []
+        if late:
+            if before or regular.ended:
+                self._hear(before)
+            if self.batch.departed:
+                self._leave()
+        return True
 
     def _one_by_one(self) -> list[Request]:
         """Let those decode by the clock who may: the others, whom the step serves one by one, in order."""
@@ -99,7 +126,7 @@ class Drafts(Steps):
             others = list(alive.values())
         elif others:
             others = [each for each in others if alive.get(each.seq) is each]
-        if regular.fits(len(others)):
+        if regular.fits(len(others), self.proposed):
             if others:
                 others = regular.take_in(others, self.seen, self.proposed)
             if not regular.runs:
@@ -139,9 +166,10 @@ class Drafts(Steps):
         """Those go of whom it is known now that they have finished, in the order of admission."""
         departed = self.batch.departed
         if departed:
-            last = list(departed.items())
-            departed.clear()
-            departed.update(sorted(last, key=lambda each: each[0]))
+            if len(departed) > 1:
+                last = sorted(departed.items(), key=lambda each: each[0])
+                departed.clear()
+                departed.update(last)
             self.server.release_departed()
 
     def _most(self) -> int:
@@ -242,21 +270,26 @@ class Drafts(Steps):
     # -- admitting ----------------------------------------------------------------------------
 
     def _admit(self) -> None:
-        server, limits, waiting = self.server, self.limits, self.server.waiting
+        server, limits, rules, waiting = self.server, self.limits, self.rules, self.server.waiting
         kept: list[Request] = []
-        share = self._share()
+        share, longest, match, hits = self._share(), limits.longest, None, 0
         ran = bool(self.taken or self.progress.runs)
-        pads = self.rules.most > 0 and not self.rules.by_batch
-        pads = pads and not any(taken.seen.in_prompt for taken in self.taken)
-        while waiting and self._most() > 0 and len(server.running) < limits.seats:
+        pads = rules.most > 0 and not rules.by_batch
+        pads = pads and not any([taken.seen.in_prompt for taken in self.taken])
+        while waiting and len(server.running) < limits.seats:
+            most = self._most()
+            if most <= 0:
+                break
             request = waiting[0]
-            match = server.match_head()
-            hits, known, most = match.tokens if match else 0, request.known_tokens, self._most()
+            if self._caches:
+                match = server.match_head()
+                hits = match.tokens if match else 0
+            known = request.known_tokens
             left = tokens = known - hits
             tokens = min(tokens, share)
-            padded = pads and left == 1 and (ran or hits > 0) and hits + self.rules.most + 2 <= limits.longest
+            padded = pads and left == 1 and (ran or hits > 0) and hits + rules.most + 2 <= longest
             if padded:
-                tokens += self.rules.most
+                tokens += rules.most
             if tokens > most:
                 if padded or not limits.in_pieces:
                     break
@@ -266,24 +299,36 @@ class Drafts(Steps):
             if tokens < 1:
                 kept.append(waiting.popleft())
                 continue
-            room = min(hits + tokens + self.rules.lookahead, limits.longest)
-            if limits.whole_prompt and not server.head_fits(known, match):
-                break
-            if limits.watermark and not (
-                (not limits.whole_prompt or server.head_leaves(known, match, limits.watermark))
-                and server.head_leaves(room, match, limits.watermark)
+            room = min(hits + tokens + rules.lookahead, longest)
+            if not (
+                self._leaves_enough(known, room, match)
+                and server.admit_head(room, match, left if padded else tokens)
             ):
                 break
-            if not server.admit_head(room, match, left if padded else tokens):
-                break
-            seen = self.seen.setdefault(request, Seen())
-            seen.tokens, seen.computed = known, hits
-            seen.drafts = seen.placeholders = seen.in_flight = 0
-            seen.in_prompt = False
-            seen.capacity, seen.published = server.allocator.capacity(request.seq), 1
-            self._take(Taken(request, seen, tokens, tokens - left if padded else 0, padded))
+            self._begin(request, tokens, hits, tokens - left if padded else 0)
         for request in reversed(kept):
             waiting.appendleft(request)
+
+    def _leaves_enough(self, known: int, room: int, match: Match | None) -> bool:
+        """Whether the head's whole text finds room, and what has to stay free is left."""
+        server, limits, watermark = self.server, self.limits, self.limits.watermark
+        if limits.whole_prompt and not server.head_fits(known, match):
+            return False
+        if not watermark:
+            return True
+        whole = not limits.whole_prompt or server.head_leaves(known, match, watermark)
+        return whole and server.head_leaves(room, match, watermark)
+
+    def _begin(self, request: Request, tokens: int, hits: int, padding: int) -> None:
+        """A request has entered, and computes so many tokens, `padding` among them."""
+        seen = self.seen.get(request)
+        if seen is None:
+            seen = self.seen[request] = Seen()
+        seen.tokens, seen.computed = request.known_tokens, hits
+        seen.drafts = seen.placeholders = seen.in_flight = 0
+        seen.in_prompt = False
+        seen.capacity, seen.published = self.server.allocator.capacity(request.seq), 1
+        self._take(Taken(request, seen, tokens, padding, padding > 0))
 
     # -- computing ----------------------------------------------------------------------------
 
@@ -353,7 +398,10 @@ class Drafts(Steps):
             missing = request.final_tokens - self.progress.stored(request)
         else:
             missing = request.output_tokens - request.generated
-        proposed, accepted = self.acceptance.event(request, seen.events)
+        if drafts or not self.acceptance.steady:
+            proposed, accepted = self.acceptance.event(request, seen.events)
+        else:
+            proposed, accepted = self.rules.most, 0
         if accepted > drafts:
             accepted = drafts
         if accepted > seen.valid:
@@ -376,9 +424,11 @@ class Drafts(Steps):
 
     def _pass_over(self) -> None:
         """Who decodes, but was not reached, gets no token in this step."""
+        runs = self.progress.runs
+        if len(runs) == self.progress.size:
+            return
         decode = State.DECODE
         reached = {each.seq for each in self.taken if each.request.state is decode}
-        runs = self.progress.runs
         if len(reached) + len(runs) == self.progress.size:
             return
         for request in list(self.server.running.values()):
@@ -393,8 +443,8 @@ class Drafts(Steps):
     def _is_steady(self) -> bool:
         """Whether the next steps will be like this one, as long as nobody ends or comes."""
         server, regular = self.server, self.regular
-        if regular is None or not regular.runs or regular.vain or self.taken or server.step.preemptions:
-            return False
+        if regular is None or not regular.runs or regular.vain or self._others or server.step.preemptions:
+            return False  # others may get tokens in the next step although they got none in this one
         refused = server.step.no_room and not server.allocator.caches
         if server.waiting and not refused and len(server.running) < self.limits.seats and self._most() > 0:
             return False

@@ -34,6 +34,8 @@ class Pricing:
         Whether a step may take more, or other, time than its batch says.
     plain : bool
         Whether equal steps are all that the cost need be asked of at once: nobody else hears of them.
+    contexts : list of int
+        Of each step that was priced last, and perhaps some behind it, where they are unlike: their tokens.
     """
 
     def __init__(self, server: Server, cost: CostModel) -> None:
@@ -47,6 +49,8 @@ class Pricing:
         self._hears = cost.flags
         self.hears = self._hears or self._works_in_spans
         self.plain = self._linear and not self.hears
+        self.contexts: list[int] = []
+        self._lines: dict[tuple[int, int, int], tuple[int, int]] = {}  # of a batch that only decodes
         self._unlike: list[tuple[StepShape, int]] = []  # the same of steps that are unlike
         self._heard: tuple[int, int] | None = None  # seats and contexts of the span, for a cost that asks
 
@@ -162,18 +166,38 @@ class Pricing:
         return [first, *[first + end for end in rest]]
 
     def _unlike_ends(self, step: Decision, steps: int, limit_ps: int, contexts: int) -> list[int]:
-        """The same where steps add different numbers of tokens."""
-        shape, ahead = self.shape(step, contexts), self._server.progress.contexts_ahead
-        count = 1 if steps == 1 else min(steps, FEW)
+        """The same where steps add different numbers of tokens; `contexts` are those of each."""
+        if steps == 1:
+            self.contexts = [contexts]
+            return [self.step_ps(step, contexts, due=False)]
+        progress = self._server.progress
+        batch = progress.size, step.draft_tokens, step.draft_passes
+        line = self._lines.get(batch)
+        if line is None and not self._hears:
+            line = self.cost.line(self.shape(step, contexts))
+            if line is not None:
+                self._lines[batch] = line
+        if line is None:
+            ends = self._ends_one_by_one(self.shape(step, contexts), steps, limit_ps)
+        else:
+            first, each = line
+            most = limit_ps // (first + each * contexts) + 1  # none is shorter than the first
+            self.contexts = tokens = progress.contexts_ahead(steps if most > steps else most)
+            ends = list(accumulate([first + each * total for total in tokens]))
+        if ends[-1] > limit_ps:
+            del ends[bisect_left(ends, limit_ps) + 1 :]
+        return ends
+
+    def _ends_one_by_one(self, shape: StepShape, steps: int, limit_ps: int) -> list[int]:
+        """The same of a cost that lies on no line, a few steps at a time."""
+        count, ahead = min(steps, FEW), self._server.progress.contexts_ahead
         while True:
-            tokens = [contexts] if count == 1 else ahead(count)
+            self.contexts = tokens = ahead(count)
             durations = self.cost.steps_ps(shape, tokens)
             ends = list(accumulate(durations))
             if count == steps or ends[-1] >= limit_ps:
                 break
             count = min(steps, 4 * count)
-        if ends[-1] > limit_ps:
-            del ends[bisect_left(ends, limit_ps) + 1 :]
         if self._hears:
             shapes = [shape._replace(context_tokens=each) for each in tokens]
             self._unlike = list(zip(shapes, durations, strict=True))

@@ -27,7 +27,7 @@ from kvsim.sim.record.limits import limit
 from kvsim.sim.record.memory_map import MemoryMap
 from kvsim.sim.record.recorder import TIMELINE_ROWS, Recorder, Result
 from kvsim.sim.record.request_log import RequestLog
-from kvsim.sim.record.span import Span, unlike
+from kvsim.sim.record.span import Span
 from kvsim.sim.record.timeline import instant_of
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.serving.alarm import Alarm
@@ -141,7 +141,8 @@ class Replica:
             self._planner.coming = arrivals
         if server.batch.works_in_spans and not takes:
             self._planner.most_steps = 1  # who comes could end a span whose work is done
-        self._record = self.recorder.keeper() if server.progress.linear else self._record_unlike
+        self._keep = self.recorder.keeper()
+        self._record = self._keep if server.progress.linear else self._record_unlike
         self._hear_of: list[Callable[[list[int]], None]] = [self._tell_passed] if self.observers else []
         if self.pricing.hears:
             self._hear_of.append(self.pricing.carried_out)
@@ -392,15 +393,18 @@ class Replica:
 
     def _record_unlike(self, span: Span) -> None:
         """Write down a plan whose steps add different numbers of tokens: tokens of one step come at once."""
-        (ends, start, grown), progress, recorder = span, self.server.progress, self.recorder
-        steps = len(ends)
+        progress, recorder, steps = self.server.progress, self.recorder, len(span[0])
         if steps > 1:
-            contexts = progress.contexts_ahead(steps)
-            grown = unlike(start, contexts, grown)
-            recorder.peak_used_slots = max(recorder.peak_used_slots, start[2] + contexts[-1] - contexts[0])
-        recorder.add((ends, start, grown))
+            contexts = self.pricing.contexts
+            if len(contexts) > steps:
+                del contexts[steps:]
+            added = contexts[-1] - progress.all_stored()
+            recorder.add_unlike(span, contexts)
+        else:
+            added = progress.added(1)
+        self._keep(span)
         if self.decision.decodes:
-            recorder.late(0, progress.added(steps) - progress.size * steps)
+            recorder.late(0, added - progress.size * steps)
 
     def _give_tokens(self, step: Decision) -> None:
         """Who prefilled and has all of the prompt computed gets a token, and decodes or is done."""

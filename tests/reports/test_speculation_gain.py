@@ -51,3 +51,15 @@ def test_several_models_are_a_table_each_and_a_picture_together(capsys, tmp_path
 def test_a_mistake_is_told_in_a_line(capsys, words, why):
     assert cli.main(["speculation", *words]) == 2
     assert why in capsys.readouterr().err
+
+
+def test_the_life_of_a_request_tells_of_its_drafts_in_a_phrase(capsys, tmp_path):
+    out = str(tmp_path / "run")
+    words = ["run", "--model", "llama-3.1-8b", "--gpu", "h100", "--num-prompts", "3", "--request-rate", "1"]
+    drafts = ["--speculative-method", "eagle3", "--num-speculative-tokens", "3", "--acceptance-length", "4"]
+    assert cli.main([*words, *drafts, "--cost", "roofline", "--out", out]) == 0
+    capsys.readouterr()
+    assert cli.main(["explain", out, "0"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "drafts right, 4.00 tokens a verification" in told
+    assert "acceptance_length" not in told

@@ -1,5 +1,6 @@
 """Every built-in scheduler keeps the rules of sim/contract.py; broken ones are caught, each by its rule."""
 
+import json
 from collections import deque
 
 import numpy as np
@@ -26,6 +27,34 @@ from kvsim.sim.workload import PS_PER_S, Workload
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_built_in_schedulers_keep_the_rules(name, workloads):
     check_scheduler(class_named("scheduler", name, SCHEDULERS, Scheduler), workloads=workloads)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("caching", [False, True])
+@pytest.mark.parametrize("method", ["ngram", "eagle3", "mtp", "draft_model"])
+def test_vllm_v1_keeps_the_rules_with_drafts(method, caching, asynchronous):
+    if method == "ngram" and asynchronous:
+        method = "ngram_gpu"  # on the host it is synchronous
+    said = {"method": method, "num_speculative_tokens": 3, "synthetic_acceptance_rates": [0.8, 0.6, 0.5]}
+    said |= {"model": "tiny"} if method == "draft_model" else {}
+    said |= {"num_nextn_predict_layers": 2} if method == "mtp" else {}
+    options = {"speculative_config": json.dumps(said), "enable_prefix_caching": caching}
+    check_scheduler(VllmV1, workloads=3, async_scheduling=asynchronous, **options)
+
+
+class LosesDrafts(VllmV1):
+    """Forgets in each third step what was rejected."""
+
+    def schedule(self, server):
+        super().schedule(server)
+        if server.steps % 3 == 2 and self.steps.taken:
+            self.steps.taken.pop()
+
+
+def test_a_scheduler_that_loses_what_it_verifies_is_caught():
+    said = {"method": "eagle3", "num_speculative_tokens": 3, "synthetic_acceptance_length": 2}
+    with pytest.raises(InvariantError):
+        check_scheduler(LosesDrafts, workloads=3, speculative_config=json.dumps(said))
 
 
 class SwapsWithoutPaying(VllmV0):

@@ -11,6 +11,7 @@ from support.serving import everything, workload
 from support.settings import server_with
 
 from kvsim.sim.build import build_engine
+from kvsim.sim.cost.drafting import captured
 from kvsim.sim.cost.named import cost_named
 from kvsim.sim.cost.step_cost import StepShape
 from kvsim.sim.deployment.draft import draft_of, speculation_of
@@ -202,6 +203,14 @@ def test_many_steps_at_a_time_are_the_same_as_one_step_and_one_sequence_after_th
     assert len(shares) == 1
 
 
+@pytest.mark.parametrize("method", ["ngram", "eagle3"])
+def test_drafts_that_the_budget_does_not_hold_are_trimmed_from_the_first_step_on(method):
+    said = {"method": method, "num_speculative_tokens": 5, "synthetic_acceptance_length": 1}
+    where = server(said, max_num_batched_tokens=16, async_scheduling=False)
+    result = served(where, workload([(0, 1, 2)] * 3))
+    assert result.drafts.rows == {0: (1, 5, 0), 1: (1, 5, 0), 2: (1, 3, 0)}
+
+
 def test_what_was_recorded_is_what_happens():
     work = workload([(0, 10, 12)])
     drafts = np.empty(1, dtype=object)
@@ -282,6 +291,39 @@ def test_it_helps_alone_and_hurts_in_large_batches(cost):
 
     assert gain(1) > 1.4
     assert gain(512) < 1
+
+
+@pytest.mark.parametrize(
+    ("drafts", "seqs", "budget", "first", "last"),
+    [
+        (1, 256, 8192, (2, 4, 8, 16), 512),
+        (2, 256, 8192, (3, 6, 9, 18, 24), 498),
+        (3, 8, 8192, (4, 8, 16, 24), 64),
+        (5, 1024, 64, (6, 12, 18, 24), 60),
+        (7, 1, 8192, (8, 16), 16),
+        (9, 8, 8, (), None),
+    ],
+)
+def test_graphs_are_captured_for_whole_sequences_with_their_drafts(drafts, seqs, budget, first, last):
+    sizes = captured(drafts, seqs, budget)
+    assert sizes[: len(first)] == first
+    assert (sizes[-1] if sizes else None) == last
+    assert all(size % (drafts + 1) == 0 for size in sizes)
+
+
+@pytest.mark.parametrize("cost", ["roofline", "measured-elsewhere"])
+def test_a_step_takes_as_long_as_the_next_captured_graph(cost):
+    found, drafts = timed(cost, 2), 2  # graphs of 24, 33, ... tokens
+
+    def step_ps(seqs, more=0):
+        return found.step_ps(
+            StepShape(decode_seqs=seqs, context_tokens=9_000, draft_tokens=seqs * drafts + more)
+        )
+
+    assert step_ps(9) == step_ps(9, more=6)  # 27 tokens, and the 33 that are computed
+    assert step_ps(11) != step_ps(11, more=1)
+    beyond = StepShape(decode_seqs=200, context_tokens=9_000, draft_tokens=400)  # no graph is as large
+    assert found.step_ps(beyond) < found.step_ps(beyond._replace(draft_tokens=430))
 
 
 TIMED = {}

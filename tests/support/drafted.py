@@ -1,0 +1,138 @@
+"""The naive reference with drafts: `kvsim.reference.Continuous`, several tokens of a sequence at a time.
+
+    held        S drafts were proposed behind the last step that gave a token; C = n - 1 tokens are computed
+    scheduled   1 + S tokens of the budget, trimmed to what is left; room for the lookahead behind them
+    kept        those that are right, and one more; no more than are missing
+
+That is vLLM's synchronous scheduler (`../shared/goldens/spec/README.md`, rules 1 to 9 and 12 to 14, without a
+prefix cache). What a step accepts is asked for event by event.
+"""
+
+from kvsim.reference import Continuous
+
+
+class Speculative(Continuous):
+    """Serves requests with drafts.
+
+    Parameters
+    ----------
+    rules : DraftRules
+    events : callable
+        (request, event) -> (drafts proposed behind it, drafts accepted in it).
+    longest : int
+        Tokens of the longest sequence.
+    """
+
+    def __init__(self, requests, memory, cost, *, rules, events, longest, **more):
+        super().__init__(requests, memory, cost, **more)
+        self.rules, self.events, self.longest = rules, events, longest
+        self.drafts = dict.fromkeys(requests, 0)  # held now
+        self.valid = dict.fromkeys(requests, 0)  # proposed behind the event before
+        self.event = dict.fromkeys(requests, 0)
+        self.verified = {}  # in this step: request -> (scheduled, kept)
+        self.told = {request.index: (0, 0, 0) for request in requests}
+
+    def schedule(self):
+        """Those who run, each with its drafts; then those who wait."""
+        work, preemptions = {}, self.preemptions
+        self.verified, self.left, self.chunked = {}, [self.budget, self.budget], False
+        for request in list(self.running):
+            if request not in self.running:
+                continue
+            most = min(self.left[0], self.left[1] - self.rules.slots)
+            if most <= 0:
+                break
+            missing = request.known - request.computed
+            tokens = min(missing + self.drafts[request], most, self.longest - request.computed - 1)
+            tokens = self.kept_back(missing, tokens)
+            if tokens < 1:
+                continue
+            room = min(request.computed + tokens + self.rules.lookahead, self.longest)
+            while request in self.running and not self.memory.grow(request.seq, room):
+                self.preempt(self.running[-1])
+            if request not in self.running:
+                break
+            drafts = min(self.drafts[request], max(tokens - missing, 0))
+            self.chunked |= not request.decoding and request.computed < request.prompt  # it was in a piece
+            self.compute(work, request, tokens, drafts)
+        for request in [each for each in work if each not in self.running]:  # preempted after its turn
+            del work[request], self.verified[request]
+        if self.preemptions == preemptions:
+            self.admit(work, 0)
+        self.max_running = max(self.max_running, len(self.running))
+        return work
+
+    def kept_back(self, missing, tokens):
+        """A piece of a prompt leaves at least so many tokens, unless it is the last."""
+        kept_back = self.rules.kept_back
+        return max(missing - kept_back, 0) if 0 < missing - tokens < kept_back else tokens
+
+    def compute(self, work, request, tokens, drafts, padded=False):
+        """Charge the budgets, and ask what comes of the drafts."""
+        self.left[0] -= tokens
+        self.left[1] -= tokens + self.rules.slots
+        self.drafts[request] = 0
+        missing = request.known - request.computed
+        if tokens - drafts < missing:  # a piece of a prompt
+            work[request] = tokens
+            return
+        proposed, accepted = self.events(request, self.event[request])
+        accepted = 0 if padded else min(accepted, drafts, self.valid[request])
+        if drafts and not padded:
+            before = self.told[request.index]
+            self.told[request.index] = before[0] + 1, before[1] + drafts, before[2] + accepted
+        kept = min(accepted + 1, request.output - len(request.token_ps))
+        self.event[request] += 1
+        self.valid[request] = self.drafts[request] = min(proposed, self.proposals(request, kept))
+        self.verified[request] = drafts, kept
+        work[request] = missing + kept - 1
+
+    def proposals(self, request, kept):
+        """The most that are proposed behind a step that gives so many tokens."""
+        if not self.rules.to_the_end:
+            return self.rules.most
+        return max(min(self.rules.most, self.longest - request.known - kept), 0)
+
+    def admit(self, work, budget):
+        """First come, first served, as a whole; who has one token left is padded with drafts of nothing."""
+        ran = bool(work)
+        while self.waiting and len(self.running) < self.seats:
+            request, most = self.waiting[0], min(self.left[0], self.left[1] - self.rules.slots)
+            if most <= 0:
+                return
+            missing = tokens = request.known
+            padded = missing == 1 and ran and not self.chunked and self.rules.most + 2 <= self.longest
+            tokens += self.rules.most if padded else 0
+            if tokens > most and padded:
+                return
+            tokens = min(tokens, most)
+            tokens = tokens if padded else self.kept_back(missing, tokens)
+            assert tokens > 0, "no request of these tests is passed over"
+            room = min(tokens + self.rules.lookahead, self.longest)
+            if not self.memory.can_admit(request.known, 0) or not self.memory.admit(self.entered, room, 0):
+                return
+            request.seq = self.entered
+            self.entered += 1
+            self.entered_slots += self.memory.slots_needed(room, 0)
+            if request.first_step < 0:
+                request.first_step = self.steps
+            self.running.append(self.waiting.popleft())
+            self.compute(work, request, tokens, tokens - missing if padded else 0, padded)
+
+    def preempt(self, request):
+        """As in the base; its drafts are gone."""
+        super().preempt(request)
+        self.drafts[request] = 0
+
+    def shape(self, work, copied):
+        """As in the base, with the drafts that are verified, and the passes behind the step."""
+        shape = super().shape(work, copied)
+        drafts = sum(drafts for drafts, _ in self.verified.values())
+        goes_on = any(each.known + 1 < each.prompt + each.output for each in self.verified)
+        passes = self.rules.most if goes_on else int(shape.prefill_seqs > 0)  # else nothing is proposed
+        return shape._replace(draft_tokens=drafts, draft_passes=passes)
+
+    def commit(self, request, now_ps):
+        """As in the base; who got no token in this step gets none."""
+        if request in self.verified:
+            super().commit(request, now_ps)
