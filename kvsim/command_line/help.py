@@ -22,7 +22,7 @@ _BY_WORDS: Any = {"break_on_hyphens": False, "break_long_words": False}
 
 ORDER = (
     *("Model and GPU", "Workload", "Arrivals", "Engine", "Memory", "Fleet"),
-    *("Goals", "Search", "Sweep", "Replay", "Output"),
+    *("Goals", "Search", "Sweep", "Replay", "Output", "Figures"),
 )
 """Panels as a user comes to them."""
 OTHER = "Other"
