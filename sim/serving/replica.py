@@ -183,6 +183,7 @@ class Replica:
                 self._write_facts()
             if plan is None:
                 yield from self._stall()
+                self._begun_ps = server.now_ps  # nothing is computed: whoever came is heard
                 continue
             if sleeps and server.now_ps + plan[-1] >= ahead.next_ps:
                 self._current = plan
