@@ -46,7 +46,7 @@ def model_named(name_or_path: str) -> ModelSpec:
     if checkpoint is not None:
         return checkpoint
     if name_or_path.endswith(".json"):
-        raise KvsimError(f"model {name_or_path!r}: there is no such file")
+        return read_model(path)  # says why not
     if "/" in name_or_path:
         raise _unknown_on_hub(name_or_path)
     raise unknown("model", name_or_path, model_names())

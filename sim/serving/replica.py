@@ -363,7 +363,7 @@ class Replica:
             progress.pause()
         elif progress.size:
             progress.advance(len(ends), now_ps)
-        self._turned_away.ends = ends
+        self._turned_away.ends, self._turned_away.began_ps = ends, now_ps - ends[-1]
         if progress.clock == progress.next_finish:
             for request in batch.finished(step):
                 self._finish(request)

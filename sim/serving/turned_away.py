@@ -15,14 +15,15 @@ class TurnedAway:
 
     Attributes
     ----------
-    ends : list of int
-        When the steps ended that were carried out last, counted from the first one's start.
+    ends, began_ps : list of int, int
+        When the steps ended that were carried out last, counted from the first one's start; when that was.
     noted : list
         Who came during the plan, and is written down after it: (row, when, step, reason).
     """
 
     def __init__(self, recorder: Recorder, observers: list[Observer]) -> None:
-        self.ends = [0]
+        self.ends: list[int] = []
+        self.began_ps = 0
         self.noted: list[tuple[int, int, int, str]] = []
         self._recorder, self._observers = recorder, observers
 
@@ -32,9 +33,9 @@ class TurnedAway:
             step = server.steps + bisect_left(plan, now_ps - server.now_ps) + 1
             self.noted.append((row, now_ps, step, reason))
             return
-        ends = self.ends
-        after = len(ends) - bisect_left(ends, now_ps - server.now_ps + ends[-1]) - 1
-        self.write(row, now_ps, server.steps - max(after, 0), reason)
+        came_ps = now_ps - self.began_ps
+        in_step = bisect_left(self.ends, came_ps) if came_ps > 0 else -1  # heard late: in the step before
+        self.write(row, now_ps, server.steps - max(len(self.ends) - in_step - 1, 0), reason)
 
     def write(self, row: int, now_ps: int, step: int, reason: str) -> None:
         """Write one down."""
