@@ -155,7 +155,7 @@ def test_an_unknown_name_suggests_the_nearest():
         gpu_named("h10")
     with pytest.raises(KvsimError, match="model '' is unknown"):
         model_named("")
-    with pytest.raises(KvsimError, match=r"model 'none/x.json': none/x.json cannot be read: No such file"):
+    with pytest.raises(KvsimError, match=r"model 'none/x.json': x.json cannot be read: No such file"):
         model_named("none/x.json")
 
 
