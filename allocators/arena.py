@@ -10,11 +10,13 @@
     free       nobody                nothing
 
 Arenas are counted in slots (allocators/base.py); where a slot is a grain of bytes, a token takes several.
+Where layers are kept in groups, a range says of which layers, and so does what only these may use.
 """
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import repeat
+from itertools import accumulate, repeat
 from typing import NamedTuple
 
 
@@ -56,6 +58,8 @@ class Region(NamedTuple):
     """free and empty, but mapped or cached by the allocator"""
     per_token: int = 1
     """slots that a token takes here"""
+    layers: str = ""
+    """whose it is, where layers are kept in groups: `full`, `window 1,024`; "" for any"""
 
     def filled(self, lengths: Mapping[int, int]) -> int:
         """Slots from `start` on that hold a token, when each living sequence has `lengths` of them."""
@@ -76,10 +80,12 @@ def equal_regions(
     cached: Iterable[bool] = repeat(False),
     idle: Iterable[bool] = repeat(False),
     per_token: Iterable[int] = repeat(1),
+    layers: Iterable[str] = repeat(""),
 ) -> Iterator[Region]:
     """Regions of `size` each, the first at 0, of columns."""
     starts = range(0, len(owners) * size, size)
-    return as_regions(zip(starts, repeat(size), owners, firsts, cached, idle, per_token, strict=False))
+    columns = (starts, repeat(size), owners, firsts, cached, idle, per_token, layers)
+    return as_regions(zip(*columns, strict=False))
 
 
 class Layout(NamedTuple):
@@ -98,14 +104,16 @@ class Layout(NamedTuple):
     """1 or 0; empty: nothing is"""
     per_token: Sequence[int] = ()
     """slots that a token takes; empty: one everywhere"""
+    layers: Sequence[str] = ()
+    """of which layers; empty: of all"""
 
     @classmethod
     def of(cls, regions: Iterator[Region]) -> "Layout":
         """Regions put into columns."""
-        starts, sizes, owners, firsts, cached, idle, per_token = zip(*regions, strict=True)
+        starts, sizes, owners, firsts, cached, idle, per_token, layers = zip(*regions, strict=True)
         place = {each: at for at, each in enumerate(dict.fromkeys([(), *owners]))}
         which = [place[each] for each in owners]
-        return cls(starts, sizes, which, list(place), firsts, cached, idle, per_token)
+        return cls(starts, sizes, which, list(place), firsts, cached, idle, per_token, layers)
 
     def regions(self) -> Iterator[Region]:
         """One by one."""
@@ -113,7 +121,8 @@ class Layout(NamedTuple):
         idle = map(bool, self.idle) if self.idle else iter([False] * count)
         per_token = self.per_token or [1] * count
         owners, cached = map(self.owners.__getitem__, self.which), map(bool, self.cached)
-        columns = (self.starts, self.sizes, owners, self.firsts, cached, idle, per_token)
+        layers = self.layers or [""] * count
+        columns = (self.starts, self.sizes, owners, self.firsts, cached, idle, per_token, layers)
         return as_regions(zip(*columns, strict=False))
 
 
@@ -122,8 +131,18 @@ _TOGETHER = re.compile(rb"\x01|\x02+|\x00+")
 """What is one region: an allocated block, blocks that are cached, blocks that are free."""
 
 
-Table = tuple[int, int, Sequence[int | None], int]
-"""A sequence, the first token, the blocks from there (None: that one is lost), slots that a token takes."""
+class Table(NamedTuple):
+    """A block table of a sequence, from a token on."""
+
+    seq: int
+    first: int
+    """the token at the start of the first block"""
+    blocks: Sequence[int | None]
+    """None: that one is lost"""
+    per_token: int = 1
+    """slots that a token takes"""
+    layers: str = ""
+    """as of a region"""
 
 
 def layout_of_tables(
@@ -131,11 +150,13 @@ def layout_of_tables(
     size: int,
     tables: Iterable[Table],
     cached: Iterable[int | None] = (),
+    pools: Sequence[tuple[str, int]] = (),
 ) -> Layout:
     """A layout of blocks of `size`, the first at 0: each allocated one, and all that is free between them.
 
     A block may stand in the tables of several sequences. `cached` are blocks that hold a prefix, where
-    nobody has them. Owners come in the order of their first addresses.
+    nobody has them. `pools` are the arena's parts of their own, as in `Allocator.pools`. Owners come in the
+    order of their first addresses.
     """
     which, firsts, kinds = [0] * blocks.stop, [0] * blocks.stop, bytearray(blocks.stop)
     for block in cached:
@@ -144,7 +165,8 @@ def layout_of_tables(
     owners: list[tuple[int, ...]] = [()]
     joined: dict[int, dict[int, int]] = {}  # who had a block -> who has it together with that sequence
     many: dict[int, int] = {}
-    for seq, first, table, per_token in tables:
+    named: dict[int, str] = {}
+    for seq, first, table, per_token, layers in tables:
         token, after = first, joined.setdefault(seq, {})
         for block in table:
             if block is not None:
@@ -155,8 +177,17 @@ def layout_of_tables(
                 which[block], firsts[block], kinds[block] = after[before], token, _LENT
                 if per_token > 1:
                     many[block] = per_token
+                if layers:
+                    named[block] = layers
             token += size // per_token
     places = [each.start() for each in _TOGETHER.finditer(kinds, blocks.start)]
+    layers_of: list[str] = []
+    if pools:
+        edges = list(accumulate([slots // size for _, slots in pools], initial=blocks.start))
+        places = sorted({*places, *edges[:-1]})
+        firsts_of = [bisect_left(places, edge) for edge in edges]
+        for (layers, _), start, end in zip(pools, firsts_of, firsts_of[1:], strict=False):
+            layers_of += [layers] * (end - start)
     place = {owner: at for at, owner in enumerate(dict.fromkeys([0, *[which[block] for block in places]]))}
     starts = [(block - blocks.start) * size for block in places]
     ends = [*starts[1:], len(blocks) * size]
@@ -168,6 +199,7 @@ def layout_of_tables(
         [firsts[block] for block in places],
         [kinds[block] == _CACHED for block in places],
         per_token=[many.get(block, 1) for block in places] if many else (),
+        layers=layers_of or ([named.get(block, "") for block in places] if named else ()),
     )
 
 
@@ -175,7 +207,7 @@ def layout_of_slots(
     capacity: int, allocated: Iterable[tuple[int, Sequence[int]]], cached: Iterable[int]
 ) -> Layout:
     """Slots allocated one by one, as (sequence, its slots): neighbours that are alike are one region."""
-    each = layout_of_tables(range(capacity), 1, ((seq, 0, slots, 1) for seq, slots in allocated), cached)
+    each = layout_of_tables(range(capacity), 1, (Table(seq, 0, slots) for seq, slots in allocated), cached)
     alike = list(zip(each.which, each.cached, strict=True))
     kept = [at for at, now in enumerate(alike) if not at or now != alike[at - 1]]
     starts = [each.starts[at] for at in kept]

@@ -77,6 +77,8 @@ class Allocator:
     expired_slots : int
         Slots of living sequences' tokens that were freed, as no later token sees them (sliding windows). So
         `slots_per_token * tokens - shared_tokens - expired_slots + state_slots` slots hold a token.
+    pools : tuple of (str, int)
+        The layers and slots of parts of the arena that only some layers use, by address; none: all share it.
     copied_slots : int
         Slots copied since the start (copy-on-write, moves).
     most_sequences : int or None
@@ -170,6 +172,7 @@ class Allocator:
         self.slots_per_token = 1
         self.state_slots = 0
         self.expired_slots = 0
+        self.pools: tuple[tuple[str, int], ...] = ()
         self.copied_slots = 0
         self.cow_copies = 0
         self.most_sequences: int | None = None

@@ -49,6 +49,23 @@ class Groups(NamedTuple):
         """All groups: the slots of one token."""
         return self.full + self.windowed
 
+    @property
+    def names(self) -> list[str]:
+        """Of the groups: the full ones first."""
+        return [layers_named("full")] * self.full + [layers_named("window", self.window)] * self.windowed
+
+    def apart(self, pages: tuple[int, int], page_size: int) -> tuple[tuple[str, int], ...]:
+        """`Allocator.pools` of so many pages for each full group, then for each windowed one."""
+        full, windowed = pages[0] * self.full * page_size, pages[1] * self.windowed * page_size
+        return (layers_named("full"), full), (layers_named("window", self.window), windowed)
+
+
+def layers_named(kind: str, reach: int | None = None) -> str:
+    """What layers that keep the same are called: full, window 1,024, chunk 8,192, states."""
+    if reach is None:
+        return "states" if kind == "state" else kind
+    return f"{kind} {reach:,}"
+
 
 class LayerGroup(NamedTuple):
     """A group of layers that share a block table; in one pool the pages of all groups have the same bytes."""

@@ -25,7 +25,7 @@ from typing import ClassVar
 
 from mypy_extensions import mypyc_attr
 
-from kvsim.allocators.arena import layout_of_tables
+from kvsim.allocators.arena import Table, layout_of_tables
 from kvsim.allocators.base import Allocator, Content, InvariantError, Layout, Match
 from kvsim.allocators.blocks import Blocks
 from kvsim.allocators.branching import Branching
@@ -227,7 +227,7 @@ class Paged(Blocks):
         return tuple(self._pool.queue())
 
     def layout(self) -> Layout:
-        tables = ((seq, 0, table, 1) for seq, table in self._tables.items())
+        tables = (Table(seq, 0, table) for seq, table in self._tables.items())
         return layout_of_tables(range(self.num_blocks), self.block_size, tables, self._pool.cached_blocks())
 
     # -- placing and growing --------------------------------------------------------------------

@@ -115,7 +115,7 @@ def sums_of(regions: tuple[Region, ...]) -> Sums:
     owned, cached, idle, once, of_sequence = 0, 0, 0, True, dict[int, int]()
     end, gap = 0, ""
     for region in regions:
-        start, size, owners, _, is_cached, is_idle, _ = region
+        start, size, owners, _, is_cached, is_idle, *_ = region
         if (start != end or size < 1) and not gap:
             gap = f"after slot {end - 1} comes {region}"
         end += size

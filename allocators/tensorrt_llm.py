@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from kvsim.allocators.arena import Layout, layout_of_tables
+from kvsim.allocators.arena import Layout, Table, layout_of_tables
 from kvsim.allocators.base import Holdings, InvariantError, Match
 from kvsim.allocators.block_texts import BlockNode, BlockTexts, TextMatch
 from kvsim.allocators.blocks import Blocks
@@ -81,7 +81,7 @@ class TensorRTLLM(Blocks):
         return tuple(self._held[seq].table)
 
     def layout(self) -> Layout:
-        tables = ((seq, 0, self._held[seq].table, 1) for seq in sorted(self._held))
+        tables = (Table(seq, 0, self._held[seq].table) for seq in sorted(self._held))
         cached = filter(self.texts.can_be_found, range(self.num_blocks))
         return layout_of_tables(range(self.num_blocks), self.block_size, tables, cached)
 

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from itertools import cycle, islice
 from typing import ClassVar, Self
 
-from kvsim.allocators.arena import Layout, layout_of_tables
+from kvsim.allocators.arena import Layout, Table, layout_of_tables
 from kvsim.allocators.base import Content, Holdings, InvariantError, Match, Run
 from kvsim.allocators.blocks import Blocks
 from kvsim.allocators.options import Options
@@ -148,7 +148,7 @@ class Tgi(Blocks):
         return tuple(self._held[seq].blocks)
 
     def layout(self) -> Layout:
-        tables = ((seq, 0, self._held[seq].blocks, 1) for seq in sorted(self._held))
+        tables = (Table(seq, 0, self._held[seq].blocks) for seq in sorted(self._held))
         unheld = (node for node in self.tree.nodes() if not node.locks)
         cached = {block for node in unheld for block in node.blocks[: node.findable]}
         return layout_of_tables(range(1, self.num_blocks + 1), self.block_size, tables, cached)

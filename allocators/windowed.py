@@ -104,6 +104,7 @@ class Windowed(Allocator):
         self.groups = groups
         self.order = order
         self._leaving = [at >= groups.full for at in range(groups.each)]  # is a group windowed?
+        self._layers = groups.names
         self._pool = FreeList(self.num_blocks, order)
         self._held: Holdings[Holding] = Holdings()
 
@@ -274,7 +275,12 @@ class Windowed(Allocator):
 
     def _all_tables(self) -> list[Table]:
         return [
-            (seq, held.behind * self.block_size * leaves, self._table(held, group), 1)
+            Table(
+                seq,
+                held.behind * self.block_size * leaves,
+                self._table(held, group),
+                layers=self._layers[group],
+            )
             for seq, held in self._held.items()
             for group, leaves in enumerate(self._leaving)
         ]

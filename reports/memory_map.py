@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,7 @@ Float64 = npt.NDArray[np.float64]
 FILE = "map.parquet"
 _NUMBERS = ("time_s", "start", "size", "filled", "cached")
 _IDLE = "idle"  # a column only of allocators that may have such slots
+_LAYERS = "layers"  # a column only where layers are kept in groups
 _REPLICA = "replica"
 
 
@@ -45,7 +46,8 @@ class Range(NamedTuple):
 class Arena(NamedTuple):
     """All ranges at one instant as columns, by address; they cover the arena without gap or overlap.
 
-    `owner` says which of `owners` holds a range: a text as in the file, "" for nobody.
+    `owner` says which of `owners` holds a range: a text as in the file, "" for nobody; `layer` likewise of
+    `layers` whose tokens it holds, or may hold, "" for any.
     """
 
     start: Int64
@@ -54,7 +56,21 @@ class Arena(NamedTuple):
     filled: Int64
     cached: npt.NDArray[np.bool_]
     idle: npt.NDArray[np.bool_]
+    layer: Int64
     owners: list[str]
+    layers: list[str]
+
+    @property
+    def held(self) -> npt.NDArray[np.bool_]:
+        """Which ranges somebody holds."""
+        somebody = np.array([owners != "" for owners in self.owners], bool)
+        return np.asarray(somebody[self.owner])
+
+    def between(self, start: int, end: int) -> Self:
+        """The ranges of a part of the arena, counted from its start."""
+        inside = (self.start >= start) & (self.start < end)
+        first, *columns = (column[inside] for column in self[:7])
+        return type(self)(first - start, *columns, self.owners, self.layers)
 
     def ranges(self) -> Iterator[Range]:
         """The same, a range at a time."""
@@ -92,6 +108,20 @@ class MemoryMap:
         first = slice(0, int(self.offsets[1]) if len(self.instants) else 0)
         return int((self.rows.start[first] + self.rows.size[first]).max(initial=0))
 
+    @cached_property
+    def pools(self) -> list[tuple[str, int, int]]:
+        """(layers, start, end) of the parts of the arena that only some layers use; none: all share it.
+
+        At the last instant nobody is there: what is free then names its layers, or is for any.
+        """
+        last = self.at(np.inf)
+        if not len(last.start) or any(last.layers[code] == "" for code in np.unique(last.layer).tolist()):
+            return []
+        first = np.flatnonzero(np.append(True, last.layer[1:] != last.layer[:-1]))
+        starts = last.start[first].tolist()
+        names = [last.layers[code] for code in last.layer[first].tolist()]
+        return list(zip(names, starts, [*starts[1:], self.slots], strict=True))
+
     def at(self, time_s: float) -> Arena:
         """The arena at a time: as at the last instant up to it; before the first one all of it is free."""
         instant = int(np.searchsorted(self.instants, time_s, side="right")) - 1
@@ -99,20 +129,31 @@ class MemoryMap:
             some = min(self.slots, 1)
             ints = np.zeros(some, np.int64)
             no = ints.astype(bool)
-            return Arena(ints, ints + self.slots, ints, ints, no, no, [""])
+            return Arena(ints, ints + self.slots, ints, ints, no, no, ints, [""], [""])
         until = int(self.offsets[instant + 1])
         alive = np.flatnonzero(self._last_instants[:until] >= instant)
         order = alive[np.argsort(self.rows.start[alive])]
-        return Arena(*(column[order] for column in self.rows[:6]), owners=self.rows.owners)
+        columns = (column[order] for column in self.rows[:7])
+        return Arena(*columns, owners=self.rows.owners, layers=self.rows.layers)
 
     def held_slots(self) -> Int64:
         """How many slots somebody held at each instant."""
-        held = np.array([owners != "" for owners in self.rows.owners], bool)[self.rows.owner] * self.rows.size
+        held = self.rows.held * self.rows.size
         count = len(self.instants)
         born = np.repeat(np.arange(count), np.diff(self.offsets))
         gained = np.bincount(born, held, count + 1)
         lost = np.bincount(self._last_instants + 1, held, count + 1)
         return np.cumsum(gained - lost)[:count].astype(np.int64)
+
+    def held_by_layers(self, time_s: float) -> dict[str, float]:
+        """Per cent held for each kind of layers, of its own pool or, where all share it, of the arena."""
+        arena, pools = self.at(time_s), {layers: end - start for layers, start, end in self.pools}
+        sizes = arena.held * arena.size
+        return {
+            layers: 100 * int(sizes[arena.layer == code].sum()) / pools.get(layers, self.slots)
+            for code, layers in enumerate(arena.layers)
+            if layers
+        }
 
     @cached_property
     def _last_instants(self) -> Int64:
@@ -160,7 +201,7 @@ def owners_of(text: str) -> tuple[tuple[int, int], ...]:
 
 def _read_rows(path: Path, replica: int | None = None) -> tuple[Float64, Arena]:
     """The times and the other columns; owners, of which few differ, are read as codes."""
-    table = read_table(path, str(path), (*_NUMBERS, "owners"), texts=("owners",))
+    table = read_table(path, str(path), (*_NUMBERS, "owners"), texts=("owners", _LAYERS))
     if replica is not None and _REPLICA in table.column_names:
         check_type(path, _REPLICA, table[_REPLICA].type, "numbers")
         table = table.filter(as_numpy(table[_REPLICA]) == replica)
@@ -168,18 +209,28 @@ def _read_rows(path: Path, replica: int | None = None) -> tuple[Float64, Arena]:
     for name in names:
         must = "numbers or booleans" if name in ("cached", _IDLE) else "numbers"
         check_type(path, name, table[name].type, must)
-    check_type(path, "owners", table["owners"].type, "texts")
+    texts = ("owners", _LAYERS) if _LAYERS in table.column_names else ("owners",)
+    for name in texts:
+        check_type(path, name, table[name].type, "texts")
     with understood(str(path)):
-        if any(table[name].null_count for name in (*names, "owners")):
+        if any(table[name].null_count for name in (*names, *texts)):
             raise ValueError("a range lacks a number or its owners")
         for name in names:
             check_range(path, name, as_numpy(table[name]))
         time_s = as_numpy(table["time_s"]).astype(np.float64)
         start, size, filled, cached, *marks = (as_numpy(table[name]).astype(np.int64) for name in names[1:])
         idle = marks[0] if marks else np.zeros(len(start), np.int64)
-        owners = table["owners"].unify_dictionaries().combine_chunks()
-        texts = owners.dictionary.to_pylist()
-        for text in texts:
+        layer, layers = np.zeros(len(start), np.int64), [""]
+        owner, owners = _coded(table["owners"])
+        for text in owners:
             owners_of(text)
-        codes = as_numpy(owners.indices).astype(np.int64)
-    return time_s, Arena(start, size, codes, filled, cached.astype(bool), idle.astype(bool), texts)
+        if _LAYERS in texts:
+            layer, layers = _coded(table[_LAYERS])
+    marks = cached.astype(bool), idle.astype(bool)
+    return time_s, Arena(start, size, owner, filled, *marks, layer, owners, layers)
+
+
+def _coded(column: Any) -> tuple[Int64, list[str]]:  # noqa: ANN401 - pyarrow has no types
+    """A column of a few texts as codes."""
+    found = column.unify_dictionaries().combine_chunks()
+    return as_numpy(found.indices).astype(np.int64), found.dictionary.to_pylist()

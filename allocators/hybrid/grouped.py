@@ -18,7 +18,9 @@ when something may happen to its tables, at the ends of blocks, windows and chun
 is not reached. Nothing is promised: that takes a run without prefixes (uncached.py).
 """
 
+from bisect import bisect_right
 from collections.abc import Hashable, Iterator, Sequence
+from operator import itemgetter
 from typing import overload
 
 from kvsim.allocators.base import Allocator, Content, Holdings, InvariantError, Match, Region
@@ -28,6 +30,7 @@ from kvsim.allocators.hybrid.pool import NULL
 from kvsim.allocators.hybrid.specs import GroupSpec, specs
 from kvsim.allocators.hybrid.tables import Text
 from kvsim.allocators.options import Hybrid as Layers
+from kvsim.allocators.options import layers_named
 from kvsim.allocators.texts import Keys, Texts
 
 NOT_PLACED = -1
@@ -104,6 +107,8 @@ class Grouped(Allocator):
 
     Attributes
     ----------
+    names : list of str
+        What the layers of each group are called.
     sizes, token_slots : list of int
         Slots of a page of each group, and of a token there; a state has no tokens.
     """
@@ -130,6 +135,8 @@ class Grouped(Allocator):
         self.memory = memory
         self.caches, self.late = caching, layers.late
         self.ends_pieces = caching and any(group.kind == "state" for group in self.groups)
+        self.names = [layers_named(group.kind, group.reach) for group in layers.groups]
+        self.pools = memory.apart(self.names)
         self.sizes = sizes = memory.sizes
         self.token_slots = [
             0 if group.kind == "state" else size // group.block_size
@@ -383,12 +390,12 @@ class Grouped(Allocator):
         self._held[seq]
         return self.cache.tables(seq)
 
-    def owned_pages(self) -> dict[tuple[int, int], tuple[list[int], int, int]]:
-        """(pool, page) of each page in use: whose it is, its first token, and slots of a token.
+    def owned_pages(self) -> dict[tuple[int, int], tuple[list[int], int, int, str]]:
+        """(pool, page) of each page in use: whose it is, its first token, slots of a token, its layers.
 
         A state counts as one token that fills its page.
         """
-        found: dict[tuple[int, int], tuple[list[int], int, int]] = {}
+        found: dict[tuple[int, int], tuple[list[int], int, int, str]] = {}
         one = len(self._pools) == 1
         for at, tables in enumerate(self.cache.groups):
             per_token = self.token_slots[at] or self.sizes[at]
@@ -396,34 +403,48 @@ class Grouped(Allocator):
                 for place, page in enumerate(table):
                     if page != NULL:
                         first = 0 if tables.of_state else place * tables.block_size
-                        found.setdefault((0 if one else at, page), ([], first, per_token))[0].append(seq)
+                        new = list[int](), first, per_token, self.names[at]
+                        found.setdefault((0 if one else at, page), new)[0].append(seq)
         return found
 
     def regions(self) -> Iterator[Region]:
         place, sizes = self.memory.place, self.sizes
         found = [
-            Region(place(group, page), sizes[group], tuple(seqs), first, per_token=per_token)
-            for (group, page), (seqs, first, per_token) in self.owned_pages().items()
+            Region(place(group, page), sizes[group], tuple(seqs), first, per_token=per_token, layers=name)
+            for (group, page), (seqs, first, per_token, name) in self.owned_pages().items()
         ]
-        for group, pool in enumerate(self.memory.pools):
+        for group, (pool, _) in enumerate(self._pools):
+            name = self.names[group] if len(self._pools) > 1 else ""
             found += [
-                Region(place(group, page), sizes[group], (), cached=True) for page in pool.cached_pages()
+                Region(place(group, page), sizes[group], (), cached=True, layers=name)
+                for page in pool.cached_pages()
             ]
-        ends = [at for start, size in self.memory.begun() for at in (start, start + size)]
+        parts = list(self._parts())
         at = 0
         for region in sorted(found):
-            yield from _empty(at, region.start, ends)
+            yield from _empty(at, region.start, parts)
             yield region
             at = region.start + region.size
-        yield from _empty(at, self.capacity_slots, ends)
+        yield from _empty(at, self.capacity_slots, parts)
+
+    def _parts(self) -> Iterator[tuple[int, bool, str]]:
+        """(end, idle, layers) of what is empty in each part: idle inside what a kind has begun."""
+        end = 0
+        for name, slots in self.pools:
+            end += slots
+            yield end, False, name
+        for start, slots in self.memory.begun():
+            yield start, False, ""
+            yield start + slots, True, ""
+        yield self.capacity_slots, False, ""
 
 
-def _empty(start: int, end: int, allocated: list[int]) -> Iterator[Region]:
-    """What nobody owns between two pages: idle inside what is allocated to a kind, else free."""
-    for place, at in enumerate([*allocated, end]):
-        if start < at:
-            upto = min(at, end)
-            yield Region(start, upto - start, (), idle=place % 2 == 1)
-            start = upto
-        if start >= end:
-            return
+def _empty(start: int, end: int, parts: list[tuple[int, bool, str]]) -> Iterator[Region]:
+    """What nobody owns between two pages, part by part."""
+    at = bisect_right(parts, start, key=itemgetter(0))
+    while start < end:
+        upto, idle, layers = parts[at]
+        if start < upto:
+            yield Region(start, min(upto, end) - start, (), idle=idle, layers=layers)
+            start = min(upto, end)
+        at += 1

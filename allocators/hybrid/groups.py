@@ -76,8 +76,11 @@ class Hybrid(Grouped):
     def regions(self) -> Iterator[Region]:
         owners: list[tuple[int, ...]] = [()] * self.pool.blocks
         firsts, per_token, cached = [0] * len(owners), [1] * len(owners), [False] * len(owners)
-        for (_, page), (seqs, first, slots) in self.owned_pages().items():
+        layers = [""] * len(owners)
+        for (_, page), (seqs, first, slots, name) in self.owned_pages().items():
             owners[page - 1], firsts[page - 1], per_token[page - 1] = tuple(seqs), first, slots
+            layers[page - 1] = name
         for page in self.pool.cached_pages():
             cached[page - 1] = True
-        return equal_regions(self.page_slots, owners, firsts, cached=cached, per_token=per_token)
+        columns = owners, firsts
+        return equal_regions(self.page_slots, *columns, cached=cached, per_token=per_token, layers=layers)

@@ -50,6 +50,10 @@ class Memory:
         """The first slot of a page."""
         raise NotImplementedError
 
+    def apart(self, names: Sequence[str]) -> tuple[tuple[str, int], ...]:
+        """(name, slots) of each group's own part of the arena, by address; none where they share it."""
+        return ()
+
     def tick(self) -> None:
         """Another call begins: what it lets go is used later than what was let go before."""
 
@@ -87,7 +91,7 @@ class SplitPools(Memory):
 
     def __init__(self, blocks: Sequence[int], sizes: Sequence[int], caching: bool) -> None:
         slots = [count * size for count, size in zip(blocks, sizes, strict=True)]
-        self._starts = [0, *accumulate(slots)]
+        self._slots, self._starts = slots, [0, *accumulate(slots)]
         super().__init__([BlockPool(count, caching) for count in blocks], sizes, sum(slots))
 
     def room(self, needed: Sequence[int], hits: Sequence[Sequence[int]], spare: int = 0) -> bool:
@@ -103,6 +107,9 @@ class SplitPools(Memory):
 
     def place(self, group: int, page: int) -> int:
         return self._starts[group] + (page - 1) * self.sizes[group]
+
+    def apart(self, names: Sequence[str]) -> tuple[tuple[str, int], ...]:
+        return tuple(zip(names, self._slots, strict=True))
 
 
 class SmallPages(Blocks):

@@ -22,7 +22,7 @@ from typing import ClassVar
 from mypy_extensions import mypyc_attr
 
 from kvsim.allocators.arena import Table
-from kvsim.allocators.options import Groups
+from kvsim.allocators.options import Groups, layers_named
 from kvsim.allocators.options import Hybrid as Layers
 from kvsim.allocators.windowed import Holding, Windowed
 
@@ -72,6 +72,7 @@ class Uncached(Windowed):
         super().__init__(capacity_slots, Groups(each - (windowed or each), windowed or each, reach), size)
         if windowed:
             self._leaving = leaving
+        self._layers = [layers_named(group.kind, group.reach) for group in attention]
         at_once = min(reach - (not self._chunks) + layers.in_flight_tokens, max_model_len)
         self._most_blocks = -(-at_once // size) + (not self._chunks) if windowed else NEVER_REACHED
         self._late = layers.late
@@ -180,7 +181,10 @@ class Uncached(Windowed):
     def _all_tables(self) -> list[Table]:
         """As in `Windowed`, with the states, each of which one token fills."""
         size, states = self.block_size, self._state_blocks
-        return super()._all_tables() + [(seq, 0, [each], size) for seq in states for each in states[seq]]
+        name = layers_named("state")
+        return super()._all_tables() + [
+            Table(seq, 0, [each], size, name) for seq in states for each in states[seq]
+        ]
 
 
 def is_one_kind(layers: Layers) -> bool:

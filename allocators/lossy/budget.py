@@ -18,7 +18,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
-from kvsim.allocators.arena import Layout, layout_of_tables
+from kvsim.allocators.arena import Layout, Table, layout_of_tables
 from kvsim.allocators.base import Holdings
 from kvsim.allocators.blocks import Blocks
 from kvsim.allocators.option import option
@@ -195,7 +195,7 @@ class Budgeted(Blocks):
         return (len(held.blocks) - held.blocks.count(None)) * self.block_size
 
     def layout(self) -> Layout:
-        tables = ((seq, 0, held.blocks, 1) for seq, held in self._held.items())
+        tables = (Table(seq, 0, held.blocks) for seq, held in self._held.items())
         return layout_of_tables(range(self.num_blocks), self.block_size, tables)
 
     # -- blocks -------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ rows.
 
 from collections.abc import Iterator, Sequence
 
-from kvsim.allocators.arena import Layout, layout_of_tables
+from kvsim.allocators.arena import Layout, Table, layout_of_tables
 from kvsim.allocators.base import Allocator, Content, Holdings, InvariantError, Match, Region
 from kvsim.allocators.options import Options
 from kvsim.allocators.runs import text_of
@@ -88,7 +88,7 @@ class SglangCached(Allocator):
         return self.layout().regions()
 
     def layout(self) -> Layout:
-        tables = ((seq, 0, self._rows[seq].pages, 1) for seq in sorted(self._rows))
+        tables = (Table(seq, 0, self._rows[seq].pages) for seq in sorted(self._rows))
         cached = (page for node in self.tree.nodes() if not node.locks for page in node.pages)
         return layout_of_tables(range(1, self.pool.pages + 1), self.page_size, tables, cached)
 

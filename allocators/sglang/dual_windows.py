@@ -7,7 +7,7 @@ has `swa_share` times the tokens of the full one (SGLang: 0.8). With prefixes it
 Source: SGLang 0.5.23, `mem_cache/allocator/swa.py`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -93,6 +93,7 @@ class SglangDual(SglangWindows):
             interval,
         )
         self.full, self.swa = pool_of(full, page_size), pool_of(swa, page_size)
+        self.pools = groups.apart((full, swa), page_size)
         self._boundary = full * groups.full * page_size
 
     def fits(self, tokens: int, bound: int) -> bool:
@@ -112,10 +113,10 @@ class SglangDual(SglangWindows):
         self.full.give(full)
         self.swa.give(swa)
 
-    def _places(self, held: Pages) -> Iterator[tuple[int, int, int]]:
+    def _places(self, held: Pages) -> tuple[list[int], list[int]]:
         full, windowed, *_ = self.groups
-        for at, page in enumerate(held.full):
-            yield (page - 1) * full * self.page_size, at, full
-        behind = len(held.full) - len(held.swa)
-        for at, page in enumerate(held.swa, behind):
-            yield self._boundary + (page - 1) * windowed * self.page_size, at, windowed
+        behind = self._boundary // self.page_size
+        return (
+            [(page - 1) * full for page in held.full],
+            [behind + (page - 1) * windowed for page in held.swa],
+        )

@@ -7,7 +7,7 @@ at every release (eager) or when room is short (lazy): `copied_slots`.
 Source: SGLang 0.5.23, `mem_cache/allocator/unified_hybrid_swa.py`; sgl-project/sglang#29678.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kvsim.allocators.base import Allocator, InvariantError
@@ -106,10 +106,9 @@ class SglangUnified(SglangWindows):
         if full:
             self.both.full.free(full)
 
-    def _places(self, held: Pages) -> Iterator[tuple[int, int, int]]:
+    def _places(self, held: Pages) -> tuple[list[int], list[int]]:
         full, windowed, *_ = self.groups
-        for at, page in enumerate(held.full):
-            yield self.both.full.physical[page] * full * self.page_size, at, full
-        behind = len(held.full) - len(held.swa)
-        for at, page in enumerate(held.swa, behind):
-            yield self.both.swa.physical[page] * windowed * self.page_size, at, windowed
+        return (
+            [self.both.full.physical[page] * full for page in held.full],
+            [self.both.swa.physical[page] * windowed for page in held.swa],
+        )

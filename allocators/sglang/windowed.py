@@ -81,6 +81,7 @@ class SglangWindowed(SglangCached):
         self.capacity_slots = (pages[0] * groups.full + pages[1] * groups.windowed) * page_size
         self.growth_unit = 0
         self.groups = groups
+        self.pools = groups.apart(pages, page_size)
         self.slots_per_token = groups.each
         self.interval = interval
         self.pairs = PagePairs(self.pool, pool_of(pages[1], page_size))
@@ -150,8 +151,8 @@ class SglangWindowed(SglangCached):
             twins: Places = [
                 partner[page] if self._sees(row, at) else None for at, page in enumerate(row.pages)
             ]
-            tables += [(seq, 0, places, 1) for places in _places(row.pages, full)]
-            tables += [(seq, 0, places, 1) for places in _places(twins, windowed, behind)]
+            tables += [Table(seq, 0, places) for places in _places(row.pages, full)]
+            tables += [Table(seq, 0, places) for places in _places(twins, windowed, behind)]
         cached: Places = []
         for node in self.tree.nodes():
             if not node.locks:
@@ -159,7 +160,8 @@ class SglangWindowed(SglangCached):
             if node.windowed and not node.window_locks:
                 pairs = [partner[page] for page in node.pages]
                 cached += chain.from_iterable(_places(pairs, windowed, behind))
-        return layout_of_tables(range(self.capacity_slots // self.page_size), self.page_size, tables, cached)
+        blocks = range(self.capacity_slots // self.page_size)
+        return layout_of_tables(blocks, self.page_size, tables, cached, self.pools)
 
     def _row(self, seq: int) -> WindowRow:
         row = self._rows[seq]

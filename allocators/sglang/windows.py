@@ -13,9 +13,9 @@ Where the pools lie: dual_windows.py, unified_windows.py. Ignored: prefixes (win
 """
 
 from abc import abstractmethod
-from array import array
 from collections.abc import Iterator, Sequence
 
+from kvsim.allocators.arena import Table, layout_of_tables
 from kvsim.allocators.base import Allocator, Holdings, InvariantError, Layout, Region
 from kvsim.allocators.options import Groups
 
@@ -94,8 +94,8 @@ class SglangWindows(Allocator):
         """Pages for which there is room in both kinds."""
 
     @abstractmethod
-    def _places(self, held: Pages) -> Iterator[tuple[int, int, int]]:
-        """(slot, page of the sequence, groups) of each page of a sequence: one for each of `groups`."""
+    def _places(self, held: Pages) -> tuple[list[int], list[int]]:
+        """Where a sequence's full and SWA pages lie in the first group each, in pages; the others follow."""
 
     # -- placing ------------------------------------------------------------------------------
 
@@ -215,22 +215,13 @@ class SglangWindows(Allocator):
         return self.layout().regions()
 
     def layout(self) -> Layout:
-        size = self.page_size
-        found: dict[int, tuple[int, int]] = {}
-        owners: list[tuple[int, ...]] = [()]
-        for number, (seq, held) in enumerate(self._held.items(), 1):
-            owners.append((seq,))
-            for slot, page, groups in self._places(held):
-                for group in range(groups):
-                    found[slot + group * size] = number, page * size
-        rows = []
-        at = 0
-        for start in sorted(found):
-            if at < start:
-                rows.append((at, start - at, 0, 0))
-            rows.append((start, size, *found[start]))
-            at = start + size
-        if at < self.capacity_slots:
-            rows.append((at, self.capacity_slots - at, 0, 0))
-        starts, sizes, which, firsts = (array("q", column) for column in zip(*rows, strict=True))
-        return Layout(starts, sizes, which, owners, firsts, bytearray(len(rows)))
+        size, (full, *_), tables = self.page_size, self.groups, list[Table]()
+        for seq, held in self._held.items():
+            behind = (len(held.full) - len(held.swa)) * size
+            places, seen = self._places(held)
+            for group, name in enumerate(self.groups.names):
+                if group < full:
+                    tables.append(Table(seq, 0, [place + group for place in places], layers=name))
+                else:
+                    tables.append(Table(seq, behind, [place + group - full for place in seen], layers=name))
+        return layout_of_tables(range(self.capacity_slots // size), size, tables, pools=self.pools)

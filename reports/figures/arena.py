@@ -1,8 +1,11 @@
-"""map: who holds which slots at an instant, in the runs that recorded it; painted by arena_panel.py."""
+"""map: who holds which slots at an instant, in the runs that recorded it; painted by arena_panel.py.
+
+Pools of unlike layers are drawn apart. Arenas of unlike size are each drawn on their own scale.
+"""
 
 from collections.abc import Sequence
 from math import ceil, log2, sqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -23,12 +26,13 @@ from kvsim.reports.seeds.intervals import interval
 MOST_REPLICAS = 6
 _LEAST_ROWS, _MOST_ROWS = 8, 96
 _PANEL_IN = 3.3
+_ALIKE = 1.5  # arenas of which none is larger by more are drawn on one scale
 
 
 def memory_map(systems: Sequence[System], choices: Choices) -> Figure:
     """A panel per system, of several seeds the first: its arena at the instant asked for, or the fullest.
 
-    Of a fleet a panel per replica, of more than `MOST_REPLICAS` those that served the most.
+    Of a fleet a panel per replica, of more than `MOST_REPLICAS` those that served the most; of each pool one.
     """
     systems = [each for system in systems for each in _servers(system, named=len(systems) > 1)]
     runs = [system.first for system in systems]
@@ -41,23 +45,32 @@ def memory_map(systems: Sequence[System], choices: Choices) -> Figure:
     maps = [MemoryMap.read(run.path / FILE, run.place) for run in runs]
     at_s = _fullest(maps) if choices.at_s is None else choices.at_s
     arenas = [each.at(at_s) for each in maps]
-    columns = _columns(style, len(runs))
-    row_slots = _row_slots(maps, arenas, style.width_in / style.scale / columns)
-    rows = max(ceil(each.slots / row_slots) for each in maps)
-    lines = ceil(len(runs) / columns)
-    height_in = _PANEL_IN if rows >= _LEAST_ROWS / 2 else 0.35 + 0.4 * rows
-    height_in *= {3: 0.8, 4: 0.6}.get(columns, 1.0)
-    figure = new_sheet(style, 1.3 + (height_in + 0.45) * lines, _headline(systems, arenas, at_s))
-    grid = figure.subplots(lines, columns, sharey=True, squeeze=False)
-    panels = [
-        Panel(axes, style, arena, each.slots, row_slots)
-        for axes, each, arena in zip(grid.flat, maps, arenas, strict=False)
+    named = len(systems) > 1 or not style.headlines
+    parts = [
+        part
+        for system, each in zip(systems, maps, strict=True)
+        for part in _parts(system.full_name if named else "", each, at_s)
     ]
-    for system, panel in zip(systems, panels, strict=True):
-        panel.paint(rows)
-        if len(systems) > 1 or not style.headlines:
-            pieces.panel_title(panel.axes, style, system.full_name, columns)
-    for axes in grid.flat[len(runs) :]:
+    columns = _columns(style, len(parts))
+    width_in = style.width_in / style.scale / columns
+    alike = max(part.slots for part in parts) <= _ALIKE * max(min(part.slots for part in parts), 1)
+    scales = [_row_slots(parts if alike else [part], width_in) for part in parts]
+    rows = [ceil(part.slots / row_slots) for part, row_slots in zip(parts, scales, strict=True)]
+    lines = ceil(len(parts) / columns)
+    height_in = _PANEL_IN if max(rows) >= _LEAST_ROWS / 2 else 0.35 + 0.4 * max(rows)
+    height_in *= {3: 0.8, 4: 0.6}.get(columns, 1.0)
+    height_in += 0.2 * max(part.title.count("\n") for part in parts)
+    figure = new_sheet(style, 1.3 + (height_in + 0.45) * lines, _headline(systems, arenas, at_s))
+    grid = figure.subplots(lines, columns, sharey=alike, squeeze=False)
+    panels = [
+        Panel(axes, style, part.arena, part.slots, row_slots)
+        for axes, part, row_slots in zip(grid.flat, parts, scales, strict=False)
+    ]
+    for part, panel, its_rows in zip(parts, panels, rows, strict=True):
+        panel.paint(max(rows) if alike else its_rows)
+        if part.title:
+            pieces.panel_title(panel.axes, style, part.title, columns)
+    for axes in grid.flat[len(parts) :]:
         axes.set_visible(False)
     for panel in panels[-columns:]:
         panel.axes.set_xlabel("slots")
@@ -67,6 +80,27 @@ def memory_map(systems: Sequence[System], choices: Choices) -> Figure:
     for panel in panels:
         panel.finish()
     return figure
+
+
+class _Part(NamedTuple):
+    """An arena, or a pool in it, and what stands above it."""
+
+    title: str
+    arena: Arena
+    slots: int
+
+
+def _parts(name: str, recorded: MemoryMap, at_s: float) -> list[_Part]:
+    """The pools of an arena; where all layers share it, itself, with what each of them holds."""
+    arena = recorded.at(at_s)
+    held = {layers: f"{layers}: {share:.1f} %" for layers, share in recorded.held_by_layers(at_s).items()}
+    if len(recorded.pools) > 1:
+        return [
+            _Part(f"{name}\n{held[layers]}".strip(), arena.between(start, end), end - start)
+            for layers, start, end in recorded.pools
+        ]
+    title = "\n".join([name, *held.values()]) if name else ", ".join(held.values())
+    return [_Part(title, arena, recorded.slots)]
 
 
 def _servers(system: System, named: bool) -> list[System]:
@@ -96,15 +130,15 @@ def _fullest(maps: Sequence[MemoryMap]) -> float:
     return float(instants[np.argmax(share)]) if len(instants) else 0.0
 
 
-def _row_slots(maps: Sequence[MemoryMap], arenas: Sequence[Arena], width_in: float) -> int:
+def _row_slots(parts: Sequence[_Part], width_in: float) -> int:
     """Slots of a row, a power of two: what is allocated at once is then about twice as wide as high."""
-    parts, slots = 1.0, 1
-    for each, arena in zip(maps, arenas, strict=True):
-        allocated = arena.size[np.array([owners != "" for owners in arena.owners], bool)[arena.owner]]
-        slots = max(slots, each.slots)
+    ranges, slots = 1.0, 1
+    for _, arena, size in parts:
+        allocated = arena.size[arena.held]
+        slots = max(slots, size)
         if len(allocated):
-            parts = max(parts, each.slots / float(np.median(allocated)))
-    rows = min(max(sqrt(2 * parts * _PANEL_IN / width_in), _LEAST_ROWS), _MOST_ROWS)
+            ranges = max(ranges, size / float(np.median(allocated)))
+    rows = min(max(sqrt(2 * ranges * _PANEL_IN / width_in), _LEAST_ROWS), _MOST_ROWS)
     return int(2 ** max(0, round(log2(slots / rows))))
 
 
@@ -140,7 +174,7 @@ def _headline(systems: Sequence[System], arenas: Sequence[Arena], at_s: float) -
         words = pieces.listed([system.name for system in systems], found, palette.count)
         return f"Requests in the KV memory after {palette.seconds(at_s)}{which_seed(systems)}: {words}"
     ((system,), (arena,)) = systems, arenas
-    held = np.array([owners != "" for owners in arena.owners], bool)[arena.owner]
+    held = arena.held
     slots = max(int(arena.size.sum()), 1)
     allocated, filled = (100 * int(part.sum()) / slots for part in (arena.size[held], arena.filled))
     who = "1 request holds" if counts[0] == 1 else f"{counts[0]} requests hold"

@@ -10,7 +10,6 @@ from math import ceil, log2
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgb
@@ -72,15 +71,15 @@ class Panel:
             one, hatch = np.array([to_rgb(style.kinds[kind].colour)]), style.kinds[kind].hatch
             self._fill(arena.start[there], arena.size[there], one.repeat(int(there.sum()), axis=0), hatch)
         colours = colours_of(arena.owners)[arena.owner]
-        empty = self.held & (arena.filled < arena.size)
+        empty = arena.held & (arena.filled < arena.size)
         begin, size = (arena.start + arena.filled)[empty], (arena.size - arena.filled)[empty]
         self._fill(begin, size, pale(style, colours[empty]), EMPTY_HATCH)
-        full = self.held & (arena.filled > 0)
+        full = arena.held & (arena.filled > 0)
         self._fill(arena.start[full], arena.filled[full], colours[full], None)
 
     def finish(self) -> None:
         """What depends on how large a slot came out: seams between ranges, dots on shared ones, numbers."""
-        if not self.held.any():
+        if not self.arena.held.any():
             return
         box, to_pt = self.axes.get_window_extent(), 72 / self.axes.figure.dpi
         slot_pt = box.width * to_pt / self.row_slots
@@ -88,12 +87,6 @@ class Panel:
         self._seams(slot_pt)
         self._dots(slot_pt, row_pt)
         self._numbers(slot_pt, min(0.8 * self.style.type_pt, 0.8 * row_pt))
-
-    @property
-    def held(self) -> npt.NDArray[np.bool_]:
-        """Which ranges somebody holds."""
-        somebody = np.array([owners != "" for owners in self.arena.owners], bool)
-        return np.asarray(somebody[self.arena.owner])
 
     def _set_axes(self, rows: int) -> None:
         axes = self.axes
@@ -128,7 +121,7 @@ class Panel:
 
     def _seams(self, slot_pt: float) -> None:
         """A line between ranges that are allocated, as thick as the narrow ones can bear."""
-        start, size = self.arena.start[self.held], self.arena.size[self.held]
+        start, size = self.arena.start[self.arena.held], self.arena.size[self.arena.held]
         width_pt = min(0.6 * self.style.line, 0.12 * slot_pt * float(np.median(size)))
         at = np.unique(np.concatenate([start, start + size]))
         at = at[at % self.row_slots > 0]
@@ -153,8 +146,8 @@ class Panel:
         """The number of a request on the widest place that it has in a row, where that is wide enough."""
         if pt < 0.45 * self.style.type_pt:
             return
-        corners, which = self._folded(self.arena.start[self.held], self.arena.size[self.held])
-        owner = self.arena.owner[self.held][which]
+        corners, which = self._folded(self.arena.start[self.arena.held], self.arena.size[self.arena.held])
+        owner = self.arena.owner[self.arena.held][which]
         left, right, row = corners[:, 0, 0], corners[:, 1, 0], np.floor(corners[:, 0, 1])
         apart = (owner[1:] != owner[:-1]) | (row[1:] != row[:-1]) | (left[1:] != right[:-1])
         first = np.flatnonzero(np.concatenate([[True], apart]))

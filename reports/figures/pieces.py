@@ -167,9 +167,9 @@ def panels_in(style: Style, count: int) -> float:
 
 
 def panel_title(axes: Axes, style: Style, name: str, columns: int) -> None:
-    """The name of what a panel shows, where there are others or no headline says it."""
+    """What a panel shows, in lines, where there are others or no headline says it."""
     letters = int(72 * (0.7 if style.narrow else 0.8) * style.width_in / columns / (0.74 * style.type_pt))
-    axes.set_title(short(name, letters), fontweight="bold")
+    axes.set_title("\n".join(short(line, letters) for line in name.splitlines()), fontweight="bold")
 
 
 def panel_columns(style: Style, count: int) -> int:

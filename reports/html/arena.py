@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kvsim.reports import palette
 from kvsim.reports.html.packing import Pack
 from kvsim.reports.memory_map import MemoryMap, owners_of
 
@@ -37,6 +38,8 @@ class Arena:
     idle: Int64
     names: list[str]
     recorded: int
+    layers: str = ""
+    """how much each kind of layers holds where most is held, in words"""
 
     @property
     def slots(self) -> int:
@@ -66,6 +69,7 @@ class Arena:
             **{name: getattr(self, name)[order] for name in _COLUMNS},
             names=self.names,
             recorded=self.recorded,
+            layers=self.layers,
         )
 
     def _rows(self, instant: int) -> slice:
@@ -98,7 +102,7 @@ class Arena:
         pack.add("setSize", counts)
         pack.add("member", members)
         pack.add("sample", samples)
-        about = {"slots": self.slots, "unit": unit, "recorded": self.recorded}
+        about = {"slots": self.slots, "unit": unit, "recorded": self.recorded, "layers": self.layers}
         return pack, about | {"times": [round(float(time), 9) for time in self.times_s]}
 
 
@@ -118,7 +122,17 @@ def read_arena(path: Path, replica: int | None = None) -> Arena | None:
     return Arena(
         *(recorded.instants, offsets, start, size, owner, filled, cached, idle, names),
         recorded=len(recorded.instants),
+        layers=_layers(recorded),
     )
+
+
+def _layers(recorded: MemoryMap) -> str:
+    if len(recorded.rows.layers) == 1:
+        return ""
+    fullest_s = float(recorded.instants[np.argmax(recorded.held_slots())])
+    whole = "their pools" if recorded.pools else "the memory"
+    shares = ", ".join(f"{name} {share:.1f} %" for name, share in recorded.held_by_layers(fullest_s).items())
+    return f"fullest after {palette.seconds(fullest_s)}: {shares} of {whole}"
 
 
 def _by_first_appearance(codes: Int64, texts: list[str]) -> tuple[Int64, list[str]]:

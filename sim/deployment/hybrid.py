@@ -66,7 +66,10 @@ class HybridMemory:
         if not self.page_bytes:
             parts = [f"{layers} layers ({words})" for layers, words in told]
             return f"Layers of a kind share pages of their own size: {'; '.join(parts)}."
-        parts = [f"{count} of {layers} layers ({words})" for (layers, words), count in told.items()]
+        parts = [
+            f"{count} group{'s' if count > 1 else ''} of {layers} layer{'s' if layers > 1 else ''} ({words})"
+            for (layers, words), count in told.items()
+        ]
         return (
             f"Layers in groups over one pool of {self.capacity.slots // self.page_slots:,} pages of "
             f"{self.page_bytes / 2**20:,.2f} MiB: {'; '.join(parts)}."

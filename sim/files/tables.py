@@ -51,14 +51,15 @@ def read_table(
     columns: Sequence[str] | None = None,
     texts: Sequence[str] = (),
 ) -> "pa.Table":
-    """The table in a parquet file, or those `columns` of it, `texts` as codes; KvsimError as above."""
+    """The table in a parquet file, or those `columns`; those of `texts` it has, as codes; errors as above."""
     from pyarrow import parquet
 
     chosen = None if columns is None else list(columns)
     with opened_table(path, what, needed) as file:
         if not texts:
             return file.read(chosen, use_threads=False)
-        with open(path, "rb") as raw, parquet.ParquetFile(raw, read_dictionary=list(texts)) as coded:
+        there = [name for name in texts if name in file.schema_arrow.names]
+        with open(path, "rb") as raw, parquet.ParquetFile(raw, read_dictionary=there) as coded:
             return coded.read(chosen, use_threads=False)
 
 

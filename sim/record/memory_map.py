@@ -9,7 +9,7 @@ computed again. Each lies at the start of a step, its memory allocated, its toke
 
 A row says who holds a range of slots from then on. The ranges of an instant cover wholly whatever they
 touch of the one before: to replay, drop every range that overlaps a new one, then add the new ones.
-Neighbours that are free, or cached, are one range.
+Neighbours that are free, or cached, are one range. Where layers are kept in groups, a range names its layers.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,8 +23,8 @@ from kvsim.sim.record.events import Texts
 from kvsim.sim.serving.request import Request
 from kvsim.sim.workload import Int64Column
 
-COLUMNS = ("start", "size", "owners", "filled", "cached")
-"""And `idle`, for allocators that may have such slots."""
+COLUMNS = ("start", "size", "owners", "filled", "cached", "idle", "layers")
+"""The last two are left out of the table where they say nothing."""
 
 
 _REGIONS = 1 << 18
@@ -45,18 +45,17 @@ class MemoryMap:
     """
 
     def __init__(self, tokens: int, instants: int, idles: bool = False) -> None:
-        self._columns = (*COLUMNS, "idle") if idles else COLUMNS
+        self._idles = idles
         self.every_tokens = max(1, -(-tokens // instants))
         self._computed = 0
         self._next = 0
         self._drawn: list[_Drawn] = []  # instants that wait
         self._waiting = 0  # their regions
-        self._last = np.empty(
-            (len(self._columns), 0), dtype=np.int64
-        )  # all ranges of the instant before them
+        self._last = np.empty((len(COLUMNS), 0), dtype=np.int64)  # all ranges of the instant before them
         self._changes: list[Int64Column] = []  # columns x ranges
         self._times_ps: list[Int64Column] = []  # of the same ranges
         self._names: dict[str, int] = {"": 0}  # of owners, numbered
+        self._layers: dict[str, int] = {"": 0}
 
     @property
     def due(self) -> bool:
@@ -83,25 +82,34 @@ class MemoryMap:
         names = [" ".join([_name(owners[seq]) for seq in seqs]) for seqs in layout.owners]
         codes = [numbers.setdefault(name, len(numbers)) for name in names]
         longest = [max([lengths.get(seq, 0) for seq in seqs], default=0) for seqs in layout.owners]
-        self._drawn.append(_Drawn(now_ps, layout, codes, longest))
+        kinds = self._layers
+        for name in dict.fromkeys(layout.layers):
+            kinds.setdefault(name, len(kinds))
+        layers = [kinds[name] for name in layout.layers]
+        self._drawn.append(_Drawn(now_ps, layout, codes, longest, layers))
         self._waiting += len(layout.starts)
         if self._waiting >= _REGIONS:
             self._settle()
 
-    def table(self) -> tuple[dict[str, Int64Column], Texts]:
-        """The columns so far by time, then by address, and the owners."""
+    def table(self) -> tuple[dict[str, Int64Column], dict[str, Texts]]:
+        """The columns so far by time, then by address: numbers, and texts."""
         self._settle()
-        columns = dict(zip(self._columns, np.hstack([self._last[:, :0], *self._changes]), strict=True))
-        owners = Texts(columns.pop("owners"), list(self._names))
+        columns = dict(zip(COLUMNS, np.hstack([self._last[:, :0], *self._changes]), strict=True))
+        texts = {"owners": Texts(columns.pop("owners"), list(self._names))}
+        layers = Texts(columns.pop("layers"), list(self._layers))
+        if len(self._layers) > 1:
+            texts["layers"] = layers
+        if not self._idles:
+            del columns["idle"]
         times_ps = np.concatenate([np.empty(0, dtype=np.int64), *self._times_ps])
-        return {"time_ps": times_ps, **columns}, owners
+        return {"time_ps": times_ps, **columns}, texts
 
     def _settle(self) -> None:
         """Keep of the instants that wait what changed from one to the next."""
         if not self._drawn:
             return
         drawn, self._drawn, self._waiting = self._drawn, [], 0
-        ranges, instant = _ranges(drawn, len(self._columns) > len(COLUMNS))
+        ranges, instant = _ranges(drawn)
         before = self._last.shape[1]
         ranges = np.hstack([self._last, ranges])
         instant = np.append(np.zeros(before, dtype=np.int64), instant)
@@ -120,9 +128,11 @@ class _Drawn(NamedTuple):
     """of the names of the layout's owners"""
     longest: list[int]
     """tokens of the longest sequence of each of these"""
+    layers: list[int]
+    """of each region, as codes; empty: of all"""
 
 
-def _ranges(drawn: Sequence[_Drawn], idles: bool) -> tuple[Int64Column, Int64Column]:
+def _ranges(drawn: Sequence[_Drawn]) -> tuple[Int64Column, Int64Column]:
     """The regions of instants as columns x ranges, and the instant of each, from 1.
 
     Neighbours without an owner are joined.
@@ -138,9 +148,11 @@ def _ranges(drawn: Sequence[_Drawn], idles: bool) -> tuple[Int64Column, Int64Col
         filled *= _joined([each.per_token or [1] * len(each.starts) for each in layouts])
     np.clip(filled, 0, sizes, out=filled)
     codes = _joined([each.codes for each in drawn])[owner]
-    marks = [_joined([each.cached for each in layouts])]
-    if idles:
-        marks.append(_joined([each.idle or [0] * len(each.starts) for each in layouts]))
+    marks = [
+        _joined([each.cached for each in layouts]),
+        _joined([each.idle or [0] * len(each.starts) for each in layouts]),
+        _joined([each.layers or [0] * len(each.layout.starts) for each in drawn]),
+    ]
     ends, empty = (starts + sizes)[np.cumsum(regions) - 1], owner == places[instant - 1]
     goes_on = empty[1:] & empty[:-1]
     for same in (instant, *marks):

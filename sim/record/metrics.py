@@ -144,15 +144,16 @@ def map_table(memory_map: MemoryMap | None) -> Table | None:
     """A row per range of slots that changed hands; None when no map was asked for."""
     if memory_map is None:
         return None
-    numbers, owners = memory_map.table()
+    numbers, texts = memory_map.table()
     return {
         "time_s": _seconds(numbers["time_ps"]),
         "start": numbers["start"],
         "size": numbers["size"],
-        "owners": owners,
+        "owners": texts["owners"],
         "filled": numbers["filled"],
         "cached": numbers["cached"],
         **({"idle": numbers["idle"]} if "idle" in numbers else {}),
+        **({"layers": texts["layers"]} if "layers" in texts else {}),
     }
 
 

@@ -1,15 +1,22 @@
 """The columns of a picture: as long as what is allocated, whatever the size of the memory."""
 
+from collections import Counter
+
 import pytest
 
-from kvsim.allocators.arena import Region, layout_of_slots, layout_of_tables
-from kvsim.allocators.options import Groups
+from kvsim.allocators.arena import Region, Table, layout_of_slots, layout_of_tables
+from kvsim.allocators.hybrid.groups import Hybrid
+from kvsim.allocators.hybrid.kinds import Jenga, Split
+from kvsim.allocators.options import CacheRules, Groups, Options
 from kvsim.allocators.paged import Paged
 from kvsim.allocators.radix import Radix
 from kvsim.allocators.sglang.cached import SglangCached
+from kvsim.allocators.sglang.dual_windows import SglangDual
+from kvsim.allocators.sglang.unified_windows import SglangUnified
 from kvsim.allocators.sglang.windowed import SglangWindowed
 from kvsim.allocators.tensorrt_llm import TensorRTLLM
 from kvsim.allocators.tgi import Tgi
+from kvsim.allocators.windowed import Windowed
 
 HUGE = 1_000_000
 MEMORIES = {
@@ -34,7 +41,7 @@ def test_a_picture_of_a_huge_memory_is_as_long_as_what_is_allocated(name):
 
 
 def test_blocks_of_several_sequences_lost_blocks_and_cached_ones():
-    tables = [(7, 0, [4, 1], 1), (9, 0, [4, None, 2], 1), (3, 16, [5], 8)]
+    tables = [Table(7, 0, [4, 1]), Table(9, 0, [4, None, 2]), Table(3, 16, [5], 8)]
     layout = layout_of_tables(range(1, 9), 8, tables, cached=[7, 8, 2])
     assert list(layout.regions()) == [
         *(Region(0, 8, (7,), first=8), Region(8, 8, (9,), first=16), Region(16, 8, ())),
@@ -42,6 +49,44 @@ def test_blocks_of_several_sequences_lost_blocks_and_cached_ones():
         Region(48, 16, (), cached=True),
     ]
     assert layout.owners == [(), (7,), (9,), (7, 9), (3,)]
+
+
+def test_what_only_some_layers_use_is_named_and_apart_though_it_is_free():
+    tables = [Table(7, 0, [0, 1], layers="full"), Table(7, 0, [3], layers="window 8")]
+    shared = layout_of_tables(range(6), 4, tables)
+    assert list(shared.layers) == ["full", "full", "", "window 8", ""]
+    apart = layout_of_tables(range(6), 4, tables, pools=[("full", 12), ("window 8", 12)])
+    assert list(apart.starts) == [0, 4, 8, 12, 16]
+    assert list(apart.layers) == ["full", "full", "full", "window 8", "window 8"]
+    assert list(layout_of_tables(range(6), 4, [], pools=[("full", 12), ("window 8", 12)]).regions()) == [
+        *(Region(0, 12, (), layers="full"), Region(12, 12, (), layers="window 8")),
+    ]
+
+
+OPTIONS = Options(block_size=16)  # a full group, and one with a window of 32
+GROUPED = {
+    "hybrid": Hybrid.from_options(3_200, OPTIONS),
+    "hybrid with prefixes": Hybrid.from_options(3_200, OPTIONS._replace(cache=CacheRules())),
+    "jenga": Jenga.from_options(3_200, OPTIONS),
+    "split": Split.from_options(3_200, OPTIONS),
+    "windowed": Windowed(3_200, Groups(1, 3, 32), 16),
+    "sglang-dual": SglangDual(3_200, Groups(1, 3, 32, 512), 16),
+    "sglang-dual with prefixes": SglangWindowed(Groups(1, 3, 32, 512), (60, 40), 16, 16),
+    "sglang-unified": SglangUnified(3_200, Groups(1, 3, 32, 512), 16),
+}
+
+
+@pytest.mark.parametrize("name", GROUPED)
+def test_free_memory_names_its_layers_where_only_these_may_use_it(name):
+    memory = GROUPED[name]
+    assert memory.admit(1, 40, 40)
+    assert {region.layers for region in memory.regions() if region.owners} == {"full", "window 32"}
+    memory.release(1)
+    free = Counter[str]()
+    for region in memory.layout().regions():
+        free[region.layers] += region.size
+    assert free == (dict(memory.pools) or {"": memory.capacity_slots})
+    assert bool(memory.pools) == name.startswith(("split", "sglang-dual"))
 
 
 def test_slots_that_lie_together_and_are_alike_are_one_region():

@@ -85,11 +85,11 @@ def texts(figure):
 
 def record(directory, rows):
     """A memory map in a directory."""
-    names = ("time_s", "start", "size", "owners", "filled", "cached")
+    names = ("time_s", "start", "size", "owners", "filled", "cached", "layers")
     directory.mkdir(exist_ok=True)
     columns = {
-        name: np.array(column, dtype=object if name == "owners" else None)
-        for name, column in zip(names, zip(*rows, strict=True) if rows else [[]] * 6, strict=True)
+        name: np.array(column, dtype=object if name in ("owners", "layers") else None)
+        for name, column in zip(names, zip(*rows, strict=True) if rows else [[]] * 6, strict=False)
     }
     write_columns(columns, directory / FILE)
     return directory
@@ -823,6 +823,31 @@ def test_the_map_folds_ranges_into_rows_and_splits_them_into_filled_and_empty(tm
     assert headline_of("map", [run], at_s=2.0) == headline_of("map", [run]) == said  # it is the fullest
     dots = later.axes[0].lines[0]
     assert (list(dots.get_xdata()), list(dots.get_ydata())) == ([8], [4.5])
+
+
+POOLS = [(0.0, 0, 64, "", 0, 0, "full"), (0.0, 64, 512, "", 0, 0, "window 8")]
+
+
+def test_pools_of_unlike_layers_are_drawn_apart_each_on_its_own_scale(tmp_path):
+    held = [(1.0, 0, 32, "3", 32, 0, "full"), (1.0, 32, 32, "", 0, 0, "full")]
+    held += [(1.0, 64, 128, "3", 100, 0, "window 8"), (1.0, 192, 384, "", 0, 0, "window 8")]
+    run = run_of(record(tmp_path, [*POOLS, *held, *[(2.0, *row[1:]) for row in POOLS]]))
+    figure = figure_of("map", [run])
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["full: 50.0 %", "window 8: 25.0 %"]
+    assert painted(figure, 0)[1] == [(0, 8, row) for row in range(4)]  # the full pool, in rows of 8
+    assert painted(figure, 1)[0] == [(0, 64, row) for row in range(8)]
+
+
+def test_layers_that_share_an_arena_are_drawn_together_with_what_each_holds(tmp_path):
+    rows = [
+        (0.0, 0, 100, "", 0, 0, ""),
+        (1.0, 0, 30, "3", 30, 0, "full"),
+        (1.0, 30, 50, "3", 50, 0, "states"),
+    ]
+    run = run_of(record(tmp_path, [*rows, (1.0, 80, 20, "", 0, 0, ""), (2.0, 0, 100, "", 0, 0, "")]))
+    (axes,) = figure_of("map", [run]).axes
+    assert axes.get_title(loc="left") == "full: 30.0 %, states: 50.0 %"
+    assert headline_of("map", [run]).endswith("1 request holds 80.0 % of the KV memory, 80.0 % with tokens")
 
 
 def test_a_request_has_one_colour_and_its_neighbours_have_others():

@@ -66,7 +66,8 @@ def run(case, max_span, recorded):
 
 def replay(found, capacity):
     """(time, who holds what slot by slot) at each instant, from the table alone."""
-    columns, owners = found.table()
+    columns, texts = found.table()
+    owners = texts["owners"]
     lines = zip(
         *(columns[name].tolist() for name in ("time_ps", "start", "size", "filled", "cached")), strict=True
     )

@@ -60,7 +60,8 @@ def told(engine):
     """All that a run leaves behind, with who lay where."""
     result = engine.run()
     numbers, texts = engine.replica.events.table()
-    lay, owners = engine.replica.memory_map.table()
+    lay, lay_texts = engine.replica.memory_map.table()
+    owners = lay_texts["owners"]
     columns = {name: column.tolist() for name, column in (numbers | lay).items()}
     texts = {
         name: (column.codes.tolist(), column.texts) for name, column in (texts | {"owners": owners}).items()

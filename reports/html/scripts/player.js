@@ -41,9 +41,10 @@ class Player {
       const size = `${count(map.arena.slots)} slots`, block = map.arena.blocks ? ` in blocks of ${map.arena.unit}` : "";
       map.sight = element("span");
       const ends = element("div", { class: "ends" }, map.sight, element("span", { text: `${size}${block}` }));
+      const layers = map.run.arena.layers ? [element("p", { class: "hint", text: sentence(map.run.arena.layers) })] : [];
       const named = map.run.replica !== null && systems.length > 1 ? `${systems[map.run.system].label}, ` : "";
       map.figure = element("figure", { class: "map", hidden: !this.chosen(map) },
-        element("figcaption", {}, element("h3", { text: named + map.run.label }), map.words), map.canvas, ends);
+        element("figcaption", {}, element("h3", { text: named + map.run.label }), ...layers, map.words), map.canvas, ends);
       $("maps").append(map.figure);
       map.painter = new Painter(map.canvas, map.arena);
     }
