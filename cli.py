@@ -541,11 +541,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             words = list(sys.argv[1:] if argv is None else argv)
             name = called(words)
             if name:  # the list of commands needs no options
-                from kvsim.command_line.words import completed
+                from kvsim.command_line.words import completed, joined
 
                 words = completed(words)
             with trusting(None if "--allow-code" in words else " ".join(words)):
-                code = _called(name, words)(words, prog_name="sim", standalone_mode=False) or 0
+                commands = _called(name, words)
+                if name in commands.commands:
+                    words = joined(words, commands.commands[name])
+                code = commands(words, prog_name="sim", standalone_mode=False) or 0
             sys.stdout.flush()
     except Stopped as told:
         print(told, file=sys.stderr)
