@@ -77,6 +77,9 @@ app = typer.Typer(
 )
 usual = partial(app.command, cls=WithUsual, context_settings=CONTEXT)
 """Makes a command whose help is short."""
+SweepFile = Annotated[
+    Path | None, typer.Argument(metavar="FILE", help="A sweep.toml.", show_default="the options")
+]
 
 
 @usual(short_help="Simulate one server: its KV memory, its speed.")
@@ -139,9 +142,7 @@ def compare(
 @flat
 def sweep(
     *,
-    file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="A sweep.toml.", show_default="the options")
-    ] = None,
+    file: SweepFile = None,
     traffic: TrafficTexts,
     server: ScenarioTexts,
     goals: Goals,
@@ -160,9 +161,7 @@ def sweep(
 @flat
 def capacity(
     *,
-    file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="A sweep.toml.", show_default="the options")
-    ] = None,
+    file: SweepFile = None,
     traffic: TrafficTexts,
     server: ScenarioTexts,
     goals: Goals,
