@@ -77,6 +77,9 @@ app = typer.Typer(
 )
 usual = partial(app.command, cls=WithUsual, context_settings=CONTEXT)
 """Makes a command whose help is short."""
+SweepFile = Annotated[
+    Path | None, typer.Argument(metavar="FILE", help="A sweep.toml.", show_default="the options")
+]
 
 
 @usual(short_help="Simulate one server: its KV memory, its speed.")
@@ -139,9 +142,7 @@ def compare(
 @flat
 def sweep(
     *,
-    file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="A sweep.toml.", show_default="the options")
-    ] = None,
+    file: SweepFile = None,
     traffic: TrafficTexts,
     server: ScenarioTexts,
     goals: Goals,
@@ -160,9 +161,7 @@ def sweep(
 @flat
 def capacity(
     *,
-    file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="A sweep.toml.", show_default="the options")
-    ] = None,
+    file: SweepFile = None,
     traffic: TrafficTexts,
     server: ScenarioTexts,
     goals: Goals,
@@ -541,11 +540,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             words = list(sys.argv[1:] if argv is None else argv)
             name = called(words)
             if name:  # the list of commands needs no options
-                from kvsim.command_line.words import completed
+                from kvsim.command_line.words import completed, joined
 
                 words = completed(words)
             with trusting(None if "--allow-code" in words else " ".join(words)):
-                code = _called(name, words)(words, prog_name="sim", standalone_mode=False) or 0
+                commands = _called(name, words)
+                if name in commands.commands:
+                    words = joined(words, commands.commands[name])
+                code = commands(words, prog_name="sim", standalone_mode=False) or 0
             sys.stdout.flush()
     except Stopped as told:
         print(told, file=sys.stderr)

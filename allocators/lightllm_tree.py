@@ -70,11 +70,6 @@ class TokenTree:
         """All nodes but the root, each before its children."""
         return nodes_below(self.root)
 
-    def eviction_order(self) -> list[Node]:
-        """The leaves, the next victim first, those that are locked last."""
-        leaves = [node for node in (self.root, *self.nodes()) if not node.children]
-        return sorted(leaves, key=lambda node: (node.locks > 0, node.time))
-
     # -- changing -----------------------------------------------------------------------------
 
     def match(self, text: Sequence[Run]) -> Node:

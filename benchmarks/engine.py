@@ -7,35 +7,37 @@
     python benchmarks/engine.py --parts calibrated --profile tests/data/calibrated-example.json
 
 Run it where kvsim is installed (`pip install -e .[test]`). Parts: `speed` (the default paged deployment near
-saturation), `reference` (the naive simulator of the tests over some of the same requests), `linearity`
-(more and more requests), `prefix` (prompts that begin alike, with and without the prefix cache), `engines`
-(other schedulers, forks, beams), `windows` (Gemma-3, whose layers are kept in groups), `map` (with the events
-and the memory map of `--record-map`), `fleet` (16 replicas behind `least-requests`, equal and in two
-pools), `others` (allocators x
-schedulers), `zoo` (every allocator of `sim allocators` on the default deployment; a hundredth of the requests
-where runs are known to be slow), `drafts` (requests with drafts and without, by turns), `trace` (only with
---trace: a file with long shared prompts, such as Mooncake's, on Llama-3.1-8B and an H200, prefix cache on),
+saturation), `reference` (the model in 200 lines, kvsim/reference.py, over some of the same requests),
+`linearity` (more and more requests), `prefix` (prompts that begin alike, with and without the prefix cache),
+`engines` (other schedulers, forks, beams), `windows` (Gemma-3, whose layers are kept in groups), `map` (with
+the events and the memory map of `--record-map`), `fleet` (16 replicas behind `least-requests`, equal and in
+two pools), `others` (allocators x schedulers), `zoo` (every allocator of `sim allocators` on the default
+deployment; a hundredth of the requests where runs are known to be slow), `drafts` (requests with drafts and
+without, by turns), `trace` (only with --trace: a file with long shared prompts, such as Mooncake's, on
+Llama-3.1-8B and an H200, prefix cache on),
 `tier` (the same above host memory), `calibrated` (only with --profile: its step times and the roofline's by
 turns, on Llama-3.1-8B and an H200).
 What is timed is building the engine and running it; the workload is drawn before.
 """
 
 import argparse
-import importlib.util
 import json
 import resource
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 
 from kvsim import workloads
 from kvsim.allocators import ALLOCATORS
+from kvsim.allocators.paged import Paged
+from kvsim.reference import Continuous, Request
 from kvsim.sim.build import build_engine, engine_defaults
 from kvsim.sim.cost.profile_files import read_profile
 from kvsim.sim.cost.roofline import Roofline
@@ -51,11 +53,6 @@ from kvsim.sim.workload import Workload
 MAP_INSTANTS = 240
 """What `--record-map` keeps unless told otherwise."""
 
-ROOT = Path(__file__).resolve().parents[1]
-PARTS = (
-    *("speed", "reference", "linearity", "prefix", "engines", "windows", "map", "fleet", "others", "zoo"),
-    *("drafts", "trace", "tier", "calibrated"),
-)
 OTHERS = (
     *(("contiguous", "orca", reserve) for reserve in ("max", "pow2", "oracle")),
     *(("buddy", "orca", reserve) for reserve in ("max", "pow2", "oracle")),
@@ -258,44 +255,26 @@ def by_profile(path: Path, requests: int, repeat: int) -> list[dict[str, object]
     return rows
 
 
-def load_reference():
-    """`tests/support/reference.py`, by its path: tests are no package."""
-    spec = importlib.util.spec_from_file_location("reference", ROOT / "tests/support/reference.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["reference"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-def run_reference(reference, where: Deployment, work: Workload) -> float:
+def run_reference(where: Deployment, work: Workload) -> float:
     """CPU seconds of the naive simulator."""
-    from kvsim.allocators.paged import Paged
-
     rows = zip(
         work.arrival_ps.tolist(), work.prompt_tokens.tolist(), work.output_tokens.tolist(), strict=True
     )
-    jobs = [reference.Job(i, *row) for i, row in enumerate(rows)]
+    requests = [Request(number, *row) for number, row in enumerate(rows)]
     memory = Paged(kv_capacity(where).tokens, where.engine.block_size)
     cost, config = Roofline(where.model, where.gpu), where.engine
+    most = {"seats": config.max_num_seqs, "budget": config.max_num_batched_tokens}
     start = time.process_time()
-    reference.Reference(
-        jobs,
-        memory,
-        "vllm-v1",
-        lambda _: where.max_model_len,
-        cost,
-        config.max_num_seqs,
-        config.max_num_batched_tokens,
-    ).run()
+    Continuous(requests, memory, cost.step_ps, bound=lambda _: where.max_model_len, **most).run()
     return time.process_time() - start
 
 
 def against_reference(requests: int, rate: float, repeat: int) -> dict[str, object]:
     """Both simulators by turns over the same requests, the first of the trace."""
-    reference, where, work = load_reference(), deployment(), sharegpt(requests, rate)
+    where, work = deployment(), sharegpt(requests, rate)
     naive, engine = [], []
     for _ in range(repeat):
-        naive.append(run_reference(reference, where, work))
+        naive.append(run_reference(where, work))
         engine.append(median(timed(where, work)[0] for _ in range(3)))
     return {
         "requests": requests,
@@ -304,6 +283,22 @@ def against_reference(requests: int, rate: float, repeat: int) -> dict[str, obje
         "reference_requests_per_cpu_s": requests / median(naive),
         "ratio": median(naive) / median(engine),
     }
+
+
+def more_and_more(sizes: str, rate: float, repeat: int) -> list[dict[str, object]]:
+    """Runs of so many requests each, and what one of them costs."""
+    runs = [measured(deployment(), sharegpt(int(size), rate), repeat) for size in sizes.split(",")]
+    return [run | {"us_per_request": 1e6 * run["cpu_s"] / run["requests"]} for run in runs]
+
+
+def pairs(requests: int, rate: float) -> list[dict[str, object]]:
+    """Allocators under schedulers, with the same requests."""
+    work = sharegpt(requests, rate)
+    return [
+        {"allocator": allocator, "scheduler": scheduler, "reserve": reserve or "-"}
+        | measured(deployment(allocator, scheduler, reserve), work, 1)
+        for allocator, scheduler, reserve in OTHERS
+    ]
 
 
 def one_alone(requests: int, rate: float) -> dict[str, object]:
@@ -336,88 +331,95 @@ def _text(value) -> str:
     return f"{value:.3g}" if isinstance(value, float) and value < 1_000 else f"{value:,.0f}"
 
 
-def main() -> None:  # noqa: PLR0912, PLR0915 - a list
-    """Measure what was asked for."""
+def parts_of(given: argparse.Namespace) -> dict[str, tuple[str, Callable[[], object]]]:
+    """Every part by its name: its title, and what measures it."""
+    rate, repeat, others, trace = given.request_rate, given.repeat, given.other_requests, given.trace
+    file, pools = getattr(trace, "name", None), f"16 replicas, least-requests, {16 * rate:g} requests/s"
+    return {
+        "speed": (
+            f"paged, vllm-v1, {rate:g} requests/s",
+            lambda: measured(deployment(), sharegpt(given.requests, rate), repeat),
+        ),
+        "reference": (
+            "the naive reference",
+            lambda: against_reference(given.reference_requests, rate, repeat),
+        ),
+        "linearity": ("more and more requests", lambda: more_and_more(given.sizes, rate, repeat)),
+        "prefix": (
+            f"10 groups of 200 shared tokens, {given.prefix_rate:g} requests/s",
+            lambda: with_prefixes(given.requests, given.prefix_rate, repeat),
+        ),
+        "engines": ("other engines", lambda: other_engines(others)),
+        "windows": ("Gemma-3-27B on an H100, 4 requests/s", lambda: with_windows(others, repeat)),
+        "map": ("with --record-map, 2 requests/s", lambda: with_map(1_000, 2.0, repeat)),
+        "fleet": (
+            f"{pools}, equal and in two pools",
+            lambda: in_pools(given.requests, 16 * rate, repeat),
+        ),
+        "drafts": (
+            "Llama-3.1-8B on an H100: three drafts of EAGLE-3, by turns without",
+            lambda: with_drafts(others, repeat),
+        ),
+        "trace": (
+            f"{file}: Llama-3.1-8B on an H200, prefix cache on",
+            lambda: long_prompts(trace, repeat),
+        ),
+        "tier": (f"{file}: the same above 1 TiB of host memory", lambda: above_a_tier(trace, repeat)),
+        "calibrated": (
+            f"step times of {getattr(given.profile, 'name', None)} against the roofline",
+            lambda: by_profile(given.profile, others, max(repeat, 5)),
+        ),
+        "million": (
+            "a million requests, in a process of their own",
+            lambda: one_alone(1_000_000, rate),
+        ),
+        "others": ("allocators and schedulers", lambda: pairs(others, rate)),
+        "zoo": ("every allocator", lambda: list(every_allocator(others, rate))),
+    }
+
+
+def arguments() -> argparse.ArgumentParser:
+    """What may be asked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--parts", default=",".join(PARTS), help="which, by commas")
+    parser.add_argument("--parts", help="which, by commas; unless given, all that need no file")
     parser.add_argument("--requests", type=int, default=100_000, help="of the part speed")
     parser.add_argument("--request-rate", type=float, default=2.5, help="requests per simulated second")
     parser.add_argument("--reference-requests", type=int, default=1_000)
     parser.add_argument("--other-requests", type=int, default=10_000, help="of the part others")
     parser.add_argument("--prefix-rate", type=float, default=2.0, help="requests/s of the part prefix")
-    parser.add_argument("--trace", type=Path, help="file of the part trace")
+    parser.add_argument("--trace", type=Path, help="file of the parts trace and tier")
     parser.add_argument("--profile", type=Path, help="file of the part calibrated")
     parser.add_argument("--sizes", default="25000,50000,100000,200000", help="of the part linearity")
     parser.add_argument("--repeat", type=int, default=3, help="medians of so many runs")
     parser.add_argument("--million", action="store_true", help="also 1,000,000 requests")
     parser.add_argument("--out", type=Path, help="write JSON here")
     parser.add_argument("--alone", type=int, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    rate, repeat, parts = given.request_rate, given.repeat, given.parts.split(",")
-    if unknown := set(parts) - {*PARTS, ""}:
-        parser.error(f"parts must be of {', '.join(PARTS)}, got {', '.join(sorted(unknown))}")
-    if given.alone:
-        print(json.dumps(alone(given.alone, rate)))
-        return
-    found: dict[str, object] = {"python": sys.version.split()[0], "request_rate": rate}
+    return parser
 
-    if "speed" in parts:
-        found["speed"] = measured(deployment(), sharegpt(given.requests, rate), repeat)
-        show(f"paged, vllm-v1, {rate:g} requests/s", [found["speed"]])
-    if "reference" in parts:
-        found["reference"] = against_reference(given.reference_requests, rate, repeat)
-        if "speed" in parts:  # the reference's cost per request does not depend on their number
-            speeds = found["speed"]["requests_per_cpu_s"], found["reference"]["reference_requests_per_cpu_s"]
-            found["reference"]["ratio_at_full_length"] = speeds[0] / speeds[1]
-        show("the naive reference", [found["reference"]])
-    if "linearity" in parts:
-        works = [sharegpt(int(size), rate) for size in given.sizes.split(",")]
-        found["linearity"] = [
-            run | {"us_per_request": 1e6 * run["cpu_s"] / run["requests"]}
-            for run in (measured(deployment(), work, repeat) for work in works)
-        ]
-        show("more and more requests", found["linearity"])
-    if "prefix" in parts:
-        found["prefix"] = with_prefixes(given.requests, given.prefix_rate, repeat)
-        show(f"10 groups of 200 shared tokens, {given.prefix_rate:g} requests/s", found["prefix"])
-    if "engines" in parts:
-        found["engines"] = other_engines(given.other_requests)
-        show("other engines", found["engines"])
-    if "windows" in parts:
-        found["windows"] = with_windows(given.other_requests, repeat)
-        show("Gemma-3-27B on an H100, 4 requests/s", [found["windows"]])
-    if "map" in parts:
-        found["map"] = with_map(1_000, 2.0, repeat)
-        show("with --record-map, 2 requests/s", [found["map"]])
-    if "fleet" in parts:
-        found["fleet"] = in_pools(given.requests, 16 * rate, repeat)
-        show(f"16 replicas, least-requests, {16 * rate:g} requests/s, equal and in two pools", found["fleet"])
-    if "drafts" in parts:
-        found["drafts"] = with_drafts(given.other_requests, repeat)
-        show("Llama-3.1-8B on an H100: three drafts of EAGLE-3, by turns without", found["drafts"])
-    if "trace" in parts and given.trace:
-        found["trace"] = long_prompts(given.trace, repeat)
-        show(f"{given.trace.name}: Llama-3.1-8B on an H200, prefix cache on", [found["trace"]])
-    if "tier" in parts and given.trace:
-        found["tier"] = above_a_tier(given.trace, repeat)
-        show(f"{given.trace.name}: the same above 1 TiB of host memory", found["tier"])
-    if "calibrated" in parts and given.profile:
-        found["calibrated"] = by_profile(given.profile, given.other_requests, max(repeat, 5))
-        show(f"step times of {given.profile.name} against the roofline", found["calibrated"])
-    if given.million:
-        found["million"] = one_alone(1_000_000, rate)
-        show("a million requests, in a process of their own", [found["million"]])
-    if "others" in parts:
-        work = sharegpt(given.other_requests, rate)
-        found["others"] = [
-            {"allocator": allocator, "scheduler": scheduler, "reserve": reserve or "-"}
-            | measured(deployment(allocator, scheduler, reserve), work, 1)
-            for allocator, scheduler, reserve in OTHERS
-        ]
-        show("allocators and schedulers", found["others"])
-    if "zoo" in parts:
-        found["zoo"] = list(every_allocator(given.other_requests, rate))
-        show("every allocator", found["zoo"])
+
+def main() -> None:
+    """Measure what was asked for."""
+    parser = arguments()
+    given = parser.parse_args()
+    if given.alone:
+        print(json.dumps(alone(given.alone, given.request_rate)))
+        return
+    parts = parts_of(given)
+    asked = {*parts} - {"million"} if given.parts is None else {*given.parts.split(",")} - {""}
+    if unknown := asked - {*parts}:
+        parser.error(f"parts must be of {', '.join(parts)}, got {', '.join(sorted(unknown))}")
+    asked |= {"million"} if given.million else set()
+    asked -= ({"trace", "tier"} if not given.trace else set()) | (
+        {"calibrated"} if not given.profile else set()
+    )
+    found: dict[str, Any] = {"python": sys.version.split()[0], "request_rate": given.request_rate}
+    for name, (title, measure) in parts.items():
+        if name in asked:
+            found[name] = rows = measure()
+            if name == "reference" and "speed" in found:  # its cost does not depend on how many requests
+                speeds = found["speed"]["requests_per_cpu_s"], rows["reference_requests_per_cpu_s"]
+                rows["ratio_at_full_length"] = speeds[0] / speeds[1]
+            show(title, rows if isinstance(rows, list) else [rows])
     if given.out:
         given.out.write_text(json.dumps(found, indent=2) + "\n")
 

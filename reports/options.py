@@ -77,8 +77,8 @@ def _others(name: str) -> Mapping[str, str]:
 
 def _plain(sentence: str) -> str:
     """A sentence of the help as a cell of a table."""
-    first = sentence[:1].lower() if sentence[1:2].islower() else sentence[:1]  # but `KV`, `N clients`
-    return first + sentence[1:].removesuffix(".")
+    plain = sentence[1:2].islower() or sentence.startswith("A ")  # but `KV`, `N clients`
+    return (sentence[:1].lower() if plain else sentence[:1]) + sentence[1:].removesuffix(".")
 
 
 def with_tables(page: str) -> str:

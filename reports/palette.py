@@ -48,11 +48,6 @@ LEAST_SATURATED_SHARE = 0.02
 """Of the simulated time: less says little about an allocator."""
 
 
-def series_colour(index: int) -> str:
-    """The colour of the run at this place of a comparison; they repeat after eight."""
-    return SERIES[index % len(SERIES)]
-
-
 def shares(summary: Summary) -> tuple[dict[str, float], bool]:
     """Per cent of the KV memory by kind, and whether they are those of the saturated part.
 

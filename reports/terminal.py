@@ -249,6 +249,14 @@ def _counted(seeds: System) -> list[str]:
     ]
 
 
+def _gib(value: float | None) -> str:
+    return figures(None if value is None else value / GIB)
+
+
+def _share(value: float | None) -> str:
+    return percent_text(None if value is None else 100 * value)
+
+
 def _shown(value: object) -> Shown:
     return count if isinstance(value, int) else figures
 
@@ -296,19 +304,13 @@ def _tier(seeds: System) -> str:
         return ""
 
     def told(text: Shown, name: str) -> str:
-        return with_spread(text, interval([number(summary["tier"].get(name)) for summary in seeds]))
-
-    def gib(value: float | None) -> str:
-        return figures(None if value is None else value / GIB)
-
-    def share(value: float | None) -> str:
-        return percent_text(None if value is None else 100 * value)
+        return _told(seeds, text, "tier", name)
 
     return (
-        f"{told(count, 'hit_tokens')} tokens were loaded from {told(gib, 'capacity_bytes')} GiB below, "
-        f"{told(share, 'hit_share')} of the prompts; {told(gib, 'loaded_bytes')} GiB loaded, "
-        f"{told(gib, 'stored_bytes')} GiB stored, the link {told(share, 'load_busy_share')} and "
-        f"{told(share, 'store_busy_share')} busy; {told(count, 'requests_waited')} requests waited "
+        f"{told(count, 'hit_tokens')} tokens were loaded from {told(_gib, 'capacity_bytes')} GiB below, "
+        f"{told(_share, 'hit_share')} of the prompts; {told(_gib, 'loaded_bytes')} GiB loaded, "
+        f"{told(_gib, 'stored_bytes')} GiB stored, the link {told(_share, 'load_busy_share')} and "
+        f"{told(_share, 'store_busy_share')} busy; {told(count, 'requests_waited')} requests waited "
         f"{told(seconds, 'mean_wait_s')} each"
         + (
             f"; {told(count, 'promoted_tokens')} tokens came up from tiers below it"
@@ -364,17 +366,11 @@ def _hand_over(seeds: System) -> str:
         return ""
     told = partial(_told, seeds)
 
-    def gib(value: float | None) -> str:
-        return figures(None if value is None else value / GIB)
-
-    def share(value: float | None) -> str:
-        return percent_text(None if value is None else 100 * value)
-
     return (
-        f"{told(count, 'hand_over', 'requests')} prompts, {told(gib, 'hand_over', 'read_bytes')} GiB, "
+        f"{told(count, 'hand_over', 'requests')} prompts, {told(_gib, 'hand_over', 'read_bytes')} GiB, "
         f"read in {told(seconds, 'hand_over', 'mean_transfer_s')} each; held for "
         f"{told(seconds, 'hand_over', 'mean_held_s')}, at most "
-        f"{told(share, 'hand_over', 'peak_held_share')} of a prefill replica"
+        f"{told(_share, 'hand_over', 'peak_held_share')} of a prefill replica"
     )
 
 

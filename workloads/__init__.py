@@ -11,8 +11,8 @@ one file and one line here.
 """
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
+from collections.abc import Callable
+from dataclasses import replace
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -21,6 +21,7 @@ import numpy as np
 
 from kvsim.sim.content import shared_content
 from kvsim.sim.errors import KvsimError, unknown
+from kvsim.sim.options.traffic import Traffic
 from kvsim.sim.plugins import named_object
 from kvsim.sim.workload import Beam, Samples, Workload, gathered
 from kvsim.workloads.clients_mix import paced, with_clients
@@ -120,111 +121,37 @@ def load(
     return lengths
 
 
-def build(
-    trace: str | Lengths,
-    *,
-    num_prompts: int | None,
-    request_rate: float | None,
-    burstiness: float | None,
-    seed: int,
-    start: float = 0.0,
-    duration: float | None = None,
-    input_len: str | None = None,
-    output_len: str | None = None,
-    shared_prefix: str | None = None,
-    clients_mix: str | None = None,
-    arrivals: str | None = None,
-    rate_scale: float = 1.0,
-    spread: float = 0.0,
-    clients: int | None = None,
-    think_time: str | None = None,
-    closed_sessions: bool = False,
-    n: int = 1,
-    beam_width: int = 1,
-    beam_process: str = "replace:0.1",
-    shuffle: bool = False,
-) -> Workload:
+def build(trace: str | Lengths, **choices: Any) -> Workload:  # noqa: ANN401 - those of Traffic
     """The workload of one run; the same arguments give the same bytes.
 
     Parameters
     ----------
     trace : str or Lengths
         One of `trace_names()`, a file, or what `load` made of it.
-    num_prompts : int or None
-        How many requests; None takes the whole trace. More than it has draws with replacement, unless they
-        come at its own arrivals.
-    request_rate : float or None
-        Requests per second; infinity lets all of them arrive at 0. None is 2, or the trace's own arrivals,
-        beside which there is no other choice.
-    burstiness : float or None
-        1, or None, is a Poisson process, less is burstier, more is more regular.
-    seed : int
-        At least 0.
-    start, duration : float, float or None
-        Only the requests that arrive in this part of the trace, in its seconds, see workloads/replay.py.
-    input_len, output_len : str or None
-        A distribution of lengths, see workloads/synthetic.py, or `trace:NAME`, whose lengths are drawn with
-        replacement; None are the trace's own.
-    shared_prefix : str or None
-        System prompts in front of all prompts, see workloads/prefixes.py.
-    clients_mix : str or None
-        Whose requests are, and what is due, see workloads/clients_mix.py.
-    arrivals : str or None
-        A process, see workloads/arrivals.py; `trace`, or `trace:NAME` for those of another trace. None is the
-        trace's own, else gamma.
-    rate_scale, spread : float
-        Of arrivals that a trace tells, see workloads/replay.py.
-    clients, think_time, closed_sessions : int or None, str or None, bool
-        Requests that wait for answers, see workloads/closed.py.
-    n : int
-        Answers to each prompt of which the trace does not say otherwise, all of the same length.
-    beam_width : int
-        Candidates of a beam search; 1 is none.
-    beam_process : str
-        How the candidates that survive are drawn, see sim/serving/beam.py.
-    shuffle : bool
-        Take any rows, in any order, each at most once; not those of a trace that tells when they come.
+    **choices
+        The other fields of `Traffic`, which says what they mean; `num_prompts` None is the whole trace.
 
     Raises
     ------
     KvsimError
         An unknown trace, a value out of its range, or two that exclude each other.
     """
-    if not isinstance(seed, int) or seed < 0:
-        raise KvsimError(f"seed must be a whole number of at least 0, got {seed}")
-    for name, value in (("n", n), ("beam_width", beam_width)):
-        if not isinstance(value, int) or not 1 <= value <= MOST_SAMPLES:
-            raise KvsimError(f"{name} must be a whole number from 1 to {MOST_SAMPLES}, got {value}")
-    if not beam_process:
-        raise KvsimError("beam_process must be a name, as in replace:0.1, got ''")
-    if n > 1 and beam_width > 1:
-        raise KvsimError(f"n must be 1 with beam search (beam_width {beam_width}), got {n}")
-    streams = Streams.of(seed)
-    when = When(arrivals, request_rate, burstiness, rate_scale, spread, clients, think_time, closed_sessions)
-    whole = load(trace) if isinstance(trace, str) else trace
-    if when.others is not None:
-        whole = _at_times_of(whole, load(when.others), streams.rows, shuffle)
-    when.check(whole)
-    if whole.endless and num_prompts is None:
-        num_prompts = USUAL_PROMPTS
-    part = when.timed(part_of(whole, start, duration), streams.spread)
-    if closed_sessions and num_prompts is not None and num_prompts > len(part):
-        most = f"at most {len(part)} with closed_sessions, the requests there are"
-        raise KvsimError(f"num_prompts must be {most}, got {num_prompts}")
-    if shuffle and when.others is None:
-        _check_shuffled(part, closed_sessions)
-    lengths = within_clock(take(part, num_prompts, streams.rows, shuffle and when.others is None))
-    lengths = _with_lengths(lengths, input_len, output_len, streams)
-    if shared_prefix is not None:
-        lengths = with_shared_prefix(lengths, shared_prefix, streams.shared_prefix)
-    if clients_mix is not None:
-        lengths = with_clients(lengths, clients_mix, streams.clients_mix)
+    asked = Traffic(**choices)
+    _check(asked)
+    streams = Streams.of(asked.seed)
+    when = When.of(asked)
+    lengths = _rows(load(trace) if isinstance(trace, str) else trace, asked, when, streams)
+    lengths = _with_lengths(lengths, asked.input_len, asked.output_len, streams)
+    if asked.shared_prefix is not None:
+        lengths = with_shared_prefix(lengths, asked.shared_prefix, streams.shared_prefix)
+    if asked.clients_mix is not None:
+        lengths = with_clients(lengths, asked.clients_mix, streams.clients_mix)
     drawn = when.drawn(lengths, streams.arrivals, streams.think_time)
-    lengths, drawn = paced(lengths, drawn, clients_mix, streams.clients_mix)
-    samples = _samples(lengths, n)
-    if samples and beam_width > 1:
+    lengths, drawn = paced(lengths, drawn, asked.clients_mix, streams.clients_mix)
+    samples, width = _samples(lengths, asked.n), asked.beam_width
+    if samples and width > 1:
         why = f"for trace {lengths.name}, in which some requests have several answers"
-        raise KvsimError(f"beam_width must be 1 {why}, got {beam_width}")
+        raise KvsimError(f"beam_width must be 1 {why}, got {width}")
     return Workload(
         lengths.name,
         drawn.arrival_ps,
@@ -232,27 +159,21 @@ def build(
         lengths.output_tokens,
         (*lengths.notes, *drawn.notes),
         samples=samples,
-        beam=Beam(beam_width, beam_process, seed) if beam_width > 1 else None,
+        beam=Beam(width, asked.beam_process, asked.seed) if width > 1 else None,
         content=shared_content(lengths.texts, lengths.prompt_tokens, samples.counts > 1 if samples else None),
         priority=lengths.priority,
         drafts=lengths.drafts,
-        seed=seed,
+        seed=asked.seed,
         waits=drawn.waits,
         labels=lengths.labels,
     )
 
 
-def usual(lengths: Lengths, choices: Mapping[str, Any]) -> dict[str, int | float | str | None]:
-    """What is meant by the choices of `build` where nothing is said.
-
-    Parameters
-    ----------
-    lengths : Lengths
-        The trace, of which `choices["trace"]` is the name.
-    """
-    when = When(**{field.name: choices[field.name] for field in fields(When)})
-    part = bool(choices["start"]) or choices["duration"] is not None or when.others is not None
-    rows = USUAL_PROMPTS if choices["trace"] in TRACES else len(lengths)
+def usual(lengths: Lengths, traffic: Traffic) -> dict[str, int | float | str | None]:
+    """What is meant where the traffic says nothing; `lengths` are its trace's."""
+    when = When.of(traffic)
+    part = bool(traffic.start) or traffic.duration is not None or when.others is not None
+    rows = USUAL_PROMPTS if traffic.trace in TRACES else len(lengths)
     prompt, output = USUAL_LENGTHS if lengths.endless else (None, None)
     return {
         "num_prompts": None if part else rows,
@@ -261,6 +182,37 @@ def usual(lengths: Lengths, choices: Mapping[str, Any]) -> dict[str, int | float
         "output_len": output,
         **when.usual(lengths),
     }
+
+
+def _check(asked: Traffic) -> None:
+    """Raise KvsimError for a number that cannot be."""
+    if not isinstance(asked.seed, int) or asked.seed < 0:
+        raise KvsimError(f"seed must be a whole number of at least 0, got {asked.seed}")
+    for name, value in (("n", asked.n), ("beam_width", asked.beam_width)):
+        if not isinstance(value, int) or not 1 <= value <= MOST_SAMPLES:
+            raise KvsimError(f"{name} must be a whole number from 1 to {MOST_SAMPLES}, got {value}")
+    if not asked.beam_process:
+        raise KvsimError("beam_process must be a name, as in replace:0.1, got ''")
+    if asked.n > 1 and asked.beam_width > 1:
+        raise KvsimError(f"n must be 1 with beam search (beam_width {asked.beam_width}), got {asked.n}")
+
+
+def _rows(whole: Lengths, asked: Traffic, when: When, streams: Streams) -> Lengths:
+    """The rows of a trace that are taken, with their arrivals if these are replayed."""
+    most, shuffle = asked.num_prompts, bool(asked.shuffle)
+    if when.others is not None:
+        whole = _at_times_of(whole, load(when.others), streams.rows, shuffle)
+        shuffle = False  # they are drawn already
+    when.check(whole)
+    if whole.endless and most is None:
+        most = USUAL_PROMPTS
+    part = when.timed(part_of(whole, asked.start, asked.duration), streams.spread)
+    if asked.closed_sessions and most is not None and most > len(part):
+        limit = f"at most {len(part)} with closed_sessions, the requests there are"
+        raise KvsimError(f"num_prompts must be {limit}, got {most}")
+    if shuffle:
+        _check_shuffled(part, asked.closed_sessions)
+    return within_clock(take(part, most, streams.rows, shuffle))
 
 
 def _check_shuffled(lengths: Lengths, closed_sessions: bool) -> None:

@@ -6,7 +6,7 @@ source.workload(seed=7)                            # others, without reading the
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kvsim import workloads
@@ -38,7 +38,7 @@ class Source:
     @property
     def when(self) -> When:
         """The choices of when requests come."""
-        return When(**{each.name: getattr(self.traffic, each.name) for each in fields(When)})
+        return When.of(self.traffic)
 
     @property
     def replays(self) -> bool:
@@ -57,7 +57,7 @@ class Source:
 
     def as_json(self) -> dict[str, Any]:
         """All options, also those that were left open; None where there is nothing to choose."""
-        return self.traffic.as_json(workloads.usual(self.lengths, vars(self.traffic)))
+        return self.traffic.as_json(workloads.usual(self.lengths, self.traffic))
 
     def differing(self) -> dict[str, Any]:
         """The options that differ from what is usual for the trace."""
@@ -71,11 +71,11 @@ class Source:
 
     def workload(self) -> Workload:
         """The requests."""
-        chosen = vars(self.traffic)
-        named = workloads.usual(self.lengths, chosen)
-        given = {name: named.get(name) if value is None else value for name, value in chosen.items()}
-        given["trace"] = self.lengths
-        return workloads.build(**{name: value for name, value in given.items() if name not in READING})
+        named = workloads.usual(self.lengths, self.traffic)
+        given = {
+            name: named.get(name) if value is None else value for name, value in vars(self.traffic).items()
+        }
+        return workloads.build(**given | {"trace": self.lengths})
 
 
 def opened(traffic: Traffic, heard: Callable[[int], None] = lambda size: None) -> Source:

@@ -8,12 +8,13 @@ What belongs to another one is a contradiction, and named. In closed sessions la
 whether first turns are replayed or drawn.
 """
 
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass, fields, replace
+from typing import NamedTuple, Self
 
 import numpy as np
 
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.options.traffic import Traffic
 from kvsim.sim.workload import PS_PER_S, Chain, Clients, Int64Column
 from kvsim.workloads.arrivals import PROCESSES, arrival_times_ps
 from kvsim.workloads.closed import TOLD, USUAL_THINK_TIME, closed_loop, closed_sessions, in_words
@@ -38,7 +39,7 @@ class Arrivals(NamedTuple):
 
 @dataclass(frozen=True)
 class When:
-    """The choices, as `kvsim.workloads.build` has them; None where nothing is said."""
+    """The choices of traffic that say when; None where nothing is said."""
 
     arrivals: str | None = None
     request_rate: float | None = None
@@ -48,6 +49,11 @@ class When:
     clients: int | None = None
     think_time: str | None = None
     closed_sessions: bool = False
+
+    @classmethod
+    def of(cls, traffic: Traffic) -> Self:
+        """Those of this traffic."""
+        return cls(**{each.name: getattr(traffic, each.name) for each in fields(cls)})
 
     @property
     def others(self) -> str | None:

@@ -185,12 +185,6 @@ class ClassHeap:
             yield extent
             extent = extent.behind
 
-    def free_classes(self) -> Iterator[tuple[int, list[Extent]]]:
-        """Classes that have free extents, with these, the next to be taken first."""
-        for number, extents in enumerate(self._classes):
-            if extents:
-                yield number, list(reversed(extents))
-
     def too_small(self, size: int) -> int:
         """Free units in extents that `take(size)` would not use."""
         if self.searches:
@@ -209,15 +203,6 @@ class ClassHeap:
         if not self._occupied or not self.has_node:
             return 0
         return self._sizes[self._occupied.bit_length() - 1]
-
-    def reported_free(self) -> int:
-        """Free units as the storage report says them: 0 without a node to allocate them with."""
-        return self.free_units if self.has_node else 0
-
-    @property
-    def nodes_in_use(self) -> int:
-        """Extents, allocated and free."""
-        return self._made - len(self._unused)
 
     @property
     def has_node(self) -> bool:

@@ -24,8 +24,8 @@ class Segment:
         log2 of the bytes that a unit of the heap stands for.
     hint : int
         Bytes above which a request is refused at once.
-    loans, requested : int
-        Loans that live, and the bytes that were asked for them.
+    requested : int
+        Bytes that were asked for, of all loans that live.
     """
 
     def __init__(
@@ -40,18 +40,12 @@ class Segment:
         self.heap = ClassHeap(size >> bits, BITS, rounds=rounds, nodes=nodes, most_nodes=most_nodes)
         self.hint = self.largest_free
         self._has_refused = False
-        self.loans = 0
         self.requested = 0
 
     @property
     def largest_free(self) -> int:
         """Bytes of the largest class that has a free extent."""
         return self.heap.largest_class() << self.quantum_bits
-
-    @property
-    def total_free(self) -> int:
-        """Free bytes."""
-        return self.heap.reported_free() << self.quantum_bits
 
     def allocated_size(self, size: int) -> int:
         """Bytes that a loan of `size` takes; 0 when it can never be had."""
@@ -75,7 +69,6 @@ class Segment:
             self._has_refused = True
             return None
         loan.asked = size
-        self.loans += 1
         self.requested += size
         return loan
 
@@ -84,5 +77,4 @@ class Segment:
         merged = self.heap.give_back(loan) << self.quantum_bits
         if merged > self.hint and self._has_refused and self.heap.has_node:
             self.hint = merged
-        self.loans -= 1
         self.requested -= loan.asked

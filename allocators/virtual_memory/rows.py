@@ -179,16 +179,6 @@ class Rows:
             if mapped[row] * size >= lengths[row] + size:
                 self._unmap(row, mapped[row] + -lengths[row] // size)
 
-    def step_at_once(self, lengths: Sequence[int]) -> bool:
-        """The mode without a thread: rows without a sequence give everything up, then `before_step`."""
-        self._set(lengths)
-        for row, length in enumerate(lengths):
-            if not length:
-                self._unmap(row, self.mapped[row])
-            elif not self.map_for(row):
-                return False
-        return True
-
     def _set(self, lengths: Sequence[int]) -> None:
         self.lengths[:] = lengths
         self._active = [row for row, length in enumerate(lengths) if length]

@@ -9,6 +9,9 @@ import typer
 from kvsim.command_line.common import Front, show
 
 lists_app = typer.Typer(cls=Front)
+OneOf = Annotated[
+    str | None, typer.Argument(metavar="NAME", help="One of them, with its options.", show_default="all")
+]
 
 
 @lists_app.command()
@@ -89,11 +92,7 @@ def try_scheduler(
 
 
 @lists_app.command(short_help="List the schedulers, or tell of one.")
-def schedulers(
-    name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="One of them, with its options.", show_default="all")
-    ] = None,
-) -> None:
+def schedulers(name: OneOf = None) -> None:
     """List the schedulers and policies by families, or tell of one: its options, its rule, six requests."""
     from kvsim.reports.listing import releases
     from kvsim.reports.schedulers import FamilyTree, policy_card, scheduler_card
@@ -107,31 +106,19 @@ def schedulers(
 
 
 @lists_app.command(short_help="List the costs of a step, or tell of one.")
-def costs(
-    name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="One of them, with its options.", show_default="all")
-    ] = None,
-) -> None:
+def costs(name: OneOf = None) -> None:
     """List how long a step takes by each cost, or tell of one: its options, its rule."""
     _parts("cost", name)
 
 
 @lists_app.command(short_help="List the routers of a fleet, or tell of one.")
-def routers(
-    name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="One of them, with its options.", show_default="all")
-    ] = None,
-) -> None:
+def routers(name: OneOf = None) -> None:
     """List the routers that spread requests over replicas, or tell of one: its options, its rule."""
     _parts("router", name)
 
 
 @lists_app.command(short_help="List the policies that order who waits, or tell of one.")
-def policies(
-    name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="One of them, with its options.", show_default="all")
-    ] = None,
-) -> None:
+def policies(name: OneOf = None) -> None:
     """List who is served next by each policy, or tell of one: its options, what it needs, its source."""
     from kvsim.reports.policies import policies_tree
     from kvsim.reports.schedulers import policy_card
@@ -165,21 +152,14 @@ def _parts(kind: str, name: str | None) -> None:
     from kvsim.sim.parts import KINDS
 
     if name is None:
-        plural = "policies" if kind == "policy" else f"{kind}s"
-        show(
-            names_table(KINDS[kind][0]),
-            f"One of them: sim {plural} NAME. Your own: --{kind} package.module:Class",
-        )
+        known = names_table(KINDS[kind][0])
+        show(known, f"One of them: sim {kind}s NAME. Your own: --{kind} package.module:Class")
     else:
         print(part_card(kind, name))
 
 
 @lists_app.command(short_help="List the eviction policies, or tell of one.")
-def eviction(
-    name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="One of them, with its options.", show_default="all")
-    ] = None,
-) -> None:
+def eviction(name: OneOf = None) -> None:
     """List which block leaves a full cache by each eviction policy, or tell of one: its options, its rule."""
     from kvsim.reports.eviction import card, policies_table
 

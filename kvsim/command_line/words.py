@@ -2,9 +2,11 @@
 
 run --record-map                      -> run --record-map=240
 sweep --enable-prefix-caching         -> sweep --enable-prefix-caching=on
+fit --gpu a100 --gpu h100             -> fit --gpu=a100,h100
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from kvsim.command_line.flags import of_parts
 from kvsim.command_line.option_groups import Scenario, Traffic
@@ -54,3 +56,34 @@ def with_values(argv: Sequence[str]) -> list[str]:
         else:
             found.append(word)
     return found
+
+
+def joined(argv: Sequence[str], command: Any) -> list[str]:  # noqa: ANN401 - typer hides click's types
+    """The command line with every option that takes a list there once, with the values of all its places."""
+    lists = {
+        flag: each.opts[0]
+        for each in _options(command)
+        if not each.multiple and (each.metavar or "").rstrip("]").endswith(",...")
+        for flag in each.opts
+    }
+    found: list[str] = []
+    places: dict[str, int] = {}
+    words = iter(argv)
+    for word in words:
+        name, equals, value = word.partition("=")
+        said = value if equals else next(words, None) if name in lists else None
+        if name not in lists or said is None:
+            found.append(word)
+        elif lists[name] in places:
+            found[places[lists[name]]] += f",{said}"
+        else:
+            places[lists[name]] = len(found)
+            found.append(f"{name}={said}")
+    return found
+
+
+def _options(command: Any) -> Iterator[Any]:  # noqa: ANN401
+    """Those of a command and of the commands below it."""
+    yield from (each for each in command.params if hasattr(each, "multiple"))
+    for each in getattr(command, "commands", {}).values():
+        yield from _options(each)

@@ -12,10 +12,10 @@ from matplotlib.patches import StepPatch
 from kvsim.reports import palette
 from kvsim.reports.figures import pieces
 from kvsim.reports.figures.choices import Choices
-from kvsim.reports.figures.over_time import duration, ends, slice_means
+from kvsim.reports.figures.over_time import duration, memory_panels, slice_means
 from kvsim.reports.figures.sheet import new_sheet
 from kvsim.reports.figures.style import Style
-from kvsim.reports.figures.systems import System, rankable, shares_of_all, under_loads, which_seed
+from kvsim.reports.figures.systems import System, rankable, shares_of_all, under_loads
 from kvsim.reports.palette import KINDS
 from kvsim.reports.quantities import TOKENS_WAITING
 from kvsim.reports.rundir.run import Run
@@ -27,15 +27,7 @@ def memory(systems: Sequence[System], choices: Choices) -> Figure:
     """The ledger over time, one panel per system on the same axes; of several seeds the first."""
     style, runs = choices.style, [system.first for system in systems]
     figure = new_sheet(style, pieces.panels_in(style, len(runs)), _memory_headline(systems))
-    longest = max(map(duration, runs)) or 1.0
-    panels = pieces.panels(figure, style, len(systems), f"time (s){which_seed(systems)}")
-    for axes, system in zip(panels, systems, strict=True):
-        if len(systems) > 1 or not style.headlines:
-            pieces.panel_title(axes, style, system.full_name, pieces.panel_columns(style, len(systems)))
-        _stack(axes, style, system.first)
-        ends(axes, style, duration(system.first), longest, len(panels))
-        axes.set_xlim(0, longest)
-    figure.supylabel("share of the KV memory", fontsize=style.type_pt)
+    memory_panels(figure, style, systems, _stack)
     there = [
         kind
         for kind in KINDS
@@ -94,14 +86,9 @@ def waste(systems: Sequence[System], choices: Choices) -> Figure:
     for row, (share, wasted) in enumerate(zip(shares, wastes, strict=True)):
         _bar(axes, style, row, {kind: share[kind] for kind in kinds}, wasted)
     names = [pieces.row_name(style, system.name) for system in systems]
-    axes.set_yticks(range(len(systems)), names, color=style.ink)
+    pieces.bars_named(axes, style, range(len(systems)), names)
     axes.set(xlim=(0, 100), ylim=(len(systems) - 0.5, -0.5), xticks=(0, 25, 50, 75, 100))
-    axes.tick_params(axis="y", length=0)
-    axes.spines["left"].set_visible(False)
-    axes.xaxis.set_major_formatter(pieces.percent_of(100))
-    between = "\n" if style.narrow else " "
-    axes.set_xlabel(f"share of the KV memory, mean{between}{when}")
-    pieces.legend_below(figure, style, [pieces.kind_patch(style, kind) for kind in kinds])
+    pieces.memory_shares(axes, figure, style, kinds, saturated)
     return figure
 
 

@@ -17,15 +17,15 @@ from kvsim.reports.figures.over_time import (
     Curve,
     capacity,
     duration,
-    ends,
     longest,
+    memory_panels,
     slice_means,
     time_mean,
     time_words,
 )
 from kvsim.reports.figures.sheet import new_sheet
 from kvsim.reports.figures.style import Style
-from kvsim.reports.figures.systems import System, under_loads, which_seed
+from kvsim.reports.figures.systems import System, under_loads
 from kvsim.reports.rundir.run import Run
 from kvsim.reports.seeds.intervals import interval
 from kvsim.reports.seeds.words import with_spread
@@ -75,21 +75,13 @@ def fragmentation(systems: Sequence[System], choices: Choices) -> Figure:
         raise CannotDraw(f"figure fragmentation needs the column {_LARGEST} in timeline.parquet")
     style = choices.style
     figure = new_sheet(style, pieces.panels_in(style, len(runs)), _fragmentation_headline(systems))
-    panels = pieces.panels(figure, style, len(systems), f"time (s){which_seed(systems)}")
-    end = max(map(duration, runs)) or 1.0
-    for axes, system in zip(panels, systems, strict=True):
-        if len(systems) > 1 or not style.headlines:
-            pieces.panel_title(axes, style, system.full_name, pieces.panel_columns(style, len(systems)))
-        axes.grid(axis="y")
-        _extents(axes, style, system.first)
-        ends(axes, style, duration(system.first), end, len(panels))
-        axes.set_xlim(0, end)
-    figure.supylabel("share of the KV memory", fontsize=style.type_pt)
+    memory_panels(figure, style, systems, _extents)
     pieces.legend_below(figure, style, _extent_marks(style))
     return figure
 
 
 def _extents(axes: Axes, style: Style, run: Run) -> None:
+    axes.grid(axis="y")
     if not duration(run):
         pieces.say(axes, style, "the run took no time: no memory to show")
         return

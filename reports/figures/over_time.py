@@ -11,10 +11,12 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
+from kvsim.reports.figures import pieces
 from kvsim.reports.figures.pieces import FloatArray, panel_columns
 from kvsim.reports.figures.style import Look, Style
-from kvsim.reports.figures.systems import System
+from kvsim.reports.figures.systems import System, which_seed
 from kvsim.reports.palette import KINDS
 from kvsim.reports.rundir.run import Run
 
@@ -28,6 +30,21 @@ def ends(axes: Axes, style: Style, end_s: float, longest_s: float, panels: int) 
     if end_s and room_pt > 0.55 * style.small_pt * len(words) + 12:
         how: Any = {"va": "center", "color": style.muted, "fontsize": style.small_pt}
         axes.annotate(words, (end_s, 62), (6, 0), textcoords="offset points", **how)
+
+
+def memory_panels(
+    figure: Figure, style: Style, systems: Sequence[System], draw: Callable[[Axes, Style, Run], None]
+) -> None:
+    """A panel a system, of several seeds the first, on the same axes: shares of the memory over time."""
+    whole = max(duration(system.first) for system in systems) or 1.0
+    panels = pieces.panels(figure, style, len(systems), f"time (s){which_seed(systems)}")
+    for axes, system in zip(panels, systems, strict=True):
+        if len(systems) > 1 or not style.headlines:
+            pieces.panel_title(axes, style, system.full_name, pieces.panel_columns(style, len(systems)))
+        draw(axes, style, system.first)
+        ends(axes, style, duration(system.first), whole, len(panels))
+        axes.set_xlim(0, whole)
+    figure.supylabel("share of the KV memory", fontsize=style.type_pt)
 
 
 def duration(run: Run) -> float:

@@ -29,6 +29,8 @@ from kvsim.sim.record.slo import Limit
 
 FloatArray = npt.NDArray[np.float64]
 
+BAND = 1.1
+"""Simulated over measured at the dotted lines beside that of equality."""
 _MOST_LISTED = 4
 _MANY_PANELS = 8
 
@@ -199,6 +201,33 @@ def plain_numbers(axes: Axes, which: str, factor: float = 1.0) -> None:
     axis = axes.xaxis if which == "x" else axes.yaxis
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value * factor:,.10g}"))
     axis.set_minor_formatter(NullFormatter())
+
+
+def equality(axes: Axes, style: Style, low: float, high: float) -> None:
+    """The same logarithmic scale on both axes, the line of equality, and those of `BAND` off."""
+    axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high))
+    for which in "xy":
+        plain_numbers(axes, which)
+    ends = np.array([low, high])
+    axes.plot(ends, ends, "-", color=style.muted, lw=style.line / 2, zorder=0)
+    for share in (BAND, 1 / BAND):
+        axes.plot(ends, share * ends, ":", color=style.muted, lw=style.line / 2, zorder=0)
+
+
+def bars_named(axes: Axes, style: Style, at: Sequence[float], names: Sequence[str], **how: Any) -> None:  # noqa: ANN401
+    """Names beside horizontal bars, without ticks and frame."""
+    axes.set_yticks(at, names, color=style.ink, **how)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+
+
+def memory_shares(axes: Axes, figure: Figure, style: Style, kinds: Sequence[str], saturated: bool) -> None:
+    """The axis of bars that are shares of the memory, and the legend of its kinds."""
+    axes.xaxis.set_major_formatter(percent_of(100))
+    when = "while requests wait" if saturated else "over the whole run"
+    between = "\n" if style.narrow else " "
+    axes.set_xlabel(f"share of the KV memory, mean{between}{when}")
+    legend_below(figure, style, [kind_patch(style, kind) for kind in kinds])
 
 
 def ticks_at(axes: Axes, values: Sequence[float]) -> None:

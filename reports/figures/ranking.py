@@ -31,7 +31,6 @@ def ranking(systems: Sequence[System], choices: Choices) -> Figure:
     shares, wastes, saturated = shares_of_all(systems)
     speeds = [system.number(REQUESTS_PER_S.read) for system in systems]
     order = sorted(range(len(systems)), key=lambda place: -(speeds[place].mean if speeds[place] else 0.0))
-    when = "while requests wait" if saturated else "over the whole run"
     figure = new_sheet(style, 1.9 + ROW_IN * len(systems), _headline(systems, order))
     axes = figure.subplots(subplot_kw={"axes_class": Axes})  # what is written beside bars moves with them
     kinds = palette.kinds_of(run.summary for system in systems for run in system.runs)
@@ -46,18 +45,13 @@ def ranking(systems: Sequence[System], choices: Choices) -> Figure:
         _beside(axes, style, row, _numbers(systems[place], wastes[place] if served else None))
     _beside(axes, style, -1.0, {name: name for name in _numbers(systems[0], None)}, color=style.muted)
     names = [short(systems[place].name, 16 if style.narrow else 24) for place in order]
-    axes.set_yticks(range(len(order)), names, color=style.ink)
+    pieces.bars_named(axes, style, range(len(order)), names)
     axes.set(
         xlim=(0, 100),
         ylim=(len(order) - 0.5, -0.5),
         xticks=(0, 50, 100) if style.narrow else (0, 25, 50, 75, 100),
     )
-    axes.tick_params(axis="y", length=0)
-    axes.spines["left"].set_visible(False)
-    axes.xaxis.set_major_formatter(pieces.percent_of(100))
-    between = "\n" if style.narrow else " "
-    axes.set_xlabel(f"share of the KV memory, mean{between}{when}")
-    pieces.legend_below(figure, style, [pieces.kind_patch(style, kind) for kind in kinds])
+    pieces.memory_shares(axes, figure, style, kinds, saturated)
     return figure
 
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
+from kvsim.reports.figures import pieces
 from kvsim.reports.figures.sheet import new_sheet, save, sign
 from kvsim.reports.figures.style import Style
 from kvsim.reports.replays import Floats, Replayed
 from kvsim.sim.errors import KvsimError
 
-BAND = 1.1
 MOST_PARTS = 20
 TICKS = (1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0, 100.0, 1000.0)
 """Ratios that an axis may show beside 1."""
@@ -68,30 +68,25 @@ def _requests(replayed: Replayed, style: Style) -> Figure:
         _equal(axes, style, measured, simulated)
         axes.set(title=what, xlabel=f"measured, {unit}")
     panels[0].set_ylabel("simulated")
-    band = f"dotted: {100 * (BAND - 1):.0f} % off"
+    band = f"dotted: {100 * (pieces.BAND - 1):.0f} % off"
     small = {"fontsize": style.small_pt, "color": style.muted}
     panels[-1].text(0.97, 0.04, band, transform=panels[-1].transAxes, ha="right", va="bottom", **small)
     return figure
 
 
 def _equal(axes: Axes, style: Style, measured: Floats, simulated: Floats) -> None:
-    """Logarithmic axes of the same range, the line of equality, and those of 10 % off."""
+    """Axes of the same range with the line of equality, and ticks that suit how far it spans."""
     if not len(measured):
         return
     low = min(measured.min(), simulated.min()) / 1.15
     high = max(measured.max(), simulated.max()) * 1.15
-    axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high), aspect="equal")
+    pieces.equality(axes, style, low, high)
+    axes.set(aspect="equal")
+    decades = np.log10(high / low)
+    subs = (1.0,) if decades > 2 else (1.0, 2.0, 5.0) if decades > 0.8 else (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)
     for axis in (axes.xaxis, axes.yaxis):
-        decades = np.log10(high / low)
-        subs = (1.0,) if decades > 2 else (1.0, 2.0, 5.0) if decades > 0.8 else (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)
         axis.set_major_locator(LogLocator(subs=subs))
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-        axis.set_minor_formatter(NullFormatter())
     axes.tick_params(which="both", labelsize=style.small_pt)
-    ends = np.array([low, high])
-    axes.plot(ends, ends, "-", color=style.muted, lw=style.line / 2, zorder=0)
-    for share in (BAND, 1 / BAND):
-        axes.plot(ends, share * ends, ":", color=style.muted, lw=style.line / 2, zorder=0)
 
 
 def _time(replayed: Replayed, style: Style) -> Figure:

@@ -8,16 +8,14 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
 
+from kvsim.reports.figures import pieces
 from kvsim.reports.figures.sheet import new_sheet, save
 from kvsim.reports.figures.style import Style
 from kvsim.reports.truth import Grouped, Validation, groups, model_only, off
 from kvsim.sim.validate import Compared
 
-BAND = 1.1
 WAYS = ("measured", "simulated")
 
 
@@ -45,7 +43,7 @@ def _points(found: Validation, style: Style) -> Figure:
             )
             axes.plot(measured, simulated, look.marker, color=look.colour, ms=3, label=key[0], alpha=0.7)
         every = [1e3 * value for one in group_of(by_model, what) for value in (one.measured, one.simulated)]
-        _equal(axes, style, min(every) / 1.3, max(every) * 1.3)
+        pieces.equality(axes, style, min(every) / 1.3, max(every) * 1.3)
         axes.set(title=what, xlabel="measured, ms", ylabel="simulated, ms")
     names, words = panels[0].get_legend_handles_labels()
     figure.legend(names, words, loc="outside lower center", ncols=3, fontsize=style.small_pt, frameon=False)
@@ -55,18 +53,6 @@ def _points(found: Validation, style: Style) -> Figure:
 def group_of(by_model: Grouped, what: str) -> list[Compared]:
     """One quantity of all models."""
     return [each for group in by_model.values() for each in group[what]]
-
-
-def _equal(axes: Axes, style: Style, low: float, high: float) -> None:
-    """The same logarithmic scale on both axes, and the line of equality between two of 10 % off."""
-    axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high))
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-        axis.set_minor_formatter(NullFormatter())
-    ends = np.array([low, high])
-    axes.plot(ends, ends, "-", color=style.muted, lw=style.line / 2, zorder=0)
-    for share in (BAND, 1 / BAND):
-        axes.plot(ends, share * ends, ":", color=style.muted, lw=style.line / 2, zorder=0)
 
 
 def _requests(found: Validation, style: Style) -> Figure:

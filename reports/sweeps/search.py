@@ -98,43 +98,31 @@ def search(
         From one load to the next in the first steps.
     """
     tried: list[Tried] = []
-
-    def seen(load: float) -> Tried:
-        known = next((each for each in tried if each.load == load), None)
-        if known is None:
-            known = attempt(load)
-            tried.append(known)
-        return known
-
     best: Tried | None = None
     worst: Tried | None = None
     load = min(max(_rounded(start, whole), least), most)
-    for step in range(MOST_TRIED):
-        now = seen(load)
+    while len(tried) < MOST_TRIED:
+        now = attempt(load)
         if now.within:
             best = now
         else:
             worst = now
-        if (best and worst) or (now.within and load >= most) or (not now.within and load <= least):
+        if best and worst:
+            near = worst.load <= best.load * (1 + tolerance) or (whole and worst.load - best.load <= 1)
+            middle = sqrt(best.load * worst.load)
+            further = min(max(round(middle), best.load + 1), worst.load - 1) if whole else _rounded(middle)
+        else:
+            near = load >= most if now.within else load <= least
+            factor = factor if len(tried) < STEPS else min(factor**2, max(STEEPEST, factor))
+            further = (
+                _rounded(load * factor, whole, ceil) if now.within else _rounded(load / factor, whole, floor)
+            )
+        tried.append(now)
+        if near:
             break
-        factor = factor if step < STEPS else min(factor**2, max(STEEPEST, factor))
-        further = (
-            _rounded(load * factor, whole, ceil) if now.within else _rounded(load / factor, whole, floor)
-        )
         load = min(max(further, least), most)
-    while best and worst and len(tried) < MOST_TRIED:
-        near = worst.load - best.load <= 1 if whole else worst.load <= best.load * (1 + tolerance)
-        if near or (whole and worst.load <= best.load * (1 + tolerance)):
-            break
-        middle = sqrt(best.load * worst.load)
-        load = min(max(round(middle), best.load + 1), worst.load - 1) if whole else _rounded(middle, False)
-        now = seen(load)
-        if now.within:
-            best = now
-        else:
-            worst = now
     return Found(best, worst, tuple(tried))
 
 
-def _rounded(load: float, whole: bool, how: Callable[[float], float] = round) -> float:
+def _rounded(load: float, whole: bool = False, how: Callable[[float], float] = round) -> float:
     return max(float(how(load)), 1.0) if whole else float(f"{load:.6g}")

@@ -79,12 +79,7 @@ class EngineChoices:
         "or `predicted:MODEL` ([predictors](allocators.md#predicted-lengths))",
     )
     max_num_seqs: int | None = option(
-        "Most requests computed at once.",
-        panel=ENGINE,
-        default=None,
-        value="N",
-        shown="vLLM's for the GPU",
-        doc="most sequences computed at once",
+        "Most sequences computed at once.", panel=ENGINE, default=None, value="N", shown="vLLM's for the GPU"
     )
     max_num_batched_tokens: int | None = option(
         "Most tokens in a step; prompts are split to fit.",

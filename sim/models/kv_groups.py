@@ -70,23 +70,3 @@ def kv_groups(model: ModelSpec, disable_hybrid_kv_cache_manager: bool = False) -
         return KvGroups(windowed, full_groups=0, window_groups=1, window=model.window)
     size = min(full, windowed)
     return KvGroups(size, -(-full // size), -(-windowed // size), model.window)
-
-
-def blocks_held(groups: KvGroups, block_size: int, tokens: int, computed: int | None = None) -> int:
-    """Blocks of a request in all groups, in a step after which `tokens` of its tokens are stored.
-
-    Parameters
-    ----------
-    groups : KvGroups
-    block_size, tokens : int
-    computed : int or None
-        Tokens stored before the step, which decide what is freed; None for a step that feeds one token.
-    """
-    before = max(0, tokens - 1) if computed is None else computed
-    taken = -(-tokens // block_size)
-    return groups.count * taken - groups.window_groups * blocks_behind(groups, block_size, before)
-
-
-def blocks_behind(groups: KvGroups, block_size: int, computed: int) -> int:
-    """Blocks that each windowed group has freed once a request with `computed` tokens is scheduled."""
-    return 0 if groups.window is None else max(0, computed - groups.window + 1) // block_size

@@ -61,12 +61,7 @@ class Output(Pictures):
     out: Path | None = option(
         "Directory for the results.", panel=PANEL, default=None, value="DIR", shown="a new one in runs/"
     )
-    no_out: bool = option(
-        "Write nothing, only print.",
-        panel=PANEL,
-        default=False,
-        doc="write nothing, only print: no directory",
-    )
+    no_out: bool = option("Write nothing, only print.", panel=PANEL, default=False)
     force: bool = option(
         "Replace an earlier run in that directory.",
         panel=PANEL,

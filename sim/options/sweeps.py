@@ -38,7 +38,6 @@ class Where:
         default=None,
         value="HOST:PORT",
         shown="a cluster on this machine",
-        doc="of the cluster's head (Ray) or scheduler (Dask)",
     )
 
     def __post_init__(self) -> None:
@@ -80,17 +79,9 @@ class Swept(Pictures):
         default=None,
         value="DIR",
         shown="runs/sweep-... by its settings",
-        doc="directory of the sweep; in one that is there it goes on",
     )
-    force: bool = option(
-        "Begin anew in that directory.", panel=PANEL, default=False, doc="forget the runs that are done there"
-    )
-    fail_unmet: bool = option(
-        "Exit with 3 where no system meets the SLO.",
-        panel=PANEL,
-        default=False,
-        doc="exit code 3 where no system meets `--slo`; else that is an answer like others",
-    )
+    force: bool = option("Begin anew in that directory.", panel=PANEL, default=False)
+    fail_unmet: bool = option("Exit with 3 where no system meets the SLO.", panel=PANEL, default=False)
     no_plots: bool = option("Draw no figures.", panel=FIGURES, default=False)
     quiet: bool = option(
         "Print only where the results are.",

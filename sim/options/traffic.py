@@ -89,12 +89,7 @@ class Traffic:
         "`trace:NAME` ([more](traces.md#synthetic))",
     )
     output_len: str | None = option(
-        "Answers likewise.",
-        panel=WORKLOAD,
-        default=None,
-        value="DIST",
-        shown="the trace's; synthetic: 128",
-        doc="lengths of answers, likewise",
+        "Answers likewise.", panel=WORKLOAD, default=None, value="DIST", shown="the trace's; synthetic: 128"
     )
     shared_prefix: str | None = option(
         "One of G system prompts of T tokens before each prompt; GxT:ALPHA: zipf.",
@@ -172,11 +167,7 @@ class Traffic:
         value="X",
     )
     spread: float = option(
-        "Spread arrivals of one rounded time over the next S seconds.",
-        panel=ARRIVALS,
-        default=0.0,
-        value="S",
-        doc="spread arrivals of one rounded time over the next S seconds, in their order",
+        "Spread arrivals of one rounded time over the next S seconds.", panel=ARRIVALS, default=0.0, value="S"
     )
     clients: int | None = option(
         "N clients instead, each asking when it has its answer.",
@@ -195,10 +186,7 @@ class Traffic:
         "that it tells, which is the default where it does",
     )
     closed_sessions: bool = option(
-        "A turn of a session waits for the answer before it.",
-        panel=ARRIVALS,
-        default=False,
-        doc="a turn of a session waits for the answer to the turn before it",
+        "A turn of a session waits for the answer before it.", panel=ARRIVALS, default=False
     )
 
     def __post_init__(self) -> None:

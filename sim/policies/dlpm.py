@@ -29,11 +29,7 @@ class DeficitOptions:
     """How much a client may be ahead."""
 
     deficit_quantum: int = option(
-        "Tokens of service that a client gets when nobody has any left.",
-        default=2048,
-        value="N",
-        least=1,
-        doc="tokens of service that each client gets when nobody who waits has any left",
+        "Tokens of service that a client gets when nobody has any left.", default=2048, value="N", least=1
     )
 
 

@@ -31,13 +31,7 @@ UNIT = 1_000_000
 class EwsjfOptions:
     """The queues, and how length counts."""
 
-    ewsjf_step: int = option(
-        "Tokens of prompt by which the queues differ.",
-        default=256,
-        value="N",
-        least=1,
-        doc="tokens of prompt by which neighbouring queues differ",
-    )
+    ewsjf_step: int = option("Tokens of prompt by which the queues differ.", default=256, value="N", least=1)
     ewsjf_weight: float = option(
         "What the logarithm of a prompt's length counts.",
         default=0.5,

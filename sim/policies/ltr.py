@@ -24,11 +24,7 @@ class LtrOptions(StarvationOptions):
     """For how long a request is promoted."""
 
     starvation_quantum: int = option(
-        "Tokens that a promoted request gets before it may be displaced.",
-        default=32,
-        value="N",
-        least=1,
-        doc="who went first as it had waited too long is not displaced before it has so many tokens more",
+        "Tokens that a promoted request gets before it may be displaced.", default=32, value="N", least=1
     )
 
 

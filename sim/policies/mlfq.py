@@ -29,18 +29,13 @@ class MlfqOptions:
     """The queues."""
 
     mlfq_quantum: float = option(
-        "Seconds of the first queue; each further one has twice as many.",
-        default=0.01,
-        value="S",
-        above=0,
-        doc="quantum of the first queue; that of each further one is twice as long",
+        "Seconds of the first queue; each further one has twice as many.", default=0.01, value="S", above=0
     )
     mlfq_promotion: float = option(
         "Seconds of waiting after which a request is in the first queue again.",
         default=3.0,
         value="S",
         above=0,
-        doc="who has waited so many seconds is in the first queue again",
     )
 
 

@@ -24,11 +24,7 @@ class StarvationOptions(PredictorOptions):
     """When who waits goes first all the same."""
 
     starvation: float = option(
-        "Seconds of waiting after which a request goes first.",
-        default=60.0,
-        value="S",
-        above=0,
-        doc="who has waited so many seconds goes first",
+        "Seconds of waiting after which a request goes first.", default=60.0, value="S", above=0
     )
 
 

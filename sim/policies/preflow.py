@@ -24,11 +24,7 @@ class PreflowOptions:
     """How age counts."""
 
     age_doubling: float = option(
-        "Seconds in which the priority of a request that waits doubles.",
-        default=1.0,
-        value="S",
-        above=0,
-        doc="seconds in which the priority of a request that waits doubles",
+        "Seconds in which the priority of a request that waits doubles.", default=1.0, value="S", above=0
     )
 
 

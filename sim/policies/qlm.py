@@ -24,11 +24,7 @@ class GroupOptions(DeadlineOptions):
     """How alike the deadlines of a group are."""
 
     slo_granularity: float = option(
-        "Seconds within which deadlines are one group.",
-        default=1.0,
-        value="S",
-        above=0,
-        doc="requests that are due within the same so many seconds are one group",
+        "Seconds within which deadlines are one group.", default=1.0, value="S", above=0
     )
 
 

@@ -23,11 +23,7 @@ class AgingOptions:
     """When who waits goes first all the same."""
 
     aging: float = option(
-        "Seconds of waiting after which a request is served as it came.",
-        default=10.0,
-        value="S",
-        least=0,
-        doc="who has waited so many seconds is served first, as it came",
+        "Seconds of waiting after which a request is served as it came.", default=10.0, value="S", least=0
     )
 
 

@@ -30,7 +30,6 @@ class SrptOptions(PredictorOptions):
         value="C",
         least=0,
         most=1,
-        doc="who has more than this share of its predicted tokens is not displaced",
     )
 
 

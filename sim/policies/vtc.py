@@ -45,11 +45,7 @@ class ServiceOptions:
         most=1000,
     )
     client_weights: str = option(
-        "Shares of clients, as in A=2,B=1; others have 1.",
-        default="",
-        value="TEXT",
-        shown="1 each",
-        doc="shares of clients, as in `A=2,B=1`; who is not named has 1",
+        "Shares of clients, as in A=2,B=1; others have 1.", default="", value="TEXT", shown="1 each"
     )
 
 

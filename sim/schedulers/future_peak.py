@@ -22,18 +22,10 @@ class Expected(NamedTuple):
     to_come: int
 
 
-def expected(prompt: int, generated: int, stored: int, longest: int, waits: int = 0) -> Expected:
-    """A request that may have `longest` tokens of an answer, of which `generated` are there.
-
-    `waits`: steps until its prompt is computed, where prompts are computed in chunks.
-    """
+def expected(prompt: int, generated: int, stored: int, longest: int) -> Expected:
+    """A request that may have `longest` tokens of an answer, of which `generated` are there."""
     held = max(prompt + generated, stored) + 1
-    return Expected(held, max(0, longest - generated - 1 + waits) + OVERLAP_TOKENS)
-
-
-def chunk_waits(missing: int, chunk: int, wait: int) -> int:
-    """Steps until `missing` tokens are computed: for each chunk, others decode `wait` steps."""
-    return -(-missing // chunk) * (wait + 1)
+    return Expected(held, max(0, longest - generated - 1) + OVERLAP_TOKENS)
 
 
 def longest_answer(most: int, generated: int, usual: int) -> int:

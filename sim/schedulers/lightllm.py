@@ -31,13 +31,7 @@ from kvsim.sim.serving.server import Server
 class WaitOptions:
     """When LightLLM's router admits."""
 
-    router_max_wait_tokens: int = option(
-        "Decode steps between admissions.",
-        default=6,
-        value="N",
-        least=0,
-        doc="decode steps between two times that it admits",
-    )
+    router_max_wait_tokens: int = option("Decode steps between admissions.", default=6, value="N", least=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +44,6 @@ class LightLLMOptions(WaitOptions):
         value="X",
         least=0,
         shown="0.0: always",
-        doc="share of the memory in use from which the longest possible answers are expected",
     )
     router_max_new_token_len: int = option(
         "Answer that is expected below that.",

@@ -40,26 +40,16 @@ class SarathiOptions:
     """What of Sarathi-Serve no other engine has."""
 
     watermark: float = option(
-        "Share of the memory that an admission leaves free.",
-        default=0.01,
-        value="X",
-        least=0,
-        below=1,
-        doc="share of the memory that an admission leaves free",
+        "Share of the memory that an admission leaves free.", default=0.01, value="X", least=0, below=1
     )
     chunk_sizes: str = option(
         "Chunks by stage, as in 512,256,128; else one for all.",
         default="",
         value="N,N",
         shown="max_num_batched_tokens in all stages",
-        doc="the chunk of a prompt in each of its stages, as in `512,256,128`",
     )
     tokens_per_stage: int = option(
-        "Tokens of a prompt in each stage but the last.",
-        default=1024,
-        value="N",
-        least=1,
-        doc="tokens of a prompt that a stage has; the last has the rest",
+        "Tokens of a prompt in each stage but the last.", default=1024, value="N", least=1
     )
 
 

@@ -51,11 +51,7 @@ class SglangOptions:
     """What of SGLang's scheduler no other engine has."""
 
     schedule_conservativeness: float = option(
-        "Factor of what is set aside for running answers.",
-        default=1.0,
-        value="X",
-        above=0,
-        doc="factor of the share of answers that is set aside for those who run",
+        "Factor of what is set aside for running answers.", default=1.0, value="X", above=0
     )
     enable_mixed_chunk: bool = option(
         "Decode in steps that compute prompts, too.",
@@ -69,18 +65,13 @@ class SglangOptions:
         shown="as long as each will be",
         doc="the `max_tokens` of every request, of which a share is set aside",
     )
-    ignore_eos: bool = option(
-        "Answers end at their length only: all of it is set aside.",
-        default=False,
-        doc="answers end at their length only, as in benchmarks: all of it is set aside",
-    )
+    ignore_eos: bool = option("Answers end at their length only: all of it is set aside.", default=False)
     preemption_threshold: int | None = option(
-        "By priority: the difference that preempts others.",
+        "With priorities, who is less urgent by more than this is preempted.",
         default=None,
         value="N",
         least=0,
         shown="never",
-        doc="by priority, a request preempts those that are less urgent by more than this",
     )
     random_seed: int = option(
         "Of the order that the policy random draws.",

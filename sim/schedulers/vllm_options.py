@@ -15,12 +15,7 @@ class VllmV0Options:
     """What of vLLM V0 no other engine has."""
 
     watermark: float = option(
-        "Share of the memory that an admission leaves free.",
-        default=0.01,
-        value="X",
-        least=0,
-        below=1,
-        doc="share of the memory that an admission leaves free",
+        "Share of the memory that an admission leaves free.", default=0.01, value="X", least=0, below=1
     )
     preemption: str | None = option(
         "What becomes of preempted requests: recompute, swap.",
@@ -28,7 +23,6 @@ class VllmV0Options:
         value="NAME",
         allowed=("recompute", "swap"),
         shown="recompute; swap for several samples",
-        doc="what becomes of preempted requests: `recompute`, or `swap`",
     )
     num_cpu_blocks: int | None = option(
         "Blocks of host memory for swapped requests.",
@@ -36,7 +30,6 @@ class VllmV0Options:
         value="N",
         least=0,
         shown="what fits in 4 GiB per GPU",
-        doc="host memory for swapped requests, in blocks",
     )
 
 
@@ -45,18 +38,10 @@ class VllmV1Options:
     """Switches of vLLM V1; early releases lack them."""
 
     watermark: float = option(
-        "Share of the memory that an admission leaves free.",
-        default=0.0,
-        value="X",
-        least=0,
-        below=1,
-        doc="share of the memory that an admission leaves free while anything runs",
+        "Share of the memory that an admission leaves free.", default=0.0, value="X", least=0, below=1
     )
     reserve_full_prompt: bool | None = option(
-        "Admit a request only when its whole prompt fits.",
-        default=None,
-        shown="on",
-        doc="whether a request enters only when all of its prompt fits",
+        "Admit a request only when its whole prompt fits.", default=None, shown="on"
     )
     long_prefill_token_threshold: int = option(
         "Most tokens of one prompt in a step, while there are others.",
@@ -64,7 +49,6 @@ class VllmV1Options:
         value="N",
         least=0,
         shown="0: as many as the budget has",
-        doc="most tokens of one prompt that a step computes while other requests run or wait",
     )
     speculative_config: str | None = option(
         "Speculative decoding, as vLLM's JSON: method, num_speculative_tokens, ...",
@@ -121,11 +105,7 @@ class VllmV1Options:
         doc="with `simple`: whether free blocks are stored that will be taken soon, or all that is computed",
     )
     kv_offloading_policy: str = option(
-        "Who leaves that memory: lru, arc.",
-        default="lru",
-        value="NAME",
-        allowed=("lru", "arc"),
-        doc="which chunks leave it: `lru` or `arc`, in vLLM's manner",
+        "Who leaves that memory: lru, arc.", default="lru", value="NAME", allowed=("lru", "arc")
     )
     kv_offloading_link: str = option(
         "Its link: pcie (the GPU's), a name, or GB/s to load:to store.",
@@ -155,18 +135,10 @@ class VllmV1Options:
         doc="whether prompts alone are stored there, or answers too",
     )
     blocks_per_chunk: int = option(
-        "Blocks that are stored and loaded together.",
-        default=1,
-        value="N",
-        least=1,
-        doc="blocks that are stored, found and loaded together",
+        "Blocks that are stored and loaded together.", default=1, value="N", least=1
     )
     store_threshold: int = option(
-        "Store what is offered for the so many-th time; below 2: at once.",
-        default=0,
-        value="N",
-        least=0,
-        doc="a chunk is stored when it is offered for the so many-th time; below 2 at once",
+        "Store what is offered for the so many-th time; below 2: at once.", default=0, value="N", least=0
     )
     sync_load_budget_bytes: int = option(
         "Bytes that a step loads before it computes, and waits for.",

@@ -72,12 +72,7 @@ class ArtifactOptions:
         "(`oracle`), or by the client's answers before (`predict`)",
     )
     vtc_range: float = option(
-        "Error of the oracle, as a share of the longest answer.",
-        default=0.0,
-        value="X",
-        least=0,
-        below=1,
-        doc="the oracle says between 1 - X and 1 + X of the longest answer asked for",
+        "Error of the oracle, as a share of the longest answer.", default=0.0, value="X", least=0, below=1
     )
     adapter_rank: int = option(
         "Rank of a LoRA adapter for each client, which takes memory.",

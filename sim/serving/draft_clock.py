@@ -18,12 +18,11 @@ are `settled`: their records are brought up to date, and drafts.py serves them o
 from bisect import bisect_right
 from collections import defaultdict
 
-from kvsim.allocators.abilities import AfterSteps
-from kvsim.allocators.base import Allocator
 from kvsim.sim.serving.acceptance import Acceptance
 from kvsim.sim.serving.draft_batch import Drafted, Run
 from kvsim.sim.serving.draft_records import DraftRules, Seen, Taken
 from kvsim.sim.serving.growth import Grown
+from kvsim.sim.serving.memory import KvMemory
 from kvsim.sim.serving.progress import NEVER
 from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.server import Server
@@ -33,12 +32,13 @@ RESTS = 4
 """Steps without runs after the memory was short."""
 
 
-def counts_blocks(allocator: Allocator) -> bool:
-    """Whether growth of an allocator's sequences is a matter of counting blocks."""
+def counts_blocks(memory: KvMemory) -> bool:
+    """Whether growth of sequences is a matter of counting blocks."""
+    allocator = memory.allocator
     return (
         allocator.growth_unit > 0
         and allocator.growth_slots == allocator.growth_unit * allocator.slots_per_token
-        and not (allocator.windows or isinstance(allocator, AfterSteps) or allocator.reserves)
+        and not (allocator.windows or memory.abilities.after_steps or allocator.reserves)
     )
 
 
@@ -85,7 +85,7 @@ class Regular:
         finds_early = not allocator.caches or rules.hash_lookahead > 0 or rules.kept_back <= 1
         return (
             acceptance.steady
-            and counts_blocks(allocator)
+            and counts_blocks(server.memory)
             and allocator.slots_per_token == 1
             and rules.most < allocator.growth_unit
             and not abilities.external_slots

@@ -58,7 +58,7 @@ class Drafts(Steps):
         self._budget = self._input = 0
         self._others: list[Request] = []  # who runs, but not by the clock
         allocator = server.allocator
-        self._caches, self._counts = allocator.caches, counts_blocks(allocator)
+        self._caches, self._counts = allocator.caches, counts_blocks(server.memory)
         self._block = allocator.growth_unit if self._counts else 1
         self._late_hashes = max(rules.kept_back - 1, 0)  # of what is computed, the last tokens
         self.regular: Regular | None = None

@@ -100,6 +100,8 @@ class Replay:
     def state(self) -> dict:
         for node in self.tree.nodes():
             self.names.setdefault(node, len(self.names))
+        leaves = [node for node in (self.tree.root, *self.tree.nodes()) if not node.children]
+        leaves.sort(key=lambda node: (node.locks > 0, node.time))
         return {
             "nodes": [
                 [
@@ -113,7 +115,7 @@ class Replay:
             "can_use": self.pool.free,
             "mark_start": self.pool.mark,
             "free_stack": self.pool.slots[self.pool.mark :],
-            "evict_order": [self.names[node] for node in self.tree.eviction_order()],
+            "evict_order": [self.names[node] for node in leaves],
         }
 
 

@@ -4,6 +4,7 @@ from itertools import pairwise
 from random import Random
 
 import pytest
+from support.pytorch_conf import settings_of
 
 from kvsim.allocators.pytorch import CachingAllocator, Settings
 from kvsim.allocators.pytorch.settings import MIB, segment_bytes
@@ -22,11 +23,11 @@ def test_requests_are_rounded_to_512_bytes(size, rounded):
     [(1200, 1536), (2048, 2048), (2049, 2560), (1200 * 1024, 1280 * 1024), (8 * MIB, 8 * MIB)],
 )
 def test_four_divisions_make_four_steps_between_powers_of_two(size, rounded):
-    assert Settings.from_conf("roundup_power2_divisions:4").round_size(size) == rounded
+    assert settings_of("roundup_power2_divisions:4").round_size(size) == rounded
 
 
 def test_divisions_by_interval():
-    settings = Settings.from_conf("roundup_power2_divisions:[2:1,4:2,8:4,>:8]")
+    settings = settings_of("roundup_power2_divisions:[2:1,4:2,8:4,>:8]")
     assert settings.divisions == (1, 1, 2) + (8,) * 13  # `>` overrides the last one named
 
 
@@ -41,11 +42,11 @@ def test_segments(size, segment):
 @pytest.mark.parametrize("conf", ["max_split_size_mb:20", "pinned:1"])
 def test_what_is_no_setting_is_refused(conf):
     with pytest.raises(ValueError, match=r"max_split_size_mb|no such setting"):
-        Settings.from_conf(conf)
+        settings_of(conf)
 
 
 def test_an_oversize_segment_is_neither_split_nor_allocated_to_small_requests_but_given_back_in_need():
-    allocator = CachingAllocator(100 * MIB, Settings.from_conf("max_split_size_mb:40"))
+    allocator = CachingAllocator(100 * MIB, settings_of("max_split_size_mb:40"))
     allocator.free(allocator.malloc(60 * MIB))
     small = allocator.malloc(30 * MIB)
     assert small.addr == 60 * MIB
@@ -57,7 +58,7 @@ def test_an_oversize_segment_is_neither_split_nor_allocated_to_small_requests_bu
 @pytest.mark.parametrize("conf", ["", "expandable_segments:True", "max_split_size_mb:30"])
 @pytest.mark.parametrize("seed", range(3))
 def test_blocks_tile_their_segments_and_all_comes_back(conf, seed):
-    random, allocator = Random(seed), CachingAllocator(512 * MIB, Settings.from_conf(conf))
+    random, allocator = Random(seed), CachingAllocator(512 * MIB, settings_of(conf))
     allocated = []
     for _ in range(600):
         if allocated and random.random() < 0.45:
@@ -97,7 +98,7 @@ def test_blocks_tile_their_segments_and_all_comes_back(conf, seed):
 @pytest.mark.parametrize("conf", ["", "max_split_size_mb:30"])
 @pytest.mark.parametrize("seed", range(3))
 def test_what_is_undone_leaves_no_trace(conf, seed):
-    random, allocator = Random(seed), CachingAllocator(128 * MIB, Settings.from_conf(conf))
+    random, allocator = Random(seed), CachingAllocator(128 * MIB, settings_of(conf))
     allocated = []
 
     def some_calls(count, allocated):

@@ -5,9 +5,10 @@ import json
 from functools import cache
 
 import pytest
+from support.pytorch_conf import settings_of
 from support.shared_data import goldens
 
-from kvsim.allocators.pytorch import CachingAllocator, Settings
+from kvsim.allocators.pytorch import CachingAllocator
 from kvsim.allocators.pytorch.card import VIRTUAL
 
 pytestmark = pytest.mark.golden
@@ -38,9 +39,7 @@ def test_there_are_recordings():
 def test_every_call_ends_as_recorded(name):
     recording = sequences()[name]
     config = recording["config"]
-    allocator = CachingAllocator(
-        config["total"], Settings.from_conf(config.get("conf")), config.get("fraction")
-    )
+    allocator = CachingAllocator(config["total"], settings_of(config.get("conf")), config.get("fraction"))
     blocks = {}
     for number, call in enumerate(recording["ops"]):
         op, args, expected, state = read(call)

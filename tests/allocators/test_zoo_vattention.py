@@ -55,6 +55,17 @@ def state_of(rows, pages):
     }
 
 
+def step_at_once(rows, lengths):
+    """The mode without a thread: rows without a sequence give everything up, others get what they lack."""
+    rows._set(lengths)
+    for row, length in enumerate(lengths):
+        if not length:
+            rows._unmap(row, rows.mapped[row])
+        elif not rows.map_for(row):
+            return False
+    return True
+
+
 def call(rows, op):
     """Do what was recorded; what it returns, and the state after its synchronous part."""
     name, args = op["op"], op["args"]
@@ -63,7 +74,7 @@ def call(rows, op):
     if name == "free_batch_idx":
         return rows.leave(args[0])
     if name == "step_sync":
-        return None if rows.step_at_once(args[0]) else "out of memory"
+        return None if step_at_once(rows, args[0]) else "out of memory"
     assert name == "step_async"
     return None if rows.before_step(args[0]) else "out of memory"
 

@@ -1,5 +1,6 @@
 """The help of a command: short by itself, whole by --help-all, in the order of use."""
 
+import json
 import re
 import shlex
 import subprocess
@@ -10,6 +11,7 @@ import pytest
 
 from kvsim import cli
 from kvsim.command_line.help import NARROW, ORDER, OTHER, USUAL
+from kvsim.command_line.words import joined
 
 ROOT = Path(__file__).parents[2]
 
@@ -75,3 +77,29 @@ def test_all_options_named_as_usual_are_the_commands_own():
     for name, usual in USUAL.items():
         there = {flag for each in cli.command(name).commands[name].params for flag in each.opts}
         assert {f"--{option}" for option in usual.options} <= there
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("compare --allocator paged --allocator=buddy", "compare --allocator=paged,buddy"),
+        ("compare --seed 1 --seed 2", "compare --seed 1 --seed 2"),
+        ("sweep --request-rate 1:3:1 --request-rate 8", "sweep --request-rate=1:3:1,8"),
+        ("fit llama-7b --gpu h100 --gpu a100-80gb,l4", "fit llama-7b --gpu=h100,a100-80gb,l4"),
+        ("run --pool both:1 --pool both:2", "run --pool both:1 --pool both:2"),
+        ("plot a --figure memory b --figure", "plot a --figure=memory b --figure"),
+        ("traces show agents --eviction lru --eviction fifo", "traces show agents --eviction=lru,fifo"),
+    ],
+)
+def test_a_list_may_be_said_in_several_options(given, meant):
+    name = given.split()[0]
+    assert joined(given.split(), cli.command(name).commands[name]) == meant.split()
+
+
+def test_a_comparison_has_the_allocators_of_all_its_options(sim):
+    code, out, err = sim(
+        *("compare", "--num-prompts", "5", "--no-out", "--json"),
+        *("--allocator", "paged", "--allocator", "contiguous"),
+    )
+    assert (code, err) == (0, "")
+    assert [run["label"] for run in json.loads(out)] == ["paged", "contiguous"]

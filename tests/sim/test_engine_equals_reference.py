@@ -1,12 +1,13 @@
 """Fast-forward, step mode and the naive reference agree in every integer, for every pair of parts."""
 
 from dataclasses import asdict
-from itertools import pairwise, product
+from itertools import product
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.naive import Uneven, assert_as_told, requests_of
 from support.serving import engine_of
 
 from kvsim.allocators.base import Allocator
@@ -16,9 +17,8 @@ from kvsim.allocators.dynamic import Dynamic
 from kvsim.allocators.paged import Paged
 from kvsim.reference import Continuous, Request, Static
 from kvsim.sim.cost.constant import Constant
-from kvsim.sim.cost.step_cost import CostModel, StepShape
+from kvsim.sim.cost.step_cost import CostModel
 from kvsim.sim.deployment.engine import EngineConfig
-from kvsim.sim.record.metrics import kinds
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.schedulers.orca import Orca
 from kvsim.sim.schedulers.static import Static as StaticScheduler
@@ -42,28 +42,6 @@ SCALARS = (
     *("preemptions", "fragmented_refusals", "copied_slots"),
 )
 LOADS = {"light": 0.4, "near saturation": 1.0, "overload": 20.0}
-
-
-class Uneven(CostModel):
-    """Every part of the shape counts, with odd numbers, so that no two mistakes cancel."""
-
-    source = "test"
-
-    def step_ps(self, shape: StepShape) -> int:
-        weights = (
-            1_000_003,
-            1_009,
-            7_001_111,
-            2_000_029,
-            30_011,
-            50_021,
-            70_001,
-            90_001,
-            110_017,
-            130_021,
-        )
-        assert shape.spread is None  # nobody asked for it
-        return 900_000_001 + sum(w * part for w, part in zip(weights, shape[:10], strict=True))
 
 
 def logged(allocator: Allocator) -> tuple[Allocator, list[object]]:
@@ -137,19 +115,11 @@ def integers(result) -> dict[str, object]:
     }
 
 
-def gaps_of(requests):
-    """The times between two tokens, of all answers."""
-    return [later - ps for each in requests for ps, later in pairwise(each.token_ps)]
-
-
 def assert_equals_reference(
     work, make, slots, name, reserve, result, log, *, seats=24, budget=128, cost=None
 ):
     memory, reference_log = logged(make(slots))
-    rows = zip(
-        work.arrival_ps.tolist(), work.prompt_tokens.tolist(), work.output_tokens.tolist(), strict=True
-    )
-    requests = [Request(i, *row) for i, row in enumerate(rows)]
+    requests = requests_of(work)
     requests = [each for each, served in zip(requests, result.finished, strict=True) if served]
 
     def bound(request: Request) -> int:
@@ -165,21 +135,7 @@ def assert_equals_reference(
     more = {"budget": budget} if name == "vllm-v1" else {}
     kind = Static if name == "static" else Continuous
     told = kind(requests, memory, price, bound=bound, seats=seats, **more).run()
-    columns = {key: column[result.finished].tolist() for key, column in result.requests.items()}
-    assert columns["finish_ps"] == [each.token_ps[-1] for each in requests]
-    assert columns["first_token_ps"] == [each.token_ps[0] for each in requests]
-    assert columns["first_scheduled_step"] == [each.first_step for each in requests]
-    assert columns["num_preemptions"] == [each.preemptions for each in requests]
-    assert (result.step_count, result.peak_used_tokens, result.max_running) == (
-        told.steps,
-        told.peak,
-        told.max_running,
-    )
-    gaps = gaps_of(requests)
-    assert (result.token_gaps.total, result.token_gaps.count) == (sum(gaps), len(gaps))
-    for saturated, sums in ((True, result.saturated), (False, result.unsaturated)):
-        counted = kinds(sums, memory.capacity_slots)
-        assert counted == {kind: told.held[saturated][kind] for kind in counted}
+    assert_as_told(result, requests, told, memory.capacity_slots)
     assert sorted(log) == sorted(reference_log)
     assert log == reference_log
 

@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.window_blocks import blocks_behind, blocks_held
 
 from kvsim.sim.models.catalog import model_named
-from kvsim.sim.models.kv_groups import KvGroups, blocks_behind, blocks_held, kv_groups
+from kvsim.sim.models.kv_groups import KvGroups, kv_groups
 
 LLAMA = model_named("llama-3.1-8b")
 EXAMPLE = KvGroups(10, full_groups=1, window_groups=2, window=32)

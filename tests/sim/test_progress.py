@@ -5,19 +5,17 @@ decoding does. Nothing else in the engine knows of it.
 """
 
 from dataclasses import asdict
-from itertools import pairwise
 from random import Random
 
 import numpy as np
 import pytest
+from support.naive import Uneven, assert_as_told, requests_of
 from support.serving import engine_of, server_of
 
 from kvsim.allocators.buddy import Buddy
 from kvsim.allocators.paged import Paged
-from kvsim.reference import Continuous, Request
-from kvsim.sim.cost.step_cost import CostModel, StepShape
+from kvsim.reference import Continuous
 from kvsim.sim.deployment.engine import EngineConfig
-from kvsim.sim.record.metrics import kinds
 from kvsim.sim.schedulers.orca import Orca
 from kvsim.sim.schedulers.vllm_v1 import VllmV1
 from kvsim.sim.serving.progress import Counted
@@ -55,18 +53,6 @@ def drawing(scheduler):
     return Drawing
 
 
-class Odd(CostModel):
-    """Contexts and tokens cost odd numbers, so that no two mistakes cancel."""
-
-    source = "test"
-
-    def step_ps(self, shape: StepShape) -> int:
-        prompts = (
-            1_000_003 * shape.prefill_tokens + 1_009 * shape.prefill_pairs + 7_001_111 * shape.prefill_seqs
-        )
-        return 900_000_001 + prompts + 2_000_029 * shape.decode_seqs + 30_011 * shape.context_tokens
-
-
 def workload(seed, load):
     rng = np.random.default_rng(seed)
     arrival_ps = np.cumsum(rng.exponential(8e9 / load, 60)).astype(np.int64)
@@ -77,7 +63,7 @@ def run(work, make, scheduler, max_span):
     config = EngineConfig(max_num_seqs=24, max_num_batched_tokens=128, async_scheduling=False)
     chosen = drawing(scheduler)(config, MAX_LEN)
     server = chosen.new_server(make(1333), reservation("pow2", MAX_LEN))
-    return engine_of(work, server, chosen, Odd(), MAX_LEN, max_span=max_span, timeline_rows=16, check=True)
+    return engine_of(work, server, chosen, Uneven(), MAX_LEN, max_span=max_span, timeline_rows=16, check=True)
 
 
 def facts(result):
@@ -123,28 +109,16 @@ class Speculating(Continuous):
 
 
 def check_reference(work, make, name, result):
-    rows = zip(
-        work.arrival_ps.tolist(), work.prompt_tokens.tolist(), work.output_tokens.tolist(), strict=True
-    )
-    requests = [Request(i, *row) for i, row in enumerate(rows)]
+    requests = requests_of(work)
 
     def bound(request):
         return min(MAX_LEN, request.prompt + 2 ** int(np.ceil(np.log2(request.output))))
 
     memory = make(1333)
     budget = {"budget": 128} if name == "vllm-v1" else {}
-    told = Speculating(requests, memory, Odd().step_ps, bound=bound, seats=24, **budget).run()
-    assert result.requests["finish_ps"].tolist() == [each.token_ps[-1] for each in requests]
-    assert result.requests["first_token_ps"].tolist() == [each.token_ps[0] for each in requests]
-    assert result.requests["num_preemptions"].tolist() == [each.preemptions for each in requests]
-    assert (result.step_count, result.peak_used_tokens) == (told.steps, told.peak)
-    gaps = result.token_gaps
-    between = [later - ps for each in requests for ps, later in pairwise(each.token_ps)]
-    assert (gaps.count, gaps.total) == (len(between), sum(between))
-    assert gaps.count == int((work.output_tokens - 1).sum())
-    for saturated, sums in ((True, result.saturated), (False, result.unsaturated)):
-        counted = kinds(sums, memory.capacity_slots)
-        assert counted == {kind: told.held[saturated][kind] for kind in counted}
+    told = Speculating(requests, memory, Uneven().step_ps, bound=bound, seats=24, **budget).run()
+    assert_as_told(result, requests, told, memory.capacity_slots)
+    assert result.token_gaps.count == int((work.output_tokens - 1).sum())
 
 
 def test_a_span_takes_many_steps_at_once():
@@ -159,6 +133,6 @@ def test_a_span_takes_many_steps_at_once():
     config = EngineConfig(async_scheduling=False)
     chosen = Counting(config, MAX_LEN)
     server = chosen.new_server(Paged(1024, 64), reservation("max", MAX_LEN))
-    result = engine_of(work, server, chosen, Odd(), MAX_LEN, timeline_rows=2).run()
+    result = engine_of(work, server, chosen, Uneven(), MAX_LEN, timeline_rows=2).run()
     assert result.step_count < 60  # 100 tokens, 2.5 a step
     assert len(asked) < result.step_count / 4

@@ -3,26 +3,18 @@
 import json
 
 import pytest
+from support.by_command import by_arrival, engine_of
 from support.scheduled import names_in, recording
 
-from kvsim import cli
-from kvsim.sim.build import build_engine
-from kvsim.sim.options.traffic import Traffic
-from kvsim.sim.run import deployment_of
 from kvsim.sim.serving.request import State
 from kvsim.sim.workload import PS_PER_S
-from kvsim.workloads.source import opened
 
 pytestmark = pytest.mark.golden
 FOLDER = "vtc/sarathi"
 
 
-def ordered(case):
-    return sorted(case["workload"], key=lambda request: (request["arrival"], request["id"]))
-
-
 def trace_lines(case):
-    for request in ordered(case):
+    for request in by_arrival(case):
         row = {"arrival_s": request["arrival"], "prompt_tokens": request["prompt_len"]}
         yield json.dumps(row | {"output_tokens": request["output_len"]}) + "\n"
 
@@ -39,20 +31,11 @@ def flags(config):
         yield from ("--tokens-per-stage", str(config["tokens_per_stage"]))
 
 
-def engine_of(case, folder, max_span):
-    trace, out = folder / "trace.jsonl", folder / "run"
-    trace.write_text("".join(trace_lines(case)))
-    quiet = ("--no-plots", "--quiet", "--out", str(out))
-    assert cli.main(["run", "--trace", str(trace), *flags(case["config"]), *quiet]) == 0
-    scenario, traffic = deployment_of(json.loads((out / "config.json").read_text()))
-    return build_engine(scenario, opened(Traffic.from_json(traffic)).workload(), max_span=max_span)
-
-
 class Noted:
     """An engine whose decisions are written down as in the recording."""
 
     def __init__(self, engine, case):
-        self.ids = [request["id"] for request in ordered(case)]
+        self.ids = [request["id"] for request in by_arrival(case)]
         self.engine, self.server = engine, engine.replica.server
         self.decide, engine.replica.decide = engine.replica.decide, self.noting
         self.preempt, self.server.preempt = self.server.preempt, self.preempting
@@ -91,9 +74,9 @@ class Noted:
 
 
 @pytest.mark.parametrize("name", names_in(FOLDER))
-def test_every_decision_is_as_in_the_engine(name, tmp_path):
+def test_every_decision_is_as_in_the_engine(name):
     case = recording(FOLDER, name)
-    found = Noted(engine_of(case, tmp_path, 1), case).run()
+    found = Noted(engine_of(trace_lines(case), flags(case["config"])), case).run()
     told = {step["step"]: step for step in case["steps"] if step.get("sched")}
     for at, step in told.items():
         assert at in found, at

@@ -7,30 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.drafted import Speculative
+from support.naive import Uneven, assert_as_told, requests_of
 from support.serving import engine_of
 from support.settings import engine_config
 
 from kvsim.allocators.options import Order
 from kvsim.allocators.paged import Paged
-from kvsim.reference import Pages, Request
-from kvsim.sim.cost.step_cost import CostModel, StepShape
-from kvsim.sim.record.metrics import kinds
+from kvsim.reference import Pages
 from kvsim.sim.schedulers.vllm_v1 import VllmV1
 from kvsim.sim.serving.reservation import reservation
 from kvsim.sim.workload import Workload
 
 LONGEST, BLOCK = 256, 16
-
-
-class Uneven(CostModel):
-    """Every part of a step counts, with odd numbers, so that no two mistakes cancel."""
-
-    source = "test"
-
-    def step_ps(self, shape: StepShape) -> int:
-        weights = 1_000_003, 1_009, 7_001_111, 2_000_029, 30_011
-        work = sum(weight * part for weight, part in zip(weights, shape[:5], strict=True))
-        return 900_000_001 + work + 5_000_011 * shape.draft_tokens + 700_001 * bool(shape.draft_passes)
 
 
 def speculating(said, seats, budget):
@@ -55,10 +43,7 @@ def run_engine(work, blocks, said, seats, budget, max_span):
 def run_reference(work, blocks, said, seats, budget):
     scheduler = speculating(said, seats, budget)
     scheduler.follow(work)
-    rows = zip(
-        work.arrival_ps.tolist(), work.prompt_tokens.tolist(), work.output_tokens.tolist(), strict=True
-    )
-    requests = [Request(index, *row) for index, row in enumerate(rows)]
+    requests = requests_of(work)
     for request in requests:
         request.sample = 0  # the first of its answers, as draws know it
     return requests, Speculative(
@@ -96,23 +81,6 @@ def test_spans_steps_and_the_reference_agree_in_every_integer(method, data):
     fast, slow = (run_engine(work, *server, max_span) for max_span in (1 << 20, 1))
     requests, told = run_reference(work, *server)
     for result in (fast, slow):
-        columns = {name: column.tolist() for name, column in result.requests.items()}
         assert result.finished.all()
-        assert columns["first_token_ps"] == [each.token_ps[0] for each in requests]
-        assert columns["finish_ps"] == [each.token_ps[-1] for each in requests]
-        assert columns["first_scheduled_step"] == [each.first_step for each in requests]
-        assert columns["num_preemptions"] == [each.preemptions for each in requests]
-        assert (result.step_count, result.peak_used_tokens, result.max_running) == (
-            told.steps,
-            told.peak,
-            told.max_running,
-        )
+        assert_as_told(result, requests, told, server[0] * BLOCK)
         assert result.drafts.rows == {index: row for index, row in told.told.items() if row[0]}
-        gaps = sum(each.token_ps[-1] - each.token_ps[0] for each in requests)
-        assert (result.token_gaps.total, result.token_gaps.count) == (
-            gaps,
-            sum(len(each.token_ps) - 1 for each in requests),
-        )
-        for saturated, sums in ((True, result.saturated), (False, result.unsaturated)):
-            counted = kinds(sums, server[0] * BLOCK)
-            assert counted == {kind: told.held[saturated][kind] for kind in counted}

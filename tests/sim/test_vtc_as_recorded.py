@@ -7,26 +7,18 @@ global generator.
 import json
 
 import pytest
+from support.by_command import by_arrival, engine_of
 from support.scheduled import names_in, recording
 
-from kvsim import cli
-from kvsim.sim.build import build_engine
-from kvsim.sim.options.traffic import Traffic
-from kvsim.sim.run import deployment_of
 from kvsim.sim.workload import PS_PER_S
-from kvsim.workloads.source import opened
 
 pytestmark = pytest.mark.golden
 FOLDER = "vtc/vtc"
 LENGTHS = {"vtc": "none", "vtc_oracle": "oracle", "vtc_len_predict": "predict"}
 
 
-def ordered(case):
-    return sorted(case["workload"], key=lambda request: (request["arrival"], request["id"]))
-
-
 def trace_lines(case):
-    for request in ordered(case):
+    for request in by_arrival(case):
         stop = min(request.get("stop") or request["max_new"], request["max_new"])
         row = {"arrival_s": request["arrival"], "client": request["client"], "max_tokens": request["max_new"]}
         yield json.dumps(row | {"prompt_tokens": request["prompt_len"], "output_tokens": stop}) + "\n"
@@ -48,15 +40,6 @@ def flags(config):
         yield from ("--vtc-weights", ",".join(f"{client}={weight}" for client, weight in pairs))
 
 
-def engine_of(case, folder, max_span):
-    trace, out = folder / "trace.jsonl", folder / "run"
-    trace.write_text("".join(trace_lines(case)))
-    quiet = ("--no-plots", "--quiet", "--out", str(out))
-    assert cli.main(["run", "--trace", str(trace), *flags(case["config"]), *quiet]) == 0
-    scenario, traffic = deployment_of(json.loads((out / "config.json").read_text()))
-    return build_engine(scenario, opened(Traffic.from_json(traffic)).workload(), max_span=max_span)
-
-
 class Noted:
     """An engine whose steps are written down as in the recording: what was charged when the next begins."""
 
@@ -66,7 +49,7 @@ class Noted:
             engine.replica.server,
             engine.replica.scheduler,
         )
-        self.ids = [request["id"] for request in ordered(case)]
+        self.ids = [request["id"] for request in by_arrival(case)]
         self.aborts = {each["id"]: each["abort_at"] for each in case["workload"] if "abort_at" in each}
         self.steps, self.at = {}, None
         self.decide, engine.replica.decide = engine.replica.decide, self.noting
@@ -99,9 +82,9 @@ class Noted:
 
 
 @pytest.mark.parametrize("name", names_in(FOLDER))
-def test_every_step_is_as_in_the_artefact(name, tmp_path):
+def test_every_step_is_as_in_the_artefact(name):
     case = recording(FOLDER, name)
-    found = Noted(engine_of(case, tmp_path, 1), case).run()
+    found = Noted(engine_of(trace_lines(case), flags(case["config"])), case).run()
     busy = {step["step"]: step for step in case["steps"] if step["kind"] != "idle"}
     assert found.keys() == busy.keys()
     for at, step in busy.items():

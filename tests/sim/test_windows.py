@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.serving import everything, serve, workload
+from support.window_blocks import blocks_held
 
 from kvsim import cli
 from kvsim.allocators.abilities import Forks
@@ -23,7 +24,7 @@ from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.deployment.memory import kv_capacity
 from kvsim.sim.models.catalog import gpu_named, model_named
-from kvsim.sim.models.kv_groups import KvGroups, blocks_held
+from kvsim.sim.models.kv_groups import KvGroups
 from kvsim.sim.record.metrics import kinds
 from kvsim.sim.run import prepare
 from kvsim.sim.serving.observers import Checks

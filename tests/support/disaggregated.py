@@ -4,15 +4,8 @@ The form is that of `../shared/goldens/pd/README.md`. Both servers decide at who
 reads what, and when, is told as the recording's driver told it.
 """
 
-import json
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 
-from kvsim import cli
-from kvsim.sim.build import build_engine
-from kvsim.sim.options.traffic import Traffic
-from kvsim.sim.run import deployment_of
 from kvsim.sim.serving.batch import Batch
 from kvsim.sim.serving.decision import NEVER_PS
 from kvsim.sim.serving.held import HoldingServer, Lease
@@ -24,8 +17,9 @@ from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.server import Rules
 from kvsim.sim.serving.transfers import Transfers
 from kvsim.sim.workload import PS_PER_S
-from kvsim.workloads.source import opened
-from support.offloaded import QUIET, trace_lines
+from support import by_command
+from support.by_command import by_arrival
+from support.offloaded import trace_lines
 from support.scheduled import FIRST_BLOCK, flags, who_was_scheduled
 
 FACTS = ("sched", "match", "adm", "pre", "run", "hold", "wait", "remote", "blocks", "new_blocks", "free")
@@ -48,12 +42,7 @@ class Read(Transfers):
 def engine_of(case, side):
     """kvsim's engine for one side."""
     config = {"watermark": 0, "policy": "fcfs", **case["config"], **case["config"][side]}
-    with TemporaryDirectory() as folder:
-        trace, out = Path(folder) / "trace.jsonl", Path(folder) / "run"
-        trace.write_text("".join(trace_lines(case)))
-        assert cli.main(["run", "--trace", str(trace), *flags(config), *QUIET, "--out", str(out)]) == 0
-        scenario, traffic = deployment_of(json.loads((out / "config.json").read_text()))
-        return build_engine(scenario, opened(Traffic.from_json(traffic)).workload(), max_span=1, check=True)
+    return by_command.engine_of(trace_lines(case), flags(config), check=True)
 
 
 class Side:
@@ -63,8 +52,7 @@ class Side:
         self.config = case["config"][side]
         self.late = case["config"]["async_scheduling"]
         self.engine = engine_of(case, side)
-        ordered = sorted(case["workload"], key=lambda request: (request["arrival"], request["id"]))
-        self.ids = [request["id"] for request in ordered]
+        self.ids = [request["id"] for request in by_arrival(case)]
         self.rows = {name: row for row, name in enumerate(self.ids)}
         old = self.engine.replica
         self.scheduler = old.scheduler

@@ -7,27 +7,21 @@ of the tests' own says when it ends, in steps of one second.
 import json
 from heapq import heapify
 from operator import itemgetter
-from pathlib import Path
 from random import Random
-from tempfile import TemporaryDirectory
 
-from kvsim import cli
 from kvsim.allocators.tiers.chunks import WRITTEN
 from kvsim.allocators.tiers.pieces import keys_of
 from kvsim.allocators.tiers.vllm import VllmTier
-from kvsim.sim.build import build_engine
 from kvsim.sim.content import ascending
-from kvsim.sim.options.traffic import Traffic
-from kvsim.sim.run import deployment_of
 from kvsim.sim.serving.lower_tier import LowerTier
 from kvsim.sim.serving.offload import Offload, OffloadRules, whole_text
 from kvsim.sim.serving.request import State
 from kvsim.sim.serving.transfers import Transfers
 from kvsim.sim.workload import PS_PER_S
-from kvsim.workloads.source import opened
+from support import by_command
+from support.by_command import by_arrival
 from support.scheduled import FIRST_BLOCK, flags, who_was_scheduled
 
-QUIET = ("--no-plots", "--quiet")
 FACTS = (
     *("match", "sched", "adm", "pre", "run", "hold", "wait", "remote", "blocks", "new_blocks", "free"),
     *("free_queue", "loads", "prepare_store", "stores", "flush", "finished_seen"),
@@ -64,7 +58,7 @@ FIRST_ANSWER_ID, PER_REQUEST = 10_000_000, 4_096
 
 def trace_lines(case):
     """The workload as kvsim's own JSONL; prompts may repeat what was answered, so they are segments."""
-    for request in sorted(case["workload"], key=lambda request: (request["arrival"], request["id"])):
+    for request in by_arrival(case):
         row = {"arrival_s": request["arrival"], "output_tokens": request["output_len"]}
         ids = request.get("prompt_ids") or [
             request["id"] * PER_REQUEST + at for at in range(request["prompt_len"])
@@ -81,12 +75,7 @@ def bare_engine(case):
     """kvsim's engine for a recording, without a lower tier."""
     config = {"policy": "fcfs", "long_prefill_token_threshold": 0, **case["config"]}
     config["policy"] = "fcfs"
-    with TemporaryDirectory() as folder:
-        trace, out = Path(folder) / "trace.jsonl", Path(folder) / "run"
-        trace.write_text("".join(trace_lines(case)))
-        assert cli.main(["run", "--trace", str(trace), *flags(config), *QUIET, "--out", str(out)]) == 0
-        scenario, traffic = deployment_of(json.loads((out / "config.json").read_text()))
-        return build_engine(scenario, opened(Traffic.from_json(traffic)).workload(), max_span=1, check=True)
+    return by_command.engine_of(trace_lines(case), flags(config), check=True)
 
 
 def engine_of(case):
@@ -113,8 +102,7 @@ class Noted:
     def __init__(self, case):
         self.case = case
         self.engine, self.lower = engine_of(case)
-        ordered = sorted(case["workload"], key=lambda request: (request["arrival"], request["id"]))
-        self.ids = [request["id"] for request in ordered]
+        self.ids = [request["id"] for request in by_arrival(case)]
         self.told = {step["step"]: step for step in case["steps"]}
         self.key_names = {}
         self.texts = {}

@@ -9,18 +9,12 @@ queues, block tables and free blocks after each decision. A step takes one secon
 import gzip
 import json
 from collections import deque
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
-from kvsim import cli
-from kvsim.sim.build import build_engine
-from kvsim.sim.options.traffic import Traffic
-from kvsim.sim.run import deployment_of
 from kvsim.sim.serving.request import State
 from kvsim.sim.workload import PS_PER_S
-from kvsim.workloads.source import opened
+from support.by_command import by_arrival, engine_of
 from support.shared_data import goldens
 
 FACTS = ("sched", "adm", "pre", "run", "wait", "blocks", "new_blocks", "free")
@@ -44,7 +38,7 @@ def recording(folder, name):
 
 def trace_lines(case):
     """The workload as kvsim's own JSONL, in order of arrival."""
-    for request in sorted(case["workload"], key=lambda request: (request["arrival"], request["id"])):
+    for request in by_arrival(case):
         row = {"arrival_s": request["arrival"], "prompt_tokens": request["prompt_len"]}
         row |= {"output_tokens": request["output_len"], "priority": request.get("priority", 0)}
         if "prompt_ids" in request:
@@ -69,13 +63,7 @@ def flags(config):
 
 def records(case, more_flags=()):
     """step -> record of kvsim's engine."""
-    with TemporaryDirectory() as folder:
-        trace, out = Path(folder) / "trace.jsonl", Path(folder) / "run"
-        trace.write_text("".join(trace_lines(case)))
-        quiet = ("--no-plots", "--quiet", "--out", str(out))
-        assert cli.main(["run", "--trace", str(trace), *flags(case["config"]), *more_flags, *quiet]) == 0
-        scenario, traffic = deployment_of(json.loads((out / "config.json").read_text()))
-        engine = build_engine(scenario, opened(Traffic.from_json(traffic)).workload(), max_span=1)
+    engine = engine_of(trace_lines(case), (*flags(case["config"]), *more_flags))
     return Noted(engine, case).run()
 
 
@@ -108,8 +96,7 @@ class Noted:
     """An engine whose decisions are written down."""
 
     def __init__(self, engine, case):
-        ordered = sorted(case["workload"], key=lambda request: (request["arrival"], request["id"]))
-        self.ids = [request["id"] for request in ordered]
+        self.ids = [request["id"] for request in by_arrival(case)]
         self.engine, self.server = engine, engine.replica.server
         self.decide, engine.replica.decide = engine.replica.decide, self.noting
         self.preempt, self.server.preempt = self.server.preempt, self.preempting

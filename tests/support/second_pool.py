@@ -9,6 +9,7 @@ from kvsim.allocators.tiers.second_pool import SecondPool
 from kvsim.sim.serving.lower_tier import LowerTier
 from kvsim.sim.serving.simple_offload import SimpleOffload
 from kvsim.sim.workload import PS_PER_S
+from support.by_command import by_arrival
 from support.offloaded import Drawn, Noted, bare_engine
 from support.scheduled import FIRST_BLOCK
 
@@ -53,8 +54,7 @@ class NotedSecond(Noted):
         self.lower = LowerTier(simple, scheduler.limits)
         scheduler.use(self.lower)
         self.simple = simple
-        ordered = sorted(case["workload"], key=lambda request: (request["arrival"], request["id"]))
-        self.ids = [request["id"] for request in ordered]
+        self.ids = [request["id"] for request in by_arrival(case)]
         self.told = {step["step"]: step for step in case["steps"]}
         self.key_names, self.texts, self.requests = {}, {}, {}
         self.step, self.steps, self.seen, self.tables = None, {}, set(), {}

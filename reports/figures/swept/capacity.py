@@ -1,13 +1,13 @@
 """capacity: the largest load within the SLO per GPU, a bar per system with its interval, and why not more."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
 from matplotlib.figure import Figure
 
-from kvsim.reports.figures.sheet import new_sheet, save
+from kvsim.reports.figures import pieces
+from kvsim.reports.figures.sheet import new_sheet
 from kvsim.reports.figures.style import Style
 from kvsim.reports.figures.swept.pieces import places_by_clock
 from kvsim.reports.figures.systems import short
@@ -19,19 +19,6 @@ Row = Mapping[str, Any]
 
 Axis = tuple[str, str]
 """The column that is drawn, and what it is in words."""
-
-
-def draw_capacity(  # noqa: PLR0917 - the parts of a picture
-    rows: Sequence[Row],
-    labels: Sequence[str],
-    axis: Axis,
-    headline: str,
-    beside: Sequence[str],
-    part: Path,
-    style: Style,
-) -> list[Path]:
-    """Draw into a directory; returns the files."""
-    return save(part, "capacity", style, lambda: capacity(rows, labels, axis, headline, beside, style))
 
 
 def capacity(  # noqa: PLR0917 - the parts of a picture
@@ -65,12 +52,9 @@ def capacity(  # noqa: PLR0917 - the parts of a picture
         how: Any = {"va": "center", "fontsize": 0.9 * style.small_pt, "color": style.muted}
         axes.text(max(ends[1], value or 0.0) + 0.01 * most, at, why, **how)
     names = [short(labels[place], 34) for place in order]
-    axes.set_yticks(
-        [at for at, _ in places], names, color=style.ink, fontsize=style.small_pt if crowded else None
-    )
+    size = style.small_pt if crowded else None
+    pieces.bars_named(axes, style, [at for at, _ in places], names, fontsize=size)
     axes.set_xlim(0, most * (1.15 if crowded else 2.25))
     axes.set_xlabel(f"{words} per GPU")
     figure.supxlabel("\n".join(below), x=0.01, ha="left", color=style.muted, fontsize=0.9 * style.small_pt)
-    axes.tick_params(axis="y", length=0)
-    axes.spines["left"].set_visible(False)
     return figure

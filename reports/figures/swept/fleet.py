@@ -1,13 +1,13 @@
 """fleet: what serving a load costs per hour, a bar per system, the cheapest of each clock first."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
 from matplotlib.figure import Figure
 
-from kvsim.reports.figures.sheet import new_sheet, save
+from kvsim.reports.figures import pieces
+from kvsim.reports.figures.sheet import new_sheet
 from kvsim.reports.figures.style import Style
 from kvsim.reports.figures.swept.pieces import places_by_clock
 from kvsim.reports.figures.systems import short
@@ -17,18 +17,6 @@ from kvsim.reports.sweeps.capacity_words import count_of, trust_of
 
 Row = Mapping[str, Any]
 MOST_BARS = 20
-
-
-def draw_fleet(  # noqa: PLR0917 - the parts of a picture
-    rows: Sequence[Row],
-    labels: Sequence[str],
-    headline: str,
-    beside: Sequence[str],
-    part: Path,
-    style: Style,
-) -> list[Path]:
-    """Draw into a directory; returns the files."""
-    return save(part, "capacity", style, lambda: fleet(rows, labels, headline, beside, style))
 
 
 def fleet(
@@ -49,13 +37,11 @@ def fleet(
         said = f"{figures(price)}   {count_of(row)}; {trust_of(row)}"
         how: Any = {"va": "center", "fontsize": 0.9 * style.small_pt, "color": style.muted}
         axes.text(price + 0.01 * most, at, said, **how)
-    axes.set_yticks([at for at, _ in places], [short(label, 34) for _, label in shown], color=style.ink)
+    pieces.bars_named(axes, style, [at for at, _ in places], [short(label, 34) for _, label in shown])
     axes.set_xlim(0, 1.6 * most)
     rough = "; hollow: by short runs alone" if any(row["rough"] for row, _ in shown) else ""
     axes.set_xlabel(f"price per hour of the fleet{rough}")
     figure.supxlabel("\n".join(below), x=0.01, ha="left", color=style.muted, fontsize=0.9 * style.small_pt)
-    axes.tick_params(axis="y", length=0)
-    axes.spines["left"].set_visible(False)
     return figure
 
 

@@ -1,0 +1,28 @@
+"""An engine for a recorded workload, set up as users do: a trace of JSON lines and the flags of `sim run`."""
+
+import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from kvsim import cli
+from kvsim.sim.build import build_engine
+from kvsim.sim.options.traffic import Traffic
+from kvsim.sim.run import deployment_of
+from kvsim.workloads.source import opened
+
+
+def by_arrival(case):
+    """The workload of a recording in the order in which its requests come."""
+    return sorted(case["workload"], key=lambda request: (request["arrival"], request["id"]))
+
+
+def engine_of(lines, flags, max_span=1, check=False):
+    """The engine for lines of a trace and flags, from the config.json that a run of them leaves."""
+    with TemporaryDirectory() as folder:
+        trace, out = Path(folder) / "trace.jsonl", Path(folder) / "run"
+        trace.write_text("".join(lines))
+        words = ("--trace", str(trace), *flags, "--no-plots", "--quiet", "--out", str(out))
+        assert cli.main(["run", *words]) == 0
+        scenario, traffic = deployment_of(json.loads((out / "config.json").read_text()))
+        workload = opened(Traffic.from_json(traffic)).workload()
+    return build_engine(scenario, workload, max_span=max_span, check=check)
