@@ -146,7 +146,7 @@ def model_of(point: Point) -> ModelSpec:
 def deployment_of(point: Point, cost: str | None = None) -> Deployment:
     """The server of a point; what it does not say is assumed."""
     gpu, cost, profile = gpu_and_cost(GPUS.get(point.gpu, point.gpu), cost)
-    profile = of_release(profile, point.version)
+    profile = of_release(profile, point.version, gpu, point.tp)
     model = model_of(point)
     longest = min(model.max_model_len, 2 * (point.input_tokens + point.output_tokens))
     overlapped = asynchronous(point.version)

@@ -7,7 +7,7 @@
 Requests come one by one from the columns of the workload, and become objects when they arrive.
 """
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from typing import Final, Protocol
 
@@ -42,13 +42,12 @@ class Door(Protocol):
     server: Server
     scheduler: Scheduler
     recorder: Recorder
-    hears_late: bool
 
-    def join(self, request: Request) -> None:
-        """Queue a request."""
+    def join(self, requests: Iterable[Request]) -> None:
+        """Requests have come."""
 
-    def arrived(self, later: bool = False) -> None:
-        """Somebody has come, or was turned away; `later`: for the step after the next."""
+    def arrived(self) -> None:
+        """Somebody was turned away."""
 
     def turn_away(self, row: int, reason: str) -> None:
         """A request can never be served."""
@@ -245,9 +244,7 @@ class Arrivals(Promise):
             return
         if kept < output:
             door.recorder.truncate(index, kept)
-        for sample in self._samples(request, door.scheduler.forks, most):
-            door.join(sample)
-        door.arrived(door.hears_late)
+        door.join(self._samples(request, door.scheduler.forks, most))
 
     def _held_out(self, row: int, forever: bool) -> None:
         """No door is open, and perhaps none will ever be."""

@@ -32,7 +32,7 @@ class View:
     @property
     def waiting(self) -> int:
         """Requests in its queue, those that come behind it, and those whose KV is on its way."""
-        return len(self._server.waiting) + len(self._replica.unheard) + len(self._loading)
+        return len(self._server.waiting) + len(self._replica.input_queue.requests) + len(self._loading)
 
     @property
     def running(self) -> int:
@@ -63,7 +63,7 @@ class View:
     def waiting_tokens(self) -> int:
         """Tokens of the prompts in its queue."""
         queued = sum([request.known_tokens for request in self._server.waiting])
-        return queued + sum([request.known_tokens for request in self._replica.unheard])
+        return queued + sum([request.known_tokens for request in self._replica.input_queue.requests])
 
     @property
     def prefill_tokens(self) -> int:

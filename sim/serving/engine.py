@@ -142,7 +142,7 @@ class Engine:
             return True
         if self.hand_over is not None and any(each.server.batch.loading for each in self.replicas):
             return True
-        if any(replica.unheard for replica in self.replicas):
+        if any(replica.input_queue.requests for replica in self.replicas):
             return True
         servers = [replica.server for replica in self.replicas]
         return any(server.running or server.waiting or server.swapped for server in servers)

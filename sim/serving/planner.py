@@ -41,7 +41,7 @@ class Planner:
     start : Start
         How it is when the plan made last begins.
     unheard : list of Request
-        Who may enter at the next boundary; while there are any, a plan is one step.
+        Those of the replica's input queue; while there are any, a plan is one step.
     late : list of (int, int)
         (last token, how many) of those who decode in it, and got no token in the step before; the replica
         counts them when the step is over.

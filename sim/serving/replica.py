@@ -10,12 +10,11 @@ code, the same result, one step at a time. A replica to which all requests come 
 of them: up to there it commits ahead of the clock.
 
 Same instant, same order: arrivals first, then replicas, so that an arrival at t is seen by the step that
-starts at t. An engine that `hears_late` decided that step when the one before it began: who comes in between
-is queued for the step behind it, unless nothing is computed.
+starts at t, unless an asynchronous engine has decided it already (input_queue.py).
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from typing import Final
 
 import simpy
@@ -33,6 +32,7 @@ from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.serving.alarm import Alarm
 from kvsim.sim.serving.arrivals import Arrivals, Promise
 from kvsim.sim.serving.decision import NEVER_PS, Decision
+from kvsim.sim.serving.input_queue import InputQueue
 from kvsim.sim.serving.observers import Checks, EventLog, MapDrawer, Observer, Pace, StepLog
 from kvsim.sim.serving.planner import Planner
 from kvsim.sim.serving.pricing import Pricing
@@ -62,7 +62,7 @@ class Replica:
     check : bool
         Recount the memory from scratch at every step (slow; for tests).
     hears_late : bool
-        Whether a step is decided when the one before it begins (asynchronous scheduling, on the clock).
+        Whether a step is decided when the one before it begins (input_queue.py).
     events, memory_map : Events, MemoryMap, optional
         Where to write down what happens to each request, and what lies where.
 
@@ -74,10 +74,8 @@ class Replica:
         What was decided last.
     observers : list of Observer
         Who looks on; they change nothing.
-    hears_late : bool
-        As above.
-    unheard : list of Request
-        Who came too late for the next step.
+    input_queue : InputQueue
+        Who has come, and is not in the server's queue yet.
     """
 
     def __init__(
@@ -119,10 +117,9 @@ class Replica:
         self._planner = Planner(server, scheduler, self.pricing, self.recorder, self.observers, max_span)
         self._turned_away = TurnedAway(self.recorder, self.observers)
         self._alarm = Alarm()
-        self.hears_late, self._takes = hears_late, False  # does it take requests from the columns itself?
-        self._begun_ps = 0  # when the last step began
-        self.unheard: list[Request] = []
-        self._planner.unheard = self.unheard
+        self._takes = False  # does it take requests from the columns itself?
+        self.input_queue = InputQueue(server, hears_late)
+        self._planner.unheard = self.input_queue.requests
         self._current: list[int] | None = None  # the plan, while it sleeps on it
         self._waits = False  # does it sleep until a transfer ends?
 
@@ -148,6 +145,8 @@ class Replica:
             self._hear_of.append(self.pricing.carried_out)
         if server.wakes.beside:
             self._hear_of.append(self._look_within)
+        if self.input_queue.late:
+            self._hear_of.append(self.input_queue.carried_out)
         self._after_steps = [observer.after for observer in self.observers]
         if server.memory.abilities.after_steps:
             self._after_steps.append(self.pricing.after_step)
@@ -161,15 +160,15 @@ class Replica:
         """Decide, plan, sleep, commit, until nobody comes any more; `takes`: it fetches them itself."""
         server, batch, arrivals, ahead = self.server, self.server.batch, self._arrivals, self._ahead
         decide, plan_of, commit, observers = self.decide, self._planner.plan, self._commit, self.observers
-        sleeps = not takes
+        sleeps, inputs, unheard = not takes, self.input_queue, self.input_queue.requests
         while True:
             if arrivals.next_ps <= server.now_ps:
                 if takes:
-                    arrivals.bring(self._heard_ps())
+                    arrivals.bring(inputs.known_ps())
                 else:  # asked for by an answer just given
                     yield self._alarm.at(server.now_ps)
-            if self.unheard:
-                self._hear()
+            if unheard:
+                inputs.take()
             if not (
                 server.running or server.waiting or server.swapped or batch.loading or server.wakes.works
             ):
@@ -183,7 +182,7 @@ class Replica:
                 self._write_facts()
             if plan is None:
                 yield from self._stall()
-                self._begun_ps = server.now_ps  # nothing is computed: whoever came is heard
+                inputs.decided_ps = server.now_ps
                 continue
             if sleeps and server.now_ps + plan[-1] >= ahead.next_ps:
                 self._current = plan
@@ -271,15 +270,19 @@ class Replica:
 
     # -- who comes ----------------------------------------------------------------------------
 
-    def join(self, request: Request) -> None:
-        """A request comes: into the queue, or behind the step that is decided already."""
-        if self.hears_late and not (self._takes or self._waits or self._alarm.sleeps):
-            self.unheard.append(request)
-        else:
-            self.server.waiting.append(request)
+    def join(self, requests: Iterable[Request]) -> None:
+        """Requests come, and may enter at the next boundary, or at the one behind it."""
+        inputs, at_once = self.input_queue, self._takes or self._waits or self._alarm.sleeps
+        for request in requests:
+            inputs.put(request, at_once)
+        self._end_plan(inputs.late)
 
-    def arrived(self, later: bool = False) -> None:
-        """Somebody came: wake up, or end the plan at the next boundary, or one `later`: it might enter."""
+    def arrived(self) -> None:
+        """Something happened at the door that is looked at, at the latest, at the next boundary."""
+        self._end_plan(later=False)
+
+    def _end_plan(self, later: bool) -> None:
+        """Wake up, or end the plan at the next boundary, or one `later`."""
         if self._alarm.ring():
             return
         if self._waits:
@@ -290,18 +293,6 @@ class Replica:
             if kept < len(ends):
                 del ends[kept:]
                 self._alarm.move(self.server.now_ps + ends[-1])
-
-    def _heard_ps(self) -> int:
-        """Who came by then is known of in the decision that follows."""
-        server = self.server
-        late = self.hears_late and (server.running or server.anybody_waits or server.batch.loading)
-        return self._begun_ps if late else server.now_ps
-
-    def _hear(self) -> None:
-        """Queue those who came before the last step began."""
-        until_ps, waiting, unheard = self._heard_ps(), self.server.waiting, self.unheard
-        while unheard and unheard[0].arrival_ps <= until_ps:
-            waiting.append(unheard.pop(0))
 
     def left(self) -> None:
         """Somebody left the queue: end the plan at the next boundary, as who is behind may enter there."""
@@ -354,7 +345,6 @@ class Replica:
         now_ps = server.now_ps + ends[-1]
         if now_ps > LATE_PS:
             self._on_the_clock(now_ps)
-        self._begun_ps = server.now_ps + (ends[-2] if len(ends) > 1 else 0)
         if planner.late:
             self._count_late(now_ps)
         server.now_ps = now_ps
@@ -452,7 +442,7 @@ class Replica:
         self._turned_away.write_noted()
         self._alarm.end()
         self._current = None
-        self.unheard.clear()
+        self.input_queue.requests.clear()
         return self.server.tokens()[0] if self.server.running or self.server.batch.loading else 0
 
     def follow(self, before: "Replica") -> None:

@@ -48,7 +48,7 @@ def outcome(case, fleet, max_span, work=None):
     for replica in engine.replicas:
         replica.pricing.cost = COSTS[case.cost]()
         replica.recorder.timeline_rows = case.timeline_rows
-        replica.hears_late = True
+        replica.input_queue.late = True
     return told(engine.run())
 
 

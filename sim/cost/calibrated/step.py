@@ -28,6 +28,7 @@ from kvsim.sim.cost.calibrated.layer import (
     expert_precision,
     layer_of,
 )
+from kvsim.sim.cost.calibrated.padded_experts import PaddedExperts
 from kvsim.sim.cost.calibrated.parts import (
     Along,
     ExpertsPart,
@@ -64,7 +65,7 @@ LEAST_HEADS = 16
 RECURRENT = ("recurrent layers", "", 0.0)
 
 
-Weights = Product | SmallWeights | ExpertsPart
+Weights = Product | SmallWeights | ExpertsPart | PaddedExperts
 
 
 class StepParts:
@@ -250,7 +251,10 @@ class StepParts:
                 launched=lambda moved: self._by_bytes("elementwise", moved), chooses=kind in CHOSEN_BEFORE,
                 most_bytes_per_s=self._most_bytes_per_s,
             )  # fmt: skip
-        return [*found, ExpertsPart(self._part(name, parts), layer.experts, self._skew, small)]
+        part = self._part(name, parts)
+        if "block_rows" in part.constants:
+            return [*found, PaddedExperts(part, layer.experts)]
+        return [*found, ExpertsPart(part, layer.experts, self._skew, small)]
 
     def _unmeasured_products(self, n: int) -> Priced:
         """Those of other layers, by the form: what is needed is read, what is chosen computed with."""

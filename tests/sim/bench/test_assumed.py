@@ -1,8 +1,23 @@
 """How measured servers were served: by release and by script."""
 
+from dataclasses import replace
+
 import pytest
 
-from kvsim.sim.bench.assumed import OLD_EXPERTS, asynchronous, cache_of, fused, of_release, precision_of
+from kvsim.sim.bench.assumed import (
+    CUTLASS_READS,
+    TRITON_READS,
+    TRITON_ROWS,
+    _in_blocks,
+    asynchronous,
+    cache_of,
+    fused,
+    of_release,
+    precision_of,
+)
+from kvsim.sim.cost.calibrated.layer import Experts
+from kvsim.sim.cost.calibrated.padded_experts import PaddedExperts
+from kvsim.sim.cost.calibrated.parts import Part
 from kvsim.sim.cost.calibrated.step import StepParts
 from kvsim.sim.validate import deployment_of, points
 
@@ -24,18 +39,44 @@ def test_scripts_tell_of_caches_and_all_reduces():
     assert fused(LLAMA, "b200_sxm", "") and not fused(LLAMA, "h200_sxm", "")
 
 
-def experts_ps(point, tokens, version):
-    where = deployment_of(point)
-    parts = of_release(where.profile, version)["parts"]
-    return StepParts(where, parts)._products[-1].priced(tokens).ps
+def first(gpu, version):
+    return next(each for each in points() if each.gpu == gpu and each.version.startswith(version))
 
 
-def test_older_releases_read_experts_more_slowly_and_compute_as_fast():
-    point = next(each for each in points() if each.gpu == "b200_sxm" and each.version.startswith("0.19"))
-    new, old, nightly = (experts_ps(point, 16, version) for version in ("0.19.0", "0.17.0", "nightly-5b"))
-    assert OLD_EXPERTS - 0.05 < old / new < OLD_EXPERTS and nightly == new
-    assert experts_ps(point, 65536, "0.17.0") < 1.1 * experts_ps(point, 65536, "0.19.0")
-    assert deployment_of(point).profile["parts"].keys() >= {"experts_fp8_block"}
+def experts_of(point, version, gpus=None):
+    where = deployment_of(replace(point, version="nightly"))  # as in the tables
+    profile = of_release(where.profile, version, where.gpu, gpus or point.tp)
+    return StepParts(where, profile["parts"])._products[-1]
+
+
+def test_before_0_18_a_b200_had_tritons_experts_which_are_slower_most_of_all_with_many_tokens():
+    point = first("b200_sxm", "0.19")
+    new, old, nightly = (experts_of(point, version) for version in ("0.19.0", "0.17.0", "nightly-5b"))
+    assert 1.2 < old.priced(16).ps / new.priced(16).ps < TRITON_READS + 0.05
+    assert 1.7 < old.priced(8192).ps / new.priced(8192).ps < 1.01 * TRITON_ROWS
+    assert nightly.priced(16) == new.priced(16)
+
+
+def test_on_hopper_experts_of_0_12_are_in_blocks_and_of_0_16_read_more_slowly_but_not_on_eight_gpus():
+    point = first("h200_sxm", "0.16")
+    new, old, blocks = (experts_of(point, version) for version in ("0.24.0", "0.16.0", "0.12.0"))
+    assert 1.4 < old.priced(16).ps / new.priced(16).ps < CUTLASS_READS
+    assert old.priced(65536).ps < 1.1 * new.priced(65536).ps
+    assert isinstance(blocks, PaddedExperts)
+    for version in ("0.12.0", "0.16.0"):
+        assert experts_of(point, version, gpus=8).priced(16) == new.priced(16)
+
+
+def test_a_block_more_of_one_more_expert_takes_what_it_took_on_an_h200():
+    """The table that the two rates are read off: experts of DeepSeek-V3, 44 MB each, 32 to 64 of them."""
+    part = _in_blocks({"form": {"t0_s": 0.0}, "constants": {"weight_bytes": 1.0}}, 4.8e12)
+    layer = Experts(7168, 2048, 1, 64, 64)
+    experts = PaddedExperts(Part("experts", part), layer)
+    every = experts.priced(1 << 13).ps / 1e6  # all chosen, 128 rows each and a block of padding
+    one = experts._first_ps / 1e6
+    assert 14.5 < one < 15.3 and 8.6 < experts._other_ps / 1e6 < 9.6
+    assert every == pytest.approx(64 * (one + experts._other_ps / 1e6), rel=0.01)
+    assert experts.priced(1).ps / 1e6 == pytest.approx(one + 63 * experts._other_ps / 1e6)
 
 
 def test_scripts_tell_of_products_in_32_bits_and_of_ranks():
