@@ -581,6 +581,20 @@ def test_the_example_has_the_fields_of_a_real_profile(profile):
         assert part["points"][0].keys() == example["parts"][name]["points"][0].keys(), name
 
 
+def test_the_example_is_what_is_fitted_today(profile):
+    """Its forms and tables; all-reduces need more GPUs. `python -m support.synthetic_gpu` writes them."""
+    example = json.loads(EXAMPLE.read_text(encoding="utf-8"))["parts"]
+    assert {part["form"]["p"] for part in example.values()} <= set(form.NORMS)
+    for name, part in profile["parts"].items():
+        one, other = ({key: each or 0 for key, each in some["form"].items()} for some in (part, example[name]))
+        assert one == pytest.approx(other, rel=1e-4), name
+        for fitted, there in zip(part["tables"], example[name]["tables"], strict=True):
+            assert fitted["axes"] == there["axes"], name
+            assert np.array(fitted["ratio"]) == pytest.approx(np.array(there["ratio"]), rel=1e-4), name
+        for what in ("constants", "base", "range", "unmeasured"):
+            assert part[what] == example[name][what], (name, what)
+
+
 def test_composed_steps_have_all_parts_of_a_layer(profile):
     layer = profile["composed"]["points"][3]
     assert set(layer["consists_of"]) == {"elementwise", "product", "kv_write", "decode", "prefill"}
