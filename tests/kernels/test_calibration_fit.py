@@ -405,6 +405,14 @@ def test_batches_on_both_sides_of_a_wave_are_predicted(profile, batch, context):
     assert form.predict_s(part, *features(point, part["constants"])) == pytest.approx(true_s(point), rel=0.03)
 
 
+def test_the_grid_has_programs_on_both_sides_of_a_wave(plan):
+    """Of 528, four a multiprocessor of 132: 512 and 544; and half way to the next of its values."""
+    programs = {
+        point.cell["sequence_heads"] for point in plan.points if point.cell.keys() >= {"sequence_heads"}
+    }
+    assert programs >= {384, 512, 544, 576, 768}
+
+
 def test_all_reduces_of_any_number_of_gpus_are_found_over_a_shared_bridge():
     """Four GPUs start three times as slowly as two, and each has a fifth of their rate."""
     start, rate = {2: 5e-6, 4: 15e-6}, {2: 2e10, 4: 4e9}
@@ -586,7 +594,9 @@ def test_the_example_is_what_is_fitted_today(profile):
     example = json.loads(EXAMPLE.read_text(encoding="utf-8"))["parts"]
     assert {part["form"]["p"] for part in example.values()} <= set(form.NORMS)
     for name, part in profile["parts"].items():
-        one, other = ({key: each or 0 for key, each in some["form"].items()} for some in (part, example[name]))
+        one, other = (
+            {key: each or 0 for key, each in some["form"].items()} for some in (part, example[name])
+        )
         assert one == pytest.approx(other, rel=1e-4), name
         for fitted, there in zip(part["tables"], example[name]["tables"], strict=True):
             assert fitted["axes"] == there["axes"], name
