@@ -139,8 +139,11 @@ class Bench:
         return captured(calls), len(calls)
 
     def _launch(self, what: str, room: Room) -> tuple[Callable[[], float], int]:
-        """What starting kernels costs the host, or a graph."""
+        """What starting kernels costs the host, or a graph; and sharing contexts out."""
         empty, wait = launches.empty(room), None if self.rehearsal else torch.cuda.synchronize
+        if what == "cut":
+            calls = launches.cutting(room)
+            return (on_host_clock if self.rehearsal else captured)(calls), len(calls)
         if what == "eager":
             calls = launches.eager(room)
             return on_host_clock(calls, wait), len(calls)
