@@ -59,6 +59,10 @@ def failing_from(turn, error):
     return call
 
 
+def test_batches_of_a_wave_and_a_bit_are_timed(bench):
+    assert {shape.name for shape in bench.DECODE} >= {f"{batch} x 4096" for batch in (24, 34, 64, 67, 72)}
+
+
 @pytest.mark.parametrize("turn", [1, 2, 4])
 def test_a_contestant_that_fails_while_it_is_timed_takes_nobody_along(bench, turn):
     stage = bench.Stage(dry=True, repeats=2)
