@@ -130,7 +130,7 @@ class Stage:
         self.uuid = None if dry else str(getattr(torch.cuda.get_device_properties(0), "uuid", ""))
         self.sheet = None if dry else datasheet_of(self.name)
         self.most_tflops = math.inf
-        self.copy_gb_per_s = math.nan
+        self.copy_gb_per_s: float | None = None  # not known
 
     def random(self, *shape: int, dtype: torch.dtype) -> torch.Tensor:
         """Never zeros: they are faster."""
@@ -192,10 +192,11 @@ class Stage:
             return row
         row = {"part": part, "name": name, "us": middle * 1e6, "us_p10": low * 1e6, "us_p90": high * 1e6}
         rate, speed = moved / middle / 1e9, flops / middle / 1e12
-        row |= {"bytes": moved, "gb_per_s": rate, "tflops": speed, "of_copy": rate / self.copy_gb_per_s}
+        of_copy = rate / self.copy_gb_per_s if self.copy_gb_per_s else None
+        row |= {"bytes": moved, "gb_per_s": rate, "tflops": speed, "of_copy": of_copy}
         if reason := refusal(self.sheet, middle, moved, flops, self.most_tflops):
             row["refused"] = reason
-        share = f"{rate / self.copy_gb_per_s:7.1%} of copy" if moved and self.copy_gb_per_s > 0 else ""
+        share = f"{of_copy:7.1%} of copy" if moved and of_copy else ""
         work = f"{rate:8.0f} GB/s" if moved else f"{speed:8.0f} TFLOP/s" if flops else ""
         print(f"{part:9}{name:42}{middle * 1e6:10.1f} us +-{(high - low) / 2 / middle:5.1%}{work} {share}"
               f"{'  REFUSED' if 'refused' in row else ''}", flush=True)  # fmt: skip
@@ -348,15 +349,20 @@ def ceilings(stage: Stage) -> Iterator[dict]:
             "product": [lambda: torch.mm(a, b, out=product)] * count,
         }
     )
-    if wrong:
-        raise RuntimeError("; ".join(f"{name}: {why}" for name, why in wrong.items()))
-    if seconds := median(times["copy"]):
+    if seconds := median(times.get("copy", [0])):
         stage.copy_gb_per_s = 8 * size / seconds / 1e9
-    yield stage.row("ceilings", "copy, bytes read and written", times["copy"], moved=8 * size)
-    yield stage.row("ceilings", "read", times["read"], moved=4 * size)
-    row = stage.row("ceilings", f"{side}-cubed bf16 product", times["product"], flops=2 * side**3)
-    stage.most_tflops = math.inf if stage.dry else 1.1 * row.get("tflops", math.inf)
-    yield row
+    for name, what, work in (
+        ("copy", "copy, bytes read and written", {"moved": 8 * size}),
+        ("read", "read", {"moved": 4 * size}),
+        ("product", f"{side}-cubed bf16 product", {"flops": 2 * side**3}),
+    ):
+        if name in times:
+            row = stage.row("ceilings", what, times[name], **work)
+            if name == "product" and not stage.dry:
+                stage.most_tflops = 1.1 * row.get("tflops", math.inf)
+            yield row
+    if wrong:  # what the others are compared with
+        raise RuntimeError("; ".join(f"{name}: {why}" for name, why in wrong.items()))
 
 
 def decode(stage: Stage) -> Iterator[dict]:
@@ -380,9 +386,9 @@ def blocks(stage: Stage) -> Iterator[dict]:
         contestants[f"paged {size}, in order"] = pools.ours(size)
         contestants[f"paged {size}, shuffled"] = pools.ours(size, shuffle=True)
     rows = pools.contest("blocks", contestants)
-    twin = next((row["us"] for row in rows if row["name"].endswith(": contiguous") and "us" in row), math.nan)
+    twin = next((row["us"] for row in rows if row["name"].endswith(": contiguous") and "us" in row), None)
     for row in rows:
-        if "us" in row:
+        if "us" in row and twin:
             row["over_contiguous"] = row["us"] / twin - 1
             print(f"         {row['name']:42}{row['over_contiguous']:+8.1%} over contiguous")
     yield from rows

@@ -81,7 +81,8 @@ def decode_kernel(
         else:
             if SINKS:
                 sink = tl.load(sinks + kv_head * GROUP + r, mask=r < GROUP, other=0.0)
-                result *= (denominator / (denominator + weight_of(sink, m)))[:, None]
+                whole = denominator + weight_of(sink, m)
+                result *= tl.where(denominator > 0, denominator / whole, 0.0)[:, None]  # of no token: 0
             tl.store(out + head[:, None] * HEAD_DIM + d[None, :], result.to(out.dtype.element_ty), mask=mine)
 
 

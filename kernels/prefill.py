@@ -250,4 +250,4 @@ def plan_prefill(
     }
     query_tiles = -(-most_queries // (rows // (group // blocks)))
     grid = (query_tiles, kv_heads * blocks, batch)
-    return Launch(prefill_kernel, grid, arguments, tiling.warps, tiling.stages)
+    return Launch(prefill_kernel, grid, arguments, tiling.warps, tiling.stages, tiling.registers)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
+from statistics import median
 from typing import Any
 
 from kvsim.kernels.calibration.device import Device
@@ -10,7 +11,7 @@ from kvsim.kernels.calibration.fit import Bounds, Measured, described, error_of,
 from kvsim.kernels.calibration.form import predict_s
 from kvsim.kernels.calibration.journal import Journal
 from kvsim.kernels.calibration.plan import Plan
-from kvsim.kernels.calibration.points import components, features, useful
+from kvsim.kernels.calibration.points import Point, Sample, components, features, useful
 from kvsim.kernels.calibration.profile import FORMAT
 from kvsim.kernels.calibration.soundness import expect_complete, faults_of
 from kvsim.kernels.calibration.timing import Datasheet, refusal
@@ -36,8 +37,8 @@ def profile_of(planned: Plan, journal: Journal, name: str | None = None) -> dict
     from kvsim.kernels import launch  # imports triton
 
     device, sheet = planned.device, planned.sheet
-    measured, refused = sifted(planned, journal)
-    lacking = expect_complete(planned, journal, refused)
+    measured, left = sifted(planned, journal)
+    lacking = expect_complete(planned, journal, left)
     parts = {}
     for part in dict.fromkeys(point.part for point in planned.points):
         if part in NO_PARTS or part in lacking:
@@ -81,7 +82,7 @@ def profile_of(planned: Plan, journal: Journal, name: str | None = None) -> dict
         },
         "parts": parts,
         "composed": composed_of(parts, [one for one in measured if one.point.part == "composed"]),
-        "refused": refused,
+        "refused": left,
     }
     profile["measured"]["faults"] = faults_of(profile)
     return profile
@@ -89,20 +90,23 @@ def profile_of(planned: Plan, journal: Journal, name: str | None = None) -> dict
 
 def sifted(planned: Plan, journal: Journal) -> tuple[list[Measured], list[dict[str, Any]]]:
     """What was measured, and what was refused or failed with the reason."""
-    kept, refused = [], []
+    kept, left = [], []
     for point in planned.points:
-        sample, seconds = journal.samples[point.key], None
-        reason = sample.failure
-        if reason is None:
-            one = Measured.of(point, sample)
-            seconds = one.median_s
-            reason = refusal(planned.sheet, seconds, *useful(point))
-        if reason is None:
+        sample = journal.samples[point.key]
+        one = None if sample.failure else Measured.of(point, sample)
+        reason = sample.failure or refused(planned, point, sample)
+        if one is not None and reason is None:
             kept.append(one)
             continue
-        about = {"part": point.part, "x": dict(point.x), "median_s": seconds}
-        refused.append(about | {"reason": reason, "fits": sample.fits})
-    return kept, refused
+        about = {"part": point.part, "x": dict(point.x), "median_s": one and one.median_s}
+        left.append(about | {"reason": reason, "fits": sample.fits})
+    return kept, left
+
+
+def refused(planned: Plan, point: Point, sample: Sample) -> str | None:
+    """Why what was measured at a point cannot be true; None where it can, or nothing was measured."""
+    seconds = sample.seconds
+    return refusal(planned.sheet, median(seconds), *useful(point)) if seconds else None
 
 
 def constants_of(part: str, device: Device) -> dict[str, Any]:

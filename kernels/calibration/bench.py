@@ -7,6 +7,7 @@ other failure the GPU is tried: where it is dead, the calibration ends, since al
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from subprocess import SubprocessError
 from typing import Protocol, TypeVar
 
 import torch
@@ -33,8 +34,9 @@ REPLAYS = 32
 """Of a graph in a row: fewer than the driver queues before the host waits."""
 LOAD_SIDE, LOADS = 4096, 64
 """Products of cubes that keep a GPU busy, and how many are started at once: more than 10 ms."""
-FAILURES = (RuntimeError, MemoryError, TritonError)
-"""What a point may fail by; RuntimeError is what torch raises of the memory and of the device."""
+FAILURES = (RuntimeError, MemoryError, TritonError, OSError, SubprocessError)
+"""What a point may fail by; RuntimeError is what torch raises of the memory and of the device, the last two
+come from compilers that Triton starts."""
 
 
 Read = TypeVar("Read")
@@ -137,8 +139,11 @@ class Bench:
         return captured(calls), len(calls)
 
     def _launch(self, what: str, room: Room) -> tuple[Callable[[], float], int]:
-        """What starting kernels costs the host, or a graph."""
+        """What starting kernels costs the host, or a graph; and sharing contexts out."""
         empty, wait = launches.empty(room), None if self.rehearsal else torch.cuda.synchronize
+        if what == "cut":
+            calls = launches.cutting(room)
+            return (on_host_clock if self.rehearsal else captured)(calls), len(calls)
         if what == "eager":
             calls = launches.eager(room)
             return on_host_clock(calls, wait), len(calls)

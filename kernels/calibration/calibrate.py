@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvsim.kernels.calibration.assemble import profile_of
+from kvsim.kernels.calibration.assemble import profile_of, refused
 from kvsim.kernels.calibration.card import clocks
 from kvsim.kernels.calibration.drift import reading
 from kvsim.kernels.calibration.errors import DeviceLostError
@@ -93,14 +93,18 @@ def begin(
     read_clocks: Callable[[], Mapping[str, str]] | None = None,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> Journal:
-    """The journal, with what it has from before; raises JournalError as `calibrate` does."""
+    """The journal, with what it has from before and can be true; raises JournalError as `calibrate` does."""
     said = read_clocks() if read_clocks else clocks(planned.device.uuid)
     head = {
         "device": {**planned.device.facts(), "driver": said.get("driver_version")},
         "plan": planned.digest,
         "date": now().isoformat(timespec="seconds"),
     }
-    return Journal(journal, head, fresh)
+    found = Journal(journal, head, fresh)
+    for point in planned.points:
+        if point.key in found.samples and refused(planned, point, found.samples[point.key]):
+            del found.samples[point.key]
+    return found
 
 
 def finish(

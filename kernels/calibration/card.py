@@ -30,10 +30,15 @@ def clocks(uuid: str | None = None) -> dict[str, str]:
     """
     for reasons in REASONS:
         rows = _asked(("uuid", *WANTED, reasons))
-        mine = [row for row in rows if row["uuid"] == f"GPU-{uuid}"] or (rows if len(rows) == 1 else [])
+        mine = [row for row in rows if bare(row["uuid"]) == bare(uuid)] or (rows if len(rows) == 1 else [])
         if mine:
             return {name: mine[0][name] for name in WANTED} | {SLOWED_BY: reasons_of(mine[0][reasons])}
     return {}
+
+
+def bare(uuid: str | None) -> str:
+    """A UUID without what some write before it."""
+    return str(uuid).removeprefix("GPU-").lower()
 
 
 def _asked(names: tuple[str, ...]) -> list[dict[str, str]]:

@@ -7,7 +7,13 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-from kvsim.kernels.calibration.errors import CalibrationError, NoGpuError, NotInstalledError
+from kvsim.kernels.calibration.errors import (
+    CalibrationError,
+    DeviceLostError,
+    NoGpuError,
+    NotInstalledError,
+)
+from kvsim.kernels.calibration.timing import words_of
 
 MULTIPROCESSORS_OF_A_REHEARSAL = 2
 
@@ -55,8 +61,8 @@ class Device:
 def found_device(interpret: bool) -> Device:
     """The first GPU; or the CPU for a rehearsal in Triton's interpreter.
 
-    Raises NotInstalledError without torch or triton, NoGpuError without a GPU, CalibrationError where triton
-    was imported for the other purpose before.
+    Raises NotInstalledError without torch or triton, NoGpuError without a GPU, DeviceLostError where it does
+    not answer, CalibrationError where triton was imported for the other purpose before.
     """
     _choose_interpreter(interpret)
     try:
@@ -73,8 +79,11 @@ def found_device(interpret: bool) -> Device:
         return Device("CPU", 2**34, (9, 0), MULTIPROCESSORS_OF_A_REHEARSAL, 1, None, **versions)
     if not torch.cuda.is_available():
         raise NoGpuError("there is no GPU that torch can use")
-    found = torch.cuda.get_device_properties(0)
-    names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    try:
+        found = torch.cuda.get_device_properties(0)
+        names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    except RuntimeError as error:
+        raise DeviceLostError(f"the GPU does not answer: {words_of(error)}") from error
     return Device(
         name=names[0],
         memory_bytes=found.total_memory,

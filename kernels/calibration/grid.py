@@ -66,8 +66,8 @@ def ceilings(device: Device) -> list[Point]:
 
 
 def launch() -> list[Point]:
-    """What starting kernels costs."""
-    return [Point("launch", {"what": what}) for what in ("eager", "graph", "replay")]
+    """What starting kernels costs, and sharing contexts out."""
+    return [Point("launch", {"what": what}) for what in ("eager", "graph", "replay", "cut")]
 
 
 def decode(sizes: Sizes, device: Device) -> list[Point]:

@@ -3,8 +3,8 @@
 The first line says which device, versions and plan it belongs to. A second calibration of the same goes on
 where the first one stopped, and gives the same profile as one without a break but for the card's clocks and
 sentinels, which are read once more; of another it is refused.
-What failed is tried again, and failed readings are forgotten. A last line that was cut off in writing is left
-out.
+What failed is tried again, as is what was faster than the device can be (calibrate.py); failed readings are
+forgotten. A last line that was cut off in writing is left out.
 """
 
 import json
@@ -78,7 +78,7 @@ class Journal:
         except DAMAGED:
             raise _foreign(path) from None
         self.samples = {key: sample for key, sample in self.samples.items() if sample.failure is None}
-        worked = [all(one.values()) for one in self.sentinels]
+        worked = [all(map(any, one.values())) for one in self.sentinels]
         self.clocks = list(compress(self.clocks, worked))
         self.sentinels = list(compress(self.sentinels, worked))
         if cut_off:  # behind the last line break

@@ -24,6 +24,8 @@ from kvsim.kernels.write import write_kv
 Call = Callable[[], object]
 
 EMPTY_LAUNCHES = 200
+CUT_BATCH = 256
+"""Sequences whose contexts are shared out; up to pieces.AT_ONCE it takes as long for any."""
 
 
 def block_tables(room: Room, lengths: Iterable[int], block_size: int) -> tuple[torch.Tensor, int]:
@@ -66,6 +68,15 @@ def decode(room: Room, x: Arguments) -> list[Call]:
         )
 
     return [one(*buffers[i % len(buffers)]) for i in range(count)]
+
+
+def cutting(room: Room) -> list[Call]:
+    """Sharing out the contexts of a batch, as before the first layer of a step."""
+    lengths = lengths_of({"batch": 4 if room.rehearsal else CUT_BATCH, "context": 1000, "skew": "lognormal"})
+    on_device, most = room.integers(lengths), {"longest": max(lengths), "tokens": sum(lengths)}
+    geometry = {"kv_heads": 8, "head_dim": 128, "group": 4}
+    pieces = cut(on_device, **most, **geometry)
+    return [lambda: cut(on_device, **most, **geometry, out=pieces)] * room.launches(0)
 
 
 def latent(room: Room, x: Arguments) -> list[Call]:

@@ -4,10 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
+from kvsim.kernels.calibration.errors import DeviceLostError
 from kvsim.kernels.calibration.grid import points
 from kvsim.kernels.calibration.journal import Journal
 from kvsim.kernels.calibration.plan import Plan
 from kvsim.kernels.calibration.points import Point
+from kvsim.kernels.calibration.timing import words_of
 
 Values = tuple[float, float] | tuple[str, ...]
 """(least, most) of numbers; of texts each one."""
@@ -100,6 +102,9 @@ def held_by_others(planned: Plan) -> int:
         return 0
     import torch
 
-    free, total = torch.cuda.mem_get_info()
+    try:
+        free, total = torch.cuda.mem_get_info()
+    except RuntimeError as error:
+        raise DeviceLostError(f"the GPU does not answer: {words_of(error)}") from error
     held = total - free - torch.cuda.memory_reserved()
     return held if held > MUCH_BYTES else 0

@@ -24,8 +24,8 @@ SECONDS_OF_A_VARIANT: Mapping[str, float] = {"decode": 2.5, "latent": 2.5, "pref
 """Compiling a kernel anew; 0.5 for all others."""
 
 
-TIMED_BY = ("points", "launches", "layer", "steps", "all_reduce", "bench", "room", "timing")
-"""The modules here that decide what is launched, and how long it is said to take."""
+TIMED_BY = ("points", "launches", "layer", "steps", "all_reduce", "bench", "room", "timing", "drift")
+"""The modules here that decide what is launched, and how long it is said to take; drift.py has sentinels."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,10 @@ Everything is per GPU: with tensor parallelism give the heads and columns that o
     ceilings    {copy_bytes_per_s (read + written), read_bytes_per_s, matrix_flops_per_s}, each measured
     launch      {eager_s   host time of one launch outside of graphs: a step takes at least launches * eager_s
                  graph_s   one empty kernel in a CUDA graph; contained in every t0_s, to be read, not added
-                 replay_s  host time of starting one CUDA graph, not waiting for it; once a step}
+                 replay_s  host time of starting one CUDA graph, not waiting for it; once a step
+                 cut_s     sharing out the contexts of decode attention (kernels/pieces.py), once a step for
+                           all its layers: with windowed and other layers, once for each of both. Absent from
+                           earlier profiles, and where kernels do not share out}
     parts       {name: part}, see below
     composed    {points [point], error}: whole layers with real block tables and mixed lengths, measured, and
                 summed from the parts; never fitted. A point has also consists_of {part: predicted seconds}
@@ -74,7 +77,8 @@ Parts and their axes (values are numbers, mostly whole):
 
 How they make a step of n tokens (prompts and decoding), m rows with logits, on CUDA graphs:
 
-    replay_s + layers * (2 norms + product(n, qkv) + rotary + kv_write + decode + prefill + product(n, out)
+    replay_s + cut_s
+             + layers * (2 norms + product(n, qkv) + rotary + kv_write + decode + prefill + product(n, out)
                          + product(n, gate and up) + activation + product(n, down)
                          + 2 all_reduce(n * hidden * 2))
              + norm + lm_head(m) + sampling(m) + layers * block_copy + swaps

@@ -31,9 +31,10 @@ def expect_complete(planned: Plan, journal: Journal, refused: Sequence[Mapping[s
     Returns those of the optional parts that do: they are left out.
     """
     fits = [point for point in planned.points if journal.samples[point.key].fits]
+    gridded = {point.part for point in fits if point.role == "grid" or point.part == "composed"}
     lacking = set()
     for part in dict.fromkeys(point.part for point in planned.points):
-        wanted = sum(point.part == part for point in fits)
+        wanted = sum(point.part == part for point in fits) if part in gridded else 0
         reasons = [one["reason"] for one in refused if one["part"] == part and one["fits"]]
         most = 0 if part in {"ceilings", "launch"} else MISSING_SHARE * wanted
         if part in OPTIONAL and len(reasons) > most:

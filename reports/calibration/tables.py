@@ -124,7 +124,7 @@ def ceilings_table(fit: Fit) -> Table:
         )
     for title, key in (
         ("starting a kernel, from the host", "eager_s"), ("a kernel in a CUDA graph", "graph_s"),
-        ("starting a CUDA graph", "replay_s"),
+        ("starting a CUDA graph", "replay_s"), ("sharing contexts out, once a step", "cut_s"),
     ):  # fmt: skip
         if launch.get(key):
             table.add_row(title, duration(launch[key]), "", "")

@@ -38,7 +38,8 @@ def check_profile(profile: Mapping[str, Any]) -> None:
         raise ValueError(f"it lacks the parts {', '.join(lacking)}")
     for name, part in parts.items():
         _check_part(name, part)
-    _positive(*(profile["launch"][key] for key in ("eager_s", "replay_s")), least=0.0)
+    launch = profile["launch"]
+    _positive(launch["eager_s"], launch["replay_s"], launch.get("cut_s", 0.0), least=0.0)
 
 
 def _check_part(name: str, part: Mapping[str, Any]) -> None:

@@ -43,7 +43,7 @@ def rehearsed(bench, monkeypatch, tmp_path, parts):
         code = bench.main()
     except SystemExit as stop:
         code = stop.code
-    return code, json.loads(out.read_text())
+    return code, json.loads(out.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
 
 
 def failing_from(turn, error):
@@ -57,6 +57,10 @@ def failing_from(turn, error):
         return torch.ones(2)
 
     return call
+
+
+def test_batches_of_a_wave_and_a_bit_are_timed(bench):
+    assert {shape.name for shape in bench.DECODE} >= {f"{batch} x 4096" for batch in (24, 34, 64, 67, 72)}
 
 
 @pytest.mark.parametrize("turn", [1, 2, 4])
@@ -93,6 +97,17 @@ def test_a_part_that_fails_as_a_whole_keeps_its_rows_and_the_others_go_on(bench,
     assert code == "error: moves: RuntimeError: no"
     assert report["failed"] == ["moves: RuntimeError: no"]
     assert {row["part"] for row in report["rows"]} == {"ceilings", "moves", "prefill"}
+
+
+def test_a_ceiling_that_fails_takes_no_other_along(bench, monkeypatch, tmp_path):
+    """Copying does: nothing is a share of it, and the command says so with exit code 1."""
+    monkeypatch.setattr(torch.Tensor, "copy_", failing_from(1, RuntimeError("no")))
+    monkeypatch.setitem(bench.PARTS, "prefill", lambda stage: [stage.row("prefill", "some", [1.0], 8)])
+    code, report = rehearsed(bench, monkeypatch, tmp_path, "prefill")
+    assert code == "error: ceilings: RuntimeError: copy: RuntimeError: no"
+    assert [(row["name"], row["of_copy"]) for row in report["rows"]] == [
+        ("read", None), ("64-cubed bf16 product", None), ("some", None)
+    ]  # fmt: skip
 
 
 def test_contexts_are_cut_before_attention_is_timed_and_the_cutting_is_timed_apart(

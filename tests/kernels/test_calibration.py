@@ -22,7 +22,7 @@ from support.paged_case import DEVICE, random, relative_error
 from support.synthetic_gpu import DEAD, H200, SyntheticGpu
 
 from kvsim.kernels import launch
-from kvsim.kernels.calibration import card, launches, layer, steps, timing
+from kvsim.kernels.calibration import card, device, launches, layer, steps, timing
 from kvsim.kernels.calibration.all_reduce import all_reduce_seconds
 from kvsim.kernels.calibration.bench import Bench
 from kvsim.kernels.calibration.calibrate import calibrate
@@ -36,6 +36,7 @@ from kvsim.kernels.calibration.errors import (
 )
 from kvsim.kernels.calibration.grid import points
 from kvsim.kernels.calibration.journal import Journal
+from kvsim.kernels.calibration.overview import held_by_others
 from kvsim.kernels.calibration.plan import Plan, plan
 from kvsim.kernels.calibration.points import Point, Sample, components
 from kvsim.kernels.calibration.room import Room
@@ -128,6 +129,8 @@ def test_a_journal_of_another_device_or_version_or_plan_is_refused(quick, tmp_pa
         ("DECODE", launch.DECODE | {(128, 2): launch.Tiling(128, 8, 2)}),
         ("DECODE", launch.DECODE | {(128, 2): replace(launch.DECODE[128, 2], programs=2)}),
         ("PREFILL", launch.PREFILL | {(128, 2): launch.Tiling(32, 8, 3, rows=128)}),
+        ("PREFILL_IN_REGISTERS", {}),
+        ("LATENT", launch.LATENT | {2: replace(launch.LATENT[2], rows=16)}),
     ],
 )  # fmt: skip
 def test_a_journal_of_other_launches_is_refused(quick, tmp_path, monkeypatch, name, other):
@@ -138,12 +141,13 @@ def test_a_journal_of_other_launches_is_refused(quick, tmp_path, monkeypatch, na
         fixed(quick, SyntheticGpu(), journal)
 
 
-def test_a_journal_of_another_way_of_timing_is_refused(quick, tmp_path, monkeypatch):
+@pytest.mark.parametrize("module", ["timing.py", "drift.py", "attend.py"])
+def test_a_journal_of_another_way_of_timing_is_refused(quick, tmp_path, monkeypatch, module):
     journal = tmp_path / "j"
     fixed(quick, SyntheticGpu(), journal)
     read = Path.read_text
     monkeypatch.setattr(
-        Path, "read_text", lambda path, **how: read(path, **how) + "# changed" * (path.name == "timing.py")
+        Path, "read_text", lambda path, **how: read(path, **how) + "# changed" * (path.name == module)
     )
     with pytest.raises(JournalError, match="another plan"):
         fixed(quick, SyntheticGpu(), journal)
@@ -187,6 +191,28 @@ def test_where_points_fail_from_some_point_on_there_is_no_profile_and_they_are_t
     found = fixed(quick, again, journal)
     assert unread(found) == unread(whole)
     assert again.asked == dying.asked[dies_after:]
+
+
+def test_what_was_faster_than_the_device_can_be_is_tried_again(quick, tmp_path):
+    """More than a tenth of a part: no profile, and the same command measures those anew."""
+    some, journal = [point.key for point in quick.points if point.part == "product"][:9], tmp_path / "j"
+    with pytest.raises(
+        IncompleteError, match=r"no profile without the part product: .* more than the device"
+    ):
+        fixed(quick, SyntheticGpu(impossible=some), journal)
+    again = SyntheticGpu()
+    assert unread(fixed(quick, again, journal)) == unread(fixed(quick, SyntheticGpu()))
+    assert again.asked == some
+
+
+def test_a_part_of_which_only_held_out_points_fit_is_missing(quick):
+    class Small(SyntheticGpu):
+        def sample(self, point):
+            large = point.part == "sampling" and point.role == "grid"
+            return Sample((), 0, "MemoryError", fits=False) if large else super().sample(point)
+
+    with pytest.raises(IncompleteError, match="no profile without the part sampling: "):
+        fixed(quick, Small())
 
 
 def test_a_few_points_that_fail_are_left_out_with_their_reason(quick, tmp_path):
@@ -253,20 +279,32 @@ def test_a_broken_context_ends_the_calibration_with_an_error(monkeypatch, where)
 
 
 @needs_interpreter
-def test_what_fails_on_a_living_device_is_its_own_reason_and_the_others_go_on(monkeypatch):
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            RuntimeError("CUDA error: too many resources requested for launch"),
+            "RuntimeError: CUDA error: too ",
+        ),
+        (subprocess.CalledProcessError(1, ["gcc"]), "CalledProcessError: Command '['gcc']' returned "),
+        (FileNotFoundError(2, "No such file", "ptxas"), "FileNotFoundError: "),
+    ],
+    ids=["launch", "no headers", "no assembler"],
+)
+def test_what_fails_on_a_living_device_is_its_own_reason_and_the_others_go_on(monkeypatch, error, said):
     bench, turns = Bench(rehearsal=True), []
 
     def fails():
         turns.append(1)
         if len(turns) > 1:
-            raise RuntimeError("CUDA error: too many resources requested for launch")
+            raise error
         return 1.0
 
     replays = {"graph": fails, "replay": lambda: 2.0}
     monkeypatch.setattr(bench, "_replay", lambda point, room: (replays[point.x["what"]], 1))
     failed, well = bench.seconds([Point("launch", {"what": what}) for what in ("graph", "replay")])
     assert (failed.seconds, failed.fits) == ((), True)
-    assert failed.failure == "RuntimeError: CUDA error: too many resources requested for launch"
+    assert failed.failure.startswith(said)
     assert well.seconds == (2.0, 2.0)
     assert len(turns) == 2  # no more turns for it
 
@@ -330,6 +368,18 @@ def test_sentinels_that_take_no_time_are_a_fault_too():
     assert disturbances(told) == ["the sentinels failed before decode: decode"]
 
 
+def test_sentinels_that_took_no_time_are_forgotten_where_a_calibration_goes_on(quick, tmp_path):
+    class Still(SyntheticGpu):
+        def sample(self, point):
+            found = super().sample(point)
+            return replace(found, seconds=(0.0, 0.0)) if point.role == SENTINEL else found
+
+    journal = tmp_path / "j"
+    with pytest.raises(KeyboardInterrupt):
+        fixed(quick, Still(stop_after=20), journal)
+    assert fixed(quick, SyntheticGpu(), journal)["measured"]["faults"] == []
+
+
 def test_a_card_that_is_slower_when_a_calibration_goes_on_is_told(quick, tmp_path):
     """Stopped and gone on with within one part: no other part begins there."""
     journal = tmp_path / "j"
@@ -374,11 +424,27 @@ def test_the_clocks_are_those_of_the_card_that_torch_has(monkeypatch):
         return subprocess.CompletedProcess(command, 0, "\n".join(rows), "")
 
     monkeypatch.setattr(subprocess, "run", nvidia_smi)
+    for uuid in ("bb", "GPU-bb", "BB"):
+        assert card.clocks(uuid)["clocks.sm"] == "345 MHz"
     assert card.clocks("bb") == {"driver_version": "580.1", "clocks.sm": "345 MHz", "slowed_by": "gpu_idle"}
     assert card.clocks("aa")["slowed_by"] == "sw_power_cap"
     assert card.clocks("cc") == card.clocks() == {}
     del rows[1]
     assert card.clocks("a slice of it")["clocks.sm"] == "1980 MHz"
+
+
+def test_of_the_card_are_asked_its_clocks_power_limit_and_modes(monkeypatch):
+    def nvidia_smi(command, **_):
+        names = command[1].removeprefix("--query-gpu=").split(",")
+        return subprocess.CompletedProcess(command, 0, ", ".join(f"some {name}" for name in names), "")
+
+    monkeypatch.setattr(subprocess, "run", nvidia_smi)
+    asked = {
+        "driver_version", "clocks.sm", "clocks.mem", "power.draw", "power.limit", "temperature.gpu", "pstate",
+        "mig.mode.current", "ecc.mode.current",
+    }  # fmt: skip
+    reasons = "some clocks_event_reasons.active"
+    assert card.clocks() == {name: f"some {name}" for name in asked} | {"slowed_by": reasons}
 
 
 def test_a_profile_says_with_what_it_was_made(quick):
@@ -448,6 +514,21 @@ def test_without_a_gpu_the_error_is_one_of_its_own():
     )
     assert found.stdout == "there is no GPU that torch can use\n"
     assert issubclass(NoGpuError, CalibrationError)
+
+
+def test_a_gpu_that_does_not_answer_is_an_error(quick, monkeypatch):
+    """As one that has fallen off the bus, or that another process has for itself."""
+
+    def fails(*_):
+        raise RuntimeError("CUDA error: all CUDA-capable devices are busy or unavailable\nmore")
+
+    monkeypatch.setattr(device, "_choose_interpreter", lambda interpret: None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", fails)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", fails)
+    for asked in (lambda: device.found_device(interpret=False), lambda: held_by_others(quick)):
+        with pytest.raises(DeviceLostError, match=r"the GPU does not answer: .* busy or unavailable$"):
+            asked()
 
 
 @needs_interpreter

@@ -177,8 +177,13 @@ def test_sinks_take_their_share_of_the_softmax_once(window, splits, sink_dtype):
     assert_right(batch, query, capped, sinks=sinks, softcap=2.0)
 
 
-def test_sinks_below_all_bounds_change_nothing():
-    batch = shuffled([5, 200])
-    query = batch.queries(2)
-    sinks = torch.full((8,), -torch.inf, device=DEVICE)
-    assert torch.equal(decoded(batch, query, sinks=sinks), decoded(batch, query))
+@pytest.mark.parametrize("bound", [-torch.inf, torch.finfo(torch.float32).min])
+@pytest.mark.parametrize("splits", [1, 3])
+def test_sinks_below_all_bounds_change_nothing(splits, bound):
+    """Nor do they of a sequence without tokens."""
+    batch = shuffled([5, 0, 200])
+    query = batch.queries(3)
+    sinks = torch.full((8,), bound, device=DEVICE)
+    assert torch.equal(
+        decoded(batch, query, sinks=sinks, splits=splits), decoded(batch, query, splits=splits)
+    )

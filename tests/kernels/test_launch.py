@@ -60,21 +60,27 @@ def test_heads_of_256_are_one_program_where_shared_memory_is_small():
     assert found == [2, 2, 2, 1]
 
 
-@pytest.mark.parametrize("batch", [8, 24, 34, 49, 50, 64, 66, 67, 72, 100, 136, 256])
-def test_no_batch_waits_for_a_last_wave(batch):
-    """Programs that share the memory end within 2 % of what its speed allows; a multiprocessor alone is slow.
+def lost(programs):
+    """How much longer programs that share the memory take than its speed allows; one alone is slow."""
+    slots = TILING.at_once(H200)
+    assert len(programs) <= slots or len(set(programs)) == 1
+    return run_s(programs, slots, slots / 3 * TOGETHER_S, TOGETHER_S) / (sum(programs) * TOGETHER_S) - 1
+
+
+def test_no_batch_waits_for_a_last_wave():
+    """Of all batches of 8 to 256 x 4096 one loses 3.4 %, the others at most 2.3 %.
 
     With a program for each sequence and head, 400 programs on 396 places take a quarter longer.
     """
-    lengths = [4096] * batch
-    programs, merged = programs_of(lengths, 8, TILING)
-    ideal_s = sum(programs) * TOGETHER_S
-    slots = TILING.at_once(H200)
-    assert merged and len(programs) <= slots
-    assert run_s(programs, slots, slots / 3 * TOGETHER_S, TOGETHER_S) <= 1.02 * ideal_s / 0.99
-    apart = run_s([64] * (8 * batch), slots, slots / 3 * TOGETHER_S, TOGETHER_S)
-    if batch == 50:
-        assert apart > 1.25 * ideal_s
+    found = {}
+    for batch in range(8, 257):
+        programs, merged = programs_of([4096] * batch, 8, TILING)
+        assert merged
+        found[batch] = lost(programs)
+    assert found.pop(10) == pytest.approx(0.034, abs=0.0005)
+    assert max(found.values()) <= 0.023
+    assert found[64] <= 0.02
+    assert lost([64] * 400) > 0.25
 
 
 @pytest.mark.parametrize(

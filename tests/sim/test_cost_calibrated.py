@@ -313,6 +313,7 @@ def test_a_decode_step_is_the_sum_of_the_calibrations_own_forms(case, name, tp, 
     ends = later(shape, -since, inside), later(shape, stretch - since, -inside)
     start, end = (form_decode_s(each, kv_heads, group, model.head_dim, profile=profile) for each in ends)
     seconds += model.layers * (start + (end - start) * since / stretch)
+    seconds += profile["launch"].get("cut_s", 0.0)
     if n <= GRAPH_SEQS:
         seconds += PROFILE["launch"]["replay_s"]
     else:
@@ -361,6 +362,24 @@ def test_a_step_of_prompts_is_the_sum_of_the_calibrations_own_forms(chunks):
     seconds = max(seconds, (model.layers * 10 + 3) * PROFILE["launch"]["eager_s"])
     duration = COSTS["llama"].step_ps(StepShape(tokens, pairs, n))
     assert duration / 1e12 == pytest.approx(seconds, rel=1e-9)
+
+
+def without(name):
+    """The profile without a time of its launches."""
+    return PROFILE | {"launch": {key: each for key, each in PROFILE["launch"].items() if key != name}}
+
+
+@pytest.mark.parametrize(("model", "times"), [("llama-3.1-8b", 1), ("gpt-oss-20b", 2), ("deepseek-v3", 1)])
+def test_contexts_are_shared_out_once_a_step_in_which_sequences_decode(model, times):
+    """For all layers, once for those with a window; not before prompts alone; older profiles say nothing."""
+    tp = 8 if model == "deepseek-v3" else 1
+    found, before = (cost(model, tp, profile=profile) for profile in (PROFILE, without("cut_s")))
+    cut_ps = times * PROFILE["launch"]["cut_s"] * 1e12
+    decoding = StepShape(decode_seqs=300, context_tokens=300_000)
+    mixed = StepShape(4096, 4096**2 // 2, 1, decode_seqs=300, context_tokens=300_000)
+    prompts = StepShape(4096, 4096**2 // 2, 1)
+    for shape, more_ps in ((decoding, cut_ps), (mixed, cut_ps), (prompts, 0)):
+        assert found.step_ps(shape) - before.step_ps(shape) == pytest.approx(more_ps, abs=2)
 
 
 def test_without_graphs_a_small_step_takes_what_launching_its_kernels_takes():

@@ -30,6 +30,7 @@ def of_an_earlier_kernel():
     decode["constants"] |= {"programs": 528, "at_once": 396}
     decode["form"] |= {"work_per_s": 1.9e6, "p": 3}
     decode["form"].pop("merge_s")
+    del found["launch"]["cut_s"]
     return found
 
 

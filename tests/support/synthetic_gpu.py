@@ -127,6 +127,7 @@ def bytes_s(point):
 OTHERS = {
     ("ceilings", "copy"): None, ("ceilings", "read"): None, ("ceilings", "product"): None,
     ("launch", "eager"): 5e-6, ("launch", "graph"): 1.4e-6, ("launch", "replay"): 1.3e-5,
+    ("launch", "cut"): 8e-6,
 }  # fmt: skip
 
 

@@ -5,6 +5,7 @@
             unless they are told to launch all kernels one by one (enforce_eager)
     pieces  steps with prompts, of at most 512 tokens: a graph between every two attentions, but of
             PLAIN_PROMPTS (sim/cost/host.py), so max(GPU, attention kernels * host time of a launch)
+    cut     contexts are shared out before decode attention, once a step: apart for layers with a window
     drafts  verified with the tokens of their sequences: contexts are read once, and computed with for each
             token at prefill attention's rate, whichever takes longer
     eager   max(GPU, kernels * host time of a launch), for all others
@@ -101,6 +102,8 @@ class Calibrated(CostModel):
         self._added_ps = (0.0, 0.0) if overlapped else (base_ps, each_ps)
         self._hidden_ps = (base_ps, each_ps) if overlapped else (0.0, 0.0)
         self._replay_ps: float = profile["launch"]["replay_s"] * PS_PER_S
+        kinds = (parts.decode is not None) + (parts.windowed is not None)
+        self._cut_ps: float = kinds * profile["launch"].get("cut_s", 0.0) * PS_PER_S
         self._graph_seqs = 0 if deployment.engine.enforce_eager else GRAPH_SEQS
         tiled = parts.decode or parts.windowed
         self.context_tile = tiled.tile if tiled else 0
@@ -230,6 +233,7 @@ class Calibrated(CostModel):
             products, heads = parts.tokens(tokens + seqs + drafts), parts.rows(sequences + seqs + drafts)
             base, each = self._added_ps
             beside = int(products.ps + heads.ps + prompts.ps + base + each * (sequences + seqs))
+            beside += int(self._cut_ps) if seqs else 0
             outside = [each for each in (products, heads, prompts) if each.outside_ps]
             self._last = shape, beside, outside
         return beside, outside
@@ -240,7 +244,8 @@ class Calibrated(CostModel):
             some = self._parts.tokens(seqs), self._parts.rows(seqs)
             graph = seqs <= self._graph_seqs
             added, hidden = (base + each * seqs for base, each in (self._added_ps, self._hidden_ps))
-            beside = int(some[0].ps + some[1].ps + (self._replay_ps if graph else 0.0) + added)
+            started = self._cut_ps + (self._replay_ps if graph else 0.0)
+            beside = int(some[0].ps + some[1].ps + started + added)
             least = max(0 if graph else self._launches_ps(seqs, prompts=False), int(hidden))
             outside = tuple(each for each in some if each.outside_ps)
             places = tuple(self._parts.decode_outside(seqs))
