@@ -15,22 +15,19 @@ keeps the moves made for a prompt that then finds no row all the same; here what
 """
 
 from array import array
-from collections.abc import Iterator
 from typing import Self
 
-from kvsim.allocators.base import Allocator, Holdings, Region
 from kvsim.allocators.llama import search
 from kvsim.allocators.llama.defrag import Move, most_moves, moves_of, worth_moving
-from kvsim.allocators.llama.scattered import UBATCH, regions_of
+from kvsim.allocators.llama.held_cells import HeldCells
+from kvsim.allocators.llama.scattered import UBATCH
 from kvsim.allocators.options import Options
 
 GRAPH_NODES = 65_536
 """of a graph; llama.cpp's least"""
-PADDING = 32
-"""cells: attention reads a multiple"""
 
 
-class LlamaContiguous(Allocator):
+class LlamaContiguous(HeldCells):
     """Cells of one token, found in rows, and defragmented.
 
     Parameters
@@ -44,12 +41,12 @@ class LlamaContiguous(Allocator):
         (llama.cpp's `--defrag-thold`).
     """
 
-    family = "tokens"
     idea = "cells in a row for each piece of a prompt; defragmented in need"
     wastes = "nothing; rows too short for the next prompt"
     used_by = "llama.cpp until August 2025"
     source = "llama.cpp src/llama-kv-cache-unified.cpp, PRs 5735 and 11707"
 
+    padding = 32
     moves_on_release = moves_in_part = True
     grows_by = 1
 
@@ -60,14 +57,8 @@ class LlamaContiguous(Allocator):
     def __init__(self, capacity_slots: int, most: int = 341, threshold: float = 0.1) -> None:
         super().__init__(capacity_slots)
         self.most, self.threshold = most, threshold
-        self._empty = bytearray(b"\1" * capacity_slots)
-        self._rows: Holdings[list[int]] = Holdings()  # the cells of each sequence, by token
         self._owner = array("q", [0]) * capacity_slots
         self._token = array("q", [0]) * capacity_slots
-        self._head = 0
-
-    def slots_needed(self, tokens: int, bound: int) -> int:
-        return tokens
 
     def can_admit(self, tokens: int, bound: int) -> bool:
         if tokens > self.free_slots:
@@ -81,9 +72,6 @@ class LlamaContiguous(Allocator):
         self._rows[seq] = []
         self._place(seq, tokens)
         return True
-
-    def capacity(self, seq: int) -> int:
-        return len(self._rows[seq])
 
     def grow(self, seq: int, tokens: int) -> bool:
         row = self._rows[seq]
@@ -103,26 +91,15 @@ class LlamaContiguous(Allocator):
         return True
 
     def release(self, seq: int) -> None:
-        row, empty = self._rows[seq], self._empty
-        del self._rows[seq]
-        for cell in row:
-            empty[cell] = 1
-        self._head = min(self._head, *row)
-        self.used_slots -= len(row)
-        if worth_moving(self.used_slots, empty.rfind(0) + 1, self.threshold, PADDING):
+        super().release(seq)
+        if worth_moving(self.used_slots, self._empty.rfind(0) + 1, self.threshold, self.padding):
             self._move()
-
-    def read_slots(self) -> int:
-        return search.read(self._empty, PADDING)
 
     def external_slots(self, need: int) -> int:
         return self.free_slots - sum(map(len, search.rows(self._empty, max(1, min(need, UBATCH)))))
 
     def largest_free_extent(self) -> int:
         return search.longest(self._empty)
-
-    def regions(self) -> Iterator[Region]:
-        return regions_of(self._rows, self.capacity_slots)
 
     # -- placing and moving -------------------------------------------------------------------
 

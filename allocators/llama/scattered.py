@@ -8,43 +8,27 @@ paid in time: attention reads every cell up to the last one in use, holes and pr
 masks what it does not want (`read_slots`).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 
-from kvsim.allocators.base import Allocator, Holdings, InvariantError, Region
+from kvsim.allocators.base import InvariantError
 from kvsim.allocators.llama import search
+from kvsim.allocators.llama.held_cells import HeldCells
 from kvsim.allocators.shares import shares
 
 UBATCH = 512
 """tokens that are placed by one search (llama.cpp's `--ubatch-size`)"""
-PADDING = 256
-"""cells: attention reads a multiple"""
 
 
-class LlamaScattered(Allocator):
-    """Cells of one token, found one by one.
+class LlamaScattered(HeldCells):
+    """Cells of one token, found one by one."""
 
-    Parameters
-    ----------
-    capacity_slots : int
-        Cells.
-    """
-
-    family = "tokens"
     idea = "any empty cells of one array, searched from a moving head"
     wastes = "nothing; attention reads the holes, too"
     used_by = "llama.cpp since August 2025"
     source = "llama.cpp src/llama-kv-cache.cpp, PR 15473"
 
+    padding = 256
     growth_unit = 1
-
-    def __init__(self, capacity_slots: int) -> None:
-        super().__init__(capacity_slots)
-        self._empty = bytearray(b"\1" * capacity_slots)
-        self._rows: Holdings[list[int]] = Holdings()  # the cells of each sequence, by token
-        self._head = 0
-
-    def slots_needed(self, tokens: int, bound: int) -> int:
-        return tokens
 
     def admit(self, seq: int, tokens: int, bound: int) -> bool:
         self._rows.expect_new(seq, tokens)
@@ -52,9 +36,6 @@ class LlamaScattered(Allocator):
             return False
         self._rows[seq] = self._take(tokens)
         return True
-
-    def capacity(self, seq: int) -> int:
-        return len(self._rows[seq])
 
     def grow(self, seq: int, tokens: int) -> bool:
         row = self._rows[seq]
@@ -74,20 +55,6 @@ class LlamaScattered(Allocator):
         for seq, share in shares(seqs, self._take(len(seqs))):
             self._rows[seq] += share
 
-    def release(self, seq: int) -> None:
-        row, empty = self._rows[seq], self._empty
-        del self._rows[seq]
-        for cell in row:
-            empty[cell] = 1
-        self._head = min(self._head, *row)
-        self.used_slots -= len(row)
-
-    def read_slots(self) -> int:
-        return search.read(self._empty, PADDING)
-
-    def regions(self) -> Iterator[Region]:
-        return regions_of(self._rows, self.capacity_slots)
-
     def _take(self, tokens: int) -> list[int]:
         """Cells for so many tokens, which there are, ubatch by ubatch."""
         taken: list[int] = []
@@ -104,26 +71,3 @@ class LlamaScattered(Allocator):
             self._head = found[-1] + 1
             self.used_slots += count
         return taken
-
-
-def regions_of(rows: Mapping[int, list[int]], capacity: int) -> Iterator[Region]:
-    """The cells of each sequence, by token, as regions, and what is empty between them."""
-    allocated = sorted(run for seq, row in rows.items() for run in _runs(seq, row))
-    end = 0
-    for start, size, owners, first in allocated:
-        if start > end:
-            yield Region(end, start - end, ())
-        yield Region(start, size, owners, first)
-        end = start + size
-    if end < capacity:
-        yield Region(end, capacity - end, ())
-
-
-def _runs(seq: int, row: list[int]) -> Iterator[tuple[int, int, tuple[int, ...], int]]:
-    """A sequence's cells in a row that hold tokens in a row: start, size, owners, first token."""
-    start, first, token = row[0], 0, 0
-    for token, cell in enumerate(row):
-        if cell - token != start - first:
-            yield start, token - first, (seq,), first
-            start, first = cell, token
-    yield start, token + 1 - first, (seq,), first

@@ -21,7 +21,6 @@ from kvsim.sim.policies.base import NEVER_PS, Policy
 from kvsim.sim.policies.clients import ByClient
 from kvsim.sim.serving.queues import Queue
 from kvsim.sim.serving.request import Request
-from kvsim.sim.serving.server import Server
 
 UNIT = 1_000_000
 """Weights are whole millionths, so that scores compare exactly."""
@@ -57,12 +56,8 @@ class Ewsjf(Policy):
         self._weights: dict[int, int] = {}  # by length
 
     def queue(self) -> Queue:
-        return ByClient(self)
-
-    def begin(self, server: Server) -> None:
-        super().begin(server)
-        assert isinstance(server.waiting, ByClient)
-        self._queue = server.waiting
+        self._queue = ByClient(self)
+        return self._queue
 
     def group(self, request: Request) -> str:
         """The number of its queue."""

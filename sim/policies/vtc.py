@@ -20,7 +20,6 @@ from kvsim.sim.policies.base import Policy
 from kvsim.sim.policies.clients import ByClient
 from kvsim.sim.serving.queues import Queue
 from kvsim.sim.serving.request import Request, State
-from kvsim.sim.serving.server import Server
 
 UNIT = 1_000_000
 """Service is counted in whole millionths, so that sums do not depend on their order."""
@@ -86,12 +85,8 @@ class Vtc(Policy):
         self._chosen: str | None = None
 
     def queue(self) -> Queue:
-        return ByClient(self)
-
-    def begin(self, server: Server) -> None:
-        super().begin(server)
-        assert isinstance(server.waiting, ByClient)
-        self._queue = server.waiting
+        self._queue = ByClient(self)
+        return self._queue
 
     def key(self, request: Request, now_ps: int) -> int:
         """The counter of its client."""

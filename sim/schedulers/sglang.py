@@ -67,7 +67,7 @@ class SglangOptions:
     )
     ignore_eos: bool = option("Answers end at their length only: all of it is set aside.", default=False)
     preemption_threshold: int | None = option(
-        "With priorities, who is less urgent by more than this is preempted.",
+        "Preempts who is less urgent by more than this.",
         default=None,
         value="N",
         least=0,
