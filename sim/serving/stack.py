@@ -39,12 +39,12 @@ class Secondary:
 
     def has(self, pieces: Sequence[Piece]) -> list[Piece]:
         """What is there of these, up to the first chunk that is not."""
-        held, found = self.policy.held, []
-        for piece in one_by_one(pieces):
-            if piece[1] not in held or piece[1] in self.writing:
+        held, writing, count = self.policy.held, self.writing, 0
+        for key in keys_of(pieces):
+            if key not in held or key in writing:
                 break
-            found.append(piece)
-        return joined(found)
+            count += 1
+        return _before(pieces, count)
 
     def use(self, pieces: Sequence[Piece]) -> None:
         """They are read."""
@@ -103,7 +103,7 @@ class Stack:
             found = host.find(rest)
             hits, written = hits + found.hits, written or found.written
             rest = _behind(pieces, hits)
-            lacking = self._lacking(rest)
+            lacking = host.lacks(rest)
             tier, there = next(((t, p) for t in self.below if (p := t.has(lacking))), (None, []))
             if tier is None:
                 break
@@ -121,34 +121,16 @@ class Stack:
                 self._begin(tier, True, user, moved, [at for _, chunks in parts for at in chunks], now_ps)
         return Found(hits, written)
 
-    def _lacking(self, pieces: Sequence[Piece]) -> list[Piece]:
-        """These up to the first chunk that the host has."""
-        found: list[Piece] = []
-        for piece in one_by_one(pieces):
-            if self.host.find([piece]).hits:
-                break
-            found.append(piece)
-        return joined(found)
-
     def _room(self, user: User, pieces: list[Piece], kept: Sequence[Piece]) -> tuple[list[Piece], list[int]]:
         """Take room on the host for as many of these as there is, and where; what is `kept` stays."""
         stored = self.host.store(user.number, pieces, kept)
-        if stored is not None:
-            self._count_evicted(stored.evicted)
-            return pieces, list(stored.chunks)
-        taken: list[Piece] = []
-        chunks: list[int] = []
-        for piece in one_by_one(pieces):
-            stored = self.host.store(user.number, [piece], kept)
-            if stored is None or not stored.pieces:
-                break
-            self._count_evicted(stored.evicted)
-            taken.append(piece)
-            chunks += stored.chunks
-        return joined(taken), chunks
-
-    def _count_evicted(self, evicted: Sequence[range]) -> None:
-        self.totals.evicted_bytes += sum(map(len, evicted)) * self.chunk_bytes
+        if stored is None:
+            pieces = _before(pieces, self.host.room([*pieces, *kept]))
+            stored = self.host.store(user.number, pieces, kept) if pieces else None
+        if stored is None:
+            return [], []
+        self.totals.evicted_bytes += sum(map(len, stored.evicted)) * self.chunk_bytes
+        return pieces, list(stored.chunks)
 
     def cascade(self, stored: Job) -> None:
         """What was stored on the host goes on, from the moment at which that ended."""
@@ -197,4 +179,14 @@ def _behind(pieces: Sequence[Piece], count: int) -> list[Piece]:
         count -= skipped
         if skipped < length:
             found.append((at + skipped, key + skipped, length - skipped))
+    return found
+
+
+def _before(pieces: Sequence[Piece], count: int) -> list[Piece]:
+    """The first `count` chunks."""
+    found: list[Piece] = []
+    for at, key, length in pieces:
+        if count > 0:
+            found.append((at, key, min(count, length)))
+        count -= length
     return found
