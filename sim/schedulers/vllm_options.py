@@ -140,7 +140,7 @@ class VllmV1Options:
         value="TIERS",
         shown="none",
         doc="[tiers in a stack](tiers.md#a-stack) below that memory, in the order in which they are asked, "
-        "as in `ssd:2TiB:nvme+remote:20TiB:100gb:arc`",
+        "as in `ssd:2TiB:nvme+remote:20TiB:100gb:arc`; with `:shared` behind it one for all replicas",
     )
     kv_transfer_link: str = option(
         "Link of a decode pool to the prefill servers: a name, or GB/s.",

@@ -124,6 +124,7 @@ class Replica:
         self.unheard: list[Request] = []
         self._planner.unheard = self.unheard
         self._current: list[int] | None = None  # the plan, while it sleeps on it
+        self._joined_ps = -1  # when somebody came last
         self._waits = False  # does it sleep until a transfer ends?
 
     def wait_before_steps(self, wait: Callable[[int], None], max_span: int) -> None:
@@ -132,8 +133,8 @@ class Replica:
 
     # -- on the clock -------------------------------------------------------------------------
 
-    def begin(self, env: simpy.Environment, arrivals: Arrivals, alone: bool) -> None:
-        """Start to serve; `alone`: all that arrives comes here."""
+    def begin(self, env: simpy.Environment, arrivals: Arrivals, alone: bool, place: int = 0) -> None:
+        """Start to serve, in that place of a fleet; `alone`: all that arrives comes here."""
         server, self._arrivals = self.server, arrivals
         self._takes = takes = alone and not arrivals.wait_for_answers
         self._ahead = Promise() if takes else arrivals if alone else Promise(0)
@@ -155,7 +156,7 @@ class Replica:
             self._after_steps.insert(0, self._choose_beams)
         if self.scheduler.ends_steps:
             self._after_steps.insert(0, self._end_step)
-        self._alarm.begin(env, self._serve(takes))
+        self._alarm.begin(env, self._serve(takes), place)
 
     def _serve(self, takes: bool) -> Process:
         """Decide, plan, sleep, commit, until nobody comes any more; `takes`: it fetches them itself."""
@@ -273,6 +274,7 @@ class Replica:
 
     def join(self, request: Request) -> None:
         """A request comes: into the queue, or behind the step that is decided already."""
+        self._joined_ps = self._alarm.now_ps
         if self.hears_late and not (self._takes or self._waits or self._alarm.sleeps):
             self.unheard.append(request)
         else:
@@ -308,12 +310,27 @@ class Replica:
         self._planner.stands = False
         self.arrived()
 
-    def catch_up(self) -> None:
-        """Carry out all steps of the plan that are over by now: its state is then as in step mode."""
+    def look_again(self, first: bool) -> None:
+        """What it shares with others changes now, which those who wait may find at the next boundary.
+
+        What it decided up to now stands; with `first` also what it decides at this instant.
+        """
+        if self._current is None or not self.server.waiting:
+            return
+        over = bisect_left(self._current, self._alarm.now_ps - self.server.now_ps + first)
+        if over and self.server.now_ps + self._current[over - 1] >= self._joined_ps:
+            self.catch_up(first)  # else who came since would enter before it came; the plan ends next anyway
+        self.left()
+
+    def catch_up(self, now_too: bool = False) -> None:
+        """Carry out all steps of the plan that are over by now: its state is then as in step mode.
+
+        `now_too`: also one that ends at this instant.
+        """
         if self._current is None:
             return
         ends = self._current
-        over = bisect_left(ends, self._alarm.now_ps - self.server.now_ps)
+        over = bisect_left(ends, self._alarm.now_ps - self.server.now_ps + now_too)
         if over:
             del ends[over:]
             self._commit(ends)
