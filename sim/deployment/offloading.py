@@ -19,6 +19,7 @@ from kvsim.sim.classes import class_named
 from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.deployment.sharing import ChunkSize, SharedTiers
 from kvsim.sim.deployment.speculation import CONFIG, SHORT
+from kvsim.sim.deployment.tier_words import SPELLED, in_flags, tier_words
 from kvsim.sim.errors import KvsimError, unknown
 from kvsim.sim.models.sizes import size_bytes
 from kvsim.sim.schedulers.vllm_options import VllmV1Options
@@ -59,6 +60,8 @@ LINKS: Mapping[str, Figures] = {
 }
 """Beside these, `pcie`: the GPU's own, at `PCIE_SHARE` of its datasheet."""
 
+NAMES: Final = ("pcie", *LINKS)
+
 OFFLOADING_ONLY: Final = (
     *("kv_offloading_policy", "offload_prompt_only", "blocks_per_chunk", "store_threshold"),
     *("sync_load_budget_bytes", "secondary_tiers"),
@@ -77,7 +80,7 @@ def link_figures(text: str, deployment: Deployment, option: str = "kv_offloading
         return LINKS[text]
     found = RATE.fullmatch(text.lower())
     if found is None:
-        raise unknown(option, text, ["pcie", *LINKS])
+        raise unknown(option, text, list(NAMES))
     load, store = float(found[1]), float(found[2] or found[1])
     if not (load and store):
         raise KvsimError(f"{option} must be above 0 GB/s each way, got {text!r}")
@@ -88,6 +91,7 @@ def tier_below(
     deployment: Deployment, server: Server, own: VllmV1Options, limits: Limits, shared: SharedTiers
 ) -> LowerTier | None:
     """The tier that its options ask for, if they do; KvsimError where a server cannot have one."""
+    own = in_flags(own, NAMES)
     asked, late = own.kv_offloading_size, server.rules.known_late
     total = 0 if asked is None else size_bytes(str(asked))
     if not total:
@@ -140,11 +144,10 @@ def tier_below(
 
 def _secondary(text: str, deployment: Deployment, chunk: ChunkSize, shared: SharedTiers) -> Secondary:
     """A tier of a stack, as in `ssd:2TiB:nvme:arc`; of a fleet, as in `remote:20TiB:100gb:shared`."""
-    said, is_shared = text.removesuffix(":shared"), text.endswith(":shared")
-    name, *parts = (part.strip() for part in said.split(":", 3))
-    if not name or len(parts) < 2:
-        raise KvsimError(f"secondary_tiers must be as in ssd:2TiB:nvme or ssd:2TiB:6.5/4:arc, got {text!r}")
-    size, link, policy = (*parts, "lru")[:3]
+    name, size, link, policy, is_shared = tier_words(text, "secondary_tiers", NAMES)
+    if link is None:
+        raise KvsimError(f"secondary_tiers must be as in {SPELLED}, got {text!r}")
+    policy = policy or "lru"
     chunks = size_bytes(size, "secondary_tiers") // chunk.total_bytes
     if chunks < 1:
         raise KvsimError(
@@ -159,7 +162,7 @@ def _secondary(text: str, deployment: Deployment, chunk: ChunkSize, shared: Shar
     ways = [Way(int(rate * 1e9), latency_ps) for rate in (figures.load_gb_per_s, figures.store_gb_per_s)]
     between = Link(ways[0], ways[1], chunk.total_bytes)
     if is_shared:
-        return shared.tier(name, said, chunk, lambda: Secondary(found(chunks), between, shared.sharers))
+        return shared.tier(name, text, chunk, lambda: Secondary(found(chunks), between, shared.sharers))
     return Secondary(found(chunks), between)
 
 

@@ -99,6 +99,15 @@ class VllmV1Options:
         shown="as the JSON says",
         doc="for short, its `synthetic_acceptance_length`",
     )
+    tier: str | None = option(
+        "A tier below the GPU's memory: host:100GiB, then ssd:2TiB:read=6.5GB/s; repeatable.",
+        default=None,
+        value="TIER",
+        shown="none",
+        repeats=True,
+        doc="a [tier below the GPU's memory](tiers.md#tier-by-tier), from the host on: `host:100GiB:lru`, "
+        "`ssd:2TiB:read=6.5GB/s`, `remote:20TiB:100gb:shared`; repeat it",
+    )
     kv_offloading_size: str | None = option(
         "Host memory below the GPU's, for prefixes: 100GiB, 2TiB.",
         default=None,

@@ -134,7 +134,7 @@ class VllmV1(Scheduler):
             for name in (CONFIG, *SHORT):
                 if config.options.get(name) is not None:
                     self._refuse(name, config.options[name])
-            for name in ("kv_offloading_size", "secondary_tiers"):
+            for name in ("kv_offloading_size", "secondary_tiers", "tier"):
                 if config.options.get(name) is not None:
                     self._refuse(name, config.options[name])
         self.speculation: Speculation | None = None
@@ -257,7 +257,7 @@ class VllmV1(Scheduler):
 
     def put_below(self, server: Server, deployment: "Deployment", shared: "SharedTiers") -> None:
         own = self.own(VllmV1Options)
-        if own.kv_offloading_size is not None or own.secondary_tiers is not None:
+        if own.kv_offloading_size is not None or own.secondary_tiers is not None or own.tier is not None:
             from kvsim.sim.deployment.offloading import tier_below  # late: most runs do without
 
             tier = tier_below(deployment, server, own, self.limits, shared)
