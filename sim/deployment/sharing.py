@@ -36,8 +36,9 @@ class SharedTiers:
         self._texts: dict[int, Texts] = {}
 
     def join(self, place: int, replica: R) -> R:
-        """A replica is, or will be, in this place of the fleet."""
-        self.sharers.join(place, replica)
+        """A replica is, or will be, in this place of the fleet; its tiers are known."""
+        if self._tiers:
+            self.sharers.join(place, replica)
         return replica
 
     def texts(self, chunk_tokens: int) -> Texts:

@@ -1,7 +1,7 @@
 """What lets a replica sleep on SimPy's clock: until a time, which may be moved, or until a bell rings.
 
 At the same instant arrivals come first: they have SimPy's priority 1, an alarm has 2, and more in later
-places of a fleet.
+places of a fleet that shares a tier.
 """
 
 from collections.abc import Generator

@@ -134,7 +134,7 @@ class Engine:
     def serve(self, replica: Replica) -> None:
         """Let a replica begin to serve now."""
         replica.wait_until(int(self.env.now))
-        replica.begin(self.env, self.arrivals, alone=False, place=self.replicas.index(replica))
+        replica.begin(self.env, self.arrivals, alone=False)
 
     def goes_on(self) -> bool:
         """Whether anybody is served, waits, or is still to come."""
@@ -164,8 +164,8 @@ class Engine:
             deaths.begin(self, both, self.hand_over)
         if dispatcher is not None and self.scaler is not None:
             self.scaler.begin(self, dispatcher)
-        for at, replica in enumerate(self.replicas):
-            replica.begin(self.env, self.arrivals, alone=len(self.replicas) == 1, place=at)
+        for replica in self.replicas:
+            replica.begin(self.env, self.arrivals, alone=len(self.replicas) == 1)
         with no_cycle_collection():
             self.env.run()
         for replica in self.lives.every:

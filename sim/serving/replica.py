@@ -78,6 +78,8 @@ class Replica:
         As above.
     unheard : list of Request
         Who came too late for the next step.
+    place : int
+        Of replicas that share a tier and are due at one instant, the one in the first place goes first.
     """
 
     def __init__(
@@ -122,6 +124,7 @@ class Replica:
         self.hears_late, self._takes = hears_late, False  # does it take requests from the columns itself?
         self._begun_ps = 0  # when the last step began
         self.unheard: list[Request] = []
+        self.place = 0
         self._planner.unheard = self.unheard
         self._current: list[int] | None = None  # the plan, while it sleeps on it
         self._joined_ps = -1  # when somebody came last
@@ -133,8 +136,8 @@ class Replica:
 
     # -- on the clock -------------------------------------------------------------------------
 
-    def begin(self, env: simpy.Environment, arrivals: Arrivals, alone: bool, place: int = 0) -> None:
-        """Start to serve, in that place of a fleet; `alone`: all that arrives comes here."""
+    def begin(self, env: simpy.Environment, arrivals: Arrivals, alone: bool) -> None:
+        """Start to serve; `alone`: all that arrives comes here."""
         server, self._arrivals = self.server, arrivals
         self._takes = takes = alone and not arrivals.wait_for_answers
         self._ahead = Promise() if takes else arrivals if alone else Promise(0)
@@ -156,7 +159,7 @@ class Replica:
             self._after_steps.insert(0, self._choose_beams)
         if self.scheduler.ends_steps:
             self._after_steps.insert(0, self._end_step)
-        self._alarm.begin(env, self._serve(takes), place)
+        self._alarm.begin(env, self._serve(takes), self.place)
 
     def _serve(self, takes: bool) -> Process:
         """Decide, plan, sleep, commit, until nobody comes any more; `takes`: it fetches them itself."""

@@ -25,6 +25,7 @@ class Sharer(Protocol):
     """A replica that shares a tier."""
 
     server: Server
+    place: int
 
     def look_again(self, first: bool) -> None:
         """What it shares changes now; `first`: behind its decision of this instant."""
@@ -41,6 +42,7 @@ class Sharers:
 
     def join(self, place: int, replica: Sharer) -> None:
         """A replica is, or will be, in this place."""
+        replica.place = place
         self._replicas[place] = replica
 
     def changes(self, server: Server) -> None:
