@@ -21,6 +21,7 @@ SECTIONS: tuple[tuple[Quantity, ...], ...] = (
     (q.FINISHED, q.REQUESTS_PER_S, q.OUTPUT_TOKENS_PER_S, q.MEAN_RUNNING, q.MAX_RUNNING),
     (q.TOKENS, q.TOKENS_WAITING, q.CACHED, q.IDLE, q.WASTE, *q.WASTE_BY_KIND, q.WASTE_WAITING),
     (q.TTFT_P50, q.TTFT_P99, q.NORMALIZED, q.PREEMPTIONS, *q.HELD_BACK, q.SHARING, q.PREFIX_HITS),
+    q.TIER,
     q.GOALS,
 )
 """The rows of a comparison."""

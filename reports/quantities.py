@@ -103,15 +103,21 @@ def _of_memory(kind: str) -> Read:
     return lambda summary: palette.whole_run(summary)[kind]
 
 
-def _held_back(limit: str) -> Quantity:
-    share = at("load", "held_back_share", limit)
+def _percent_at(*path: str) -> Read:
+    """A share at this place of a summary, in percent."""
+    share = at(*path)
 
-    def percent_of_time(summary: Summary) -> float | None:
+    def read(summary: Summary) -> float | None:
         found = share(summary)
         return None if found is None else 100 * found
 
+    return read
+
+
+def _held_back(limit: str) -> Quantity:
+    share = _percent_at("load", "held_back_share", limit)
     name, full = f"held by {SHORT_LIMITS[limit]}", f"requests held back by {LIMITS[limit]}, time"
-    return Quantity(name, percent_of_time, percent_text, full=full, rare=True)
+    return Quantity(name, share, percent_text, full=full, rare=True)
 
 
 _latency, _throughput, _engine = partial(at, "latency"), partial(at, "throughput"), partial(at, "engine")
@@ -134,6 +140,45 @@ PREFIX_HITS = Quantity(
     "tokens found in the prefix cache",
     rare=True,
 )
+TIER = (
+    Quantity(
+        "tier hits, tokens",
+        at("tier", "hit_tokens"),
+        count,
+        max,
+        "tokens loaded from the tier below",
+        rare=True,
+    ),
+    Quantity(
+        "  from further below",
+        at("tier", "promoted_tokens"),
+        count,
+        full="tokens that came up from tiers further below",
+        rare=True,
+    ),
+    Quantity(
+        "tier's link busy, loads",
+        _percent_at("tier", "load_busy_share"),
+        percent_text,
+        full="the tier's link is busy with loads",
+        rare=True,
+    ),
+    Quantity(
+        "tier's link busy, stores",
+        _percent_at("tier", "store_busy_share"),
+        percent_text,
+        full="the tier's link is busy with stores",
+        rare=True,
+    ),
+    Quantity(
+        "wait for a load, mean",
+        at("tier", "mean_wait_s"),
+        seconds,
+        full="time that requests waited for a load, mean",
+        rare=True,
+    ),
+)
+"""The tier below the GPU's memory, where any run has one."""
 HELD_BACK = tuple(map(_held_back, LIMITS))
 
 TTFT_P50 = Quantity(

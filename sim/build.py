@@ -21,6 +21,7 @@ from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.deployment.draft import of_draft_alone, with_modules
 from kvsim.sim.deployment.memory import KvCapacity, kv_capacity
 from kvsim.sim.deployment.registry import Classes, usual_scheduler
+from kvsim.sim.deployment.sharing import SharedTiers
 from kvsim.sim.deployment.vllm_defaults import FAMILY, OF_ANY_ENGINE, Asked, release_settings
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.catalog import GIB
@@ -353,19 +354,21 @@ def build_engine(
     map_tokens = -(-workload.tokens // fleet.replicas) if map_instants else 0
     makers: list[_Maker] = []
     hand_over = _hand_over(workload, fleet.direct_decode) if deployment.apart else None
+    shared = SharedTiers()
     roles = [pool.role for pool in deployment.every_pool]
     for pool, role in zip(found.every_pool, roles, strict=True):
         hidden = replace(pool.deployment.engine, async_scheduling=pool.scheduler.hides_host)
         cost = cost_of(pool.cost, replace(pool.deployment, engine=hidden))
         side = None if hand_over is None else (hand_over, role)
-        maker = _Maker(pool, cost, log, max_span, step_log, check, events, map_instants, map_tokens, side)
+        watched = step_log, check, events, map_instants, map_tokens
+        maker = _Maker(pool, cost, log, max_span, *watched, shared, side)
         makers += [maker] * pool.deployment.fleet.replicas
 
     def make(place: int) -> Replica:
-        return makers[place].another()
+        return shared.join(place, makers[place].another())
 
     replicas = [
-        maker.replica(maker.found.scheduler)
+        shared.join(place, maker.replica(maker.found.scheduler))
         if maker.is_plain and maker not in makers[:place]
         else make(place)
         for place, maker in enumerate(makers)
@@ -407,7 +410,7 @@ def _scaling(fleet: FleetConfig, servers: Sequence[Deployment]) -> tuple[ScalePo
 
 @dataclass(frozen=True, eq=False)
 class _Maker:
-    """Makes the replicas of a pool, which share a cost and a log."""
+    """Makes the replicas of a pool, which share a cost and a log, and those of all pools some tiers."""
 
     found: Resolved
     cost: CostModel
@@ -418,6 +421,7 @@ class _Maker:
     events: bool
     map_instants: int
     map_tokens: int
+    shared: SharedTiers
     side: "tuple[HandOver, str] | None" = None
 
     @property
@@ -445,7 +449,7 @@ class _Maker:
         bound = reservation(deployment.engine.reserve or "max", deployment.max_model_len)
         map_of = MemoryMap(self.map_tokens, self.map_instants, allocator.idles) if self.map_instants else None
         server = scheduler.new_server(allocator, bound)
-        scheduler.put_below(server, deployment)
+        scheduler.put_below(server, deployment, self.shared)
         if self.side is not None and self.side[1] == "decode":
             from kvsim.sim.deployment.hand_over import read_from  # late: likewise
 

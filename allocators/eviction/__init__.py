@@ -21,6 +21,7 @@ EVICTION: dict[str, str] = {
     "aibrix-fifo": "kvsim.allocators.eviction.aibrix:AibrixFifo",
     "aibrix-lru": "kvsim.allocators.eviction.aibrix:AibrixLru",
     "aibrix-s3-fifo": "kvsim.allocators.eviction.aibrix_s3_fifo:AibrixS3Fifo",
+    "mooncake-store": "kvsim.allocators.eviction.mooncake_store:MooncakeStore",
     "libcachesim-s3-fifo": "kvsim.allocators.eviction.libcachesim_s3_fifo:LibCacheSimS3Fifo",
     "libcachesim-lirs": "kvsim.allocators.eviction.libcachesim_lirs:LibCacheSimLirs",
     "belady": "kvsim.allocators.eviction.belady:Belady",

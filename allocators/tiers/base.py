@@ -66,6 +66,10 @@ class Tier:
         """How many of these chunks are there, up to the first that is not; changes nothing."""
 
     @abstractmethod
+    def lacks(self, pieces: Sequence[Piece]) -> list[Piece]:
+        """These chunks up to the first that is there."""
+
+    @abstractmethod
     def load(self, user: int, pieces: Sequence[Piece]) -> list[int]:
         """Begin to read chunks, all of which can be; returns where they are."""
 
@@ -83,6 +87,10 @@ class Tier:
 
         None of them leaves for the others, nor does what is `kept`.
         """
+
+    @abstractmethod
+    def room(self, kept: Sequence[Piece]) -> int:
+        """For how many chunks that are not there is room now, if what is `kept` stays."""
 
     @abstractmethod
     def stored(self, pieces: Sequence[Piece], failed: bool = False) -> None:

@@ -1,19 +1,21 @@
 """The chunks of a tier: which are free, what the others hold, and whether that is being written or read.
 
 free      at first 0, 1, 2, ...; then the one that was freed last
-state     of a key: ABSENT, IDLE (can be read or evicted), WRITTEN (is being written), READ (by somebody)
+state     of a key: ABSENT, IDLE (can be read or evicted), WRITTEN (is being written), READ (by somebody),
+          KEPT (idle, but not to be evicted for what is stored now)
 """
 
 from collections.abc import Iterable, Sequence
 from typing import Final
 
 from kvsim.allocators.records import InvariantError
-from kvsim.allocators.tiers.pieces import Piece, size
+from kvsim.allocators.tiers.pieces import Piece, size, split
 
 ABSENT: Final = b"\0"
 IDLE: Final = b"\1"
 WRITTEN: Final = b"\2"
 READ: Final = b"\3"
+KEPT: Final = b"\4"
 
 
 class Chunks:
@@ -87,6 +89,20 @@ class Chunks:
             self._forget(first, end, IDLE)
             self._freed += self.number[first:end][::-1]
             self.idle -= end - first
+
+    def keep(self, pieces: Iterable[Piece]) -> list[Piece]:
+        """Let idle chunks stay until `let_go`; returns those of these that are."""
+        kept: list[Piece] = []
+        for piece in pieces:
+            for at, key, count in split(self.state, piece, IDLE)[0]:
+                self.state[key : key + count] = KEPT * count
+                self.idle -= count
+                kept.append((at, key, count))
+        return kept
+
+    def let_go(self, kept: Iterable[Piece]) -> None:
+        """Chunks that `keep` returned are idle again."""
+        self.written(kept)
 
     def discard(self, pieces: Iterable[Piece]) -> None:
         """Free the chunks of keys that could not be written."""

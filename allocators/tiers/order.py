@@ -54,8 +54,8 @@ class EvictionOrder:
         """Chunks could not be written."""
 
     @abstractmethod
-    def choose(self, count: int, kept: Sequence[Piece]) -> list[range] | None:
-        """Give up so many idle keys, none of them `kept`; None, and no change: there are too few.
+    def choose(self, count: int) -> list[range] | None:
+        """Give up so many idle keys; None, and no change: there are too few.
 
         They come in descending ranges.
         """

@@ -48,6 +48,16 @@ def size(pieces: Iterable[Piece]) -> int:
     return sum([count for _, _, count in pieces])
 
 
+def before(pieces: Iterable[Piece], count: int) -> list[Piece]:
+    """The first `count` chunks."""
+    found: list[Piece] = []
+    for at, key, length in pieces:
+        if count > 0:
+            found.append((at, key, min(count, length)))
+        count -= length
+    return found
+
+
 def overlap(some: Iterable[Piece], others: Sequence[Piece]) -> bool:
     """Whether a key is in both."""
     return any(

@@ -65,6 +65,17 @@ class VllmTier(Tier):
                 break
         return Found(hits, written)
 
+    def lacks(self, pieces: Sequence[Piece]) -> list[Piece]:
+        found: list[Piece] = []
+        for at, key, count in pieces:
+            states = self.chunks.state[key : key + count]
+            absent = count - len(states.lstrip(ABSENT))
+            if absent:
+                found.append((at, key, absent))
+            if absent < count:
+                break
+        return found
+
     def load(self, user: int, pieces: Sequence[Piece]) -> list[int]:
         numbers = self.chunks.read(pieces)
         self.order.use(user, pieces)
@@ -92,7 +103,9 @@ class VllmTier(Tier):
         evicted: list[range] = []
         short = size(missing) - chunks.free
         if short > 0:
-            chosen = order.choose(short, [*pieces, *kept]) if short <= chunks.idle else None
+            stay = chunks.keep([*pieces, *kept])
+            chosen = order.choose(short) if short <= chunks.idle else None
+            chunks.let_go(stay)
             if chosen is None:
                 return None
             evicted = chosen
@@ -100,6 +113,13 @@ class VllmTier(Tier):
         numbers = chunks.allocate(missing)
         order.insert(user, missing)
         return Stored(missing, numbers, evicted)
+
+    def room(self, kept: Sequence[Piece]) -> int:
+        chunks = self.chunks
+        stay = chunks.keep(kept)
+        found = chunks.free + chunks.idle
+        chunks.let_go(stay)
+        return found
 
     def _counted(self, pieces: Sequence[Piece]) -> list[Piece]:
         """Those that were offered often enough, this time included."""

@@ -7,7 +7,7 @@ that is offered again after it left says that its list was too small.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from kvsim.allocators.tiers.chunks import IDLE, WRITTEN, Chunks
@@ -87,9 +87,8 @@ class VllmArc(EvictionOrder):
         for key in keys_of(pieces):
             del (self.once if key in self.once else self.again)[key]
 
-    def choose(self, count: int, kept: Sequence[Piece]) -> list[range] | None:
-        stay = set(keys_of(kept))
-        once, again = self._idle(self.once, stay), self._idle(self.again, stay)
+    def choose(self, count: int) -> list[range] | None:
+        once, again = self._idle(self.once), self._idle(self.again)
         size, target = len(self.once), int(self.target)
         chosen: list[tuple[int, bool]] = []
         while len(chosen) < count:
@@ -138,6 +137,6 @@ class VllmArc(EvictionOrder):
             self.target = max(self.target - max(1, len(once) / len(again)), 0)
             again.move_to_end(key)
 
-    def _idle(self, keys: Keys, kept: Set[int]) -> Iterator[int]:
+    def _idle(self, keys: Keys) -> Iterator[int]:
         state = self.chunks.state
-        return (key for key in keys if state[key] == IDLE[0] and key not in kept)
+        return (key for key in keys if state[key] == IDLE[0])

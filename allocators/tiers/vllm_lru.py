@@ -14,7 +14,7 @@ from itertools import groupby
 
 from kvsim.allocators.tiers.chunks import ABSENT, IDLE, Chunks
 from kvsim.allocators.tiers.order import EvictionOrder
-from kvsim.allocators.tiers.pieces import Piece, by_depth, joined, keys_of, overlap, split
+from kvsim.allocators.tiers.pieces import Piece, by_depth, joined, keys_of, split
 
 
 class VllmLru(EvictionOrder):
@@ -31,7 +31,8 @@ class VllmLru(EvictionOrder):
         self.group: list[int] = []
         self._next = 0
         self._pieces: dict[int, list[Piece]] = {}  # by group, oldest first; keys that went elsewhere stay
-        self._unsorted: set[int] = set()  # groups of those that run
+        self._running: set[int] = set()  # groups of those that run
+        self._unsorted: set[int] = set()  # those of them that came to hold more since they were sorted
         self._own: dict[int, int] = {}  # by user
         self._used: dict[int, list[Piece]] = {}  # by user, in the order of use
 
@@ -81,14 +82,15 @@ class VllmLru(EvictionOrder):
         for _, key, count in pieces:
             self.group[key : key + count] = [0] * count
 
-    def choose(self, count: int, kept: Sequence[Piece]) -> list[range] | None:
+    def choose(self, count: int) -> list[range] | None:
         chosen: list[range] = []
         seen: list[int] = []
         for group, pieces in self._pieces.items():
             seen.append(group)
             if group in self._unsorted:
+                self._unsorted.discard(group)
                 pieces[:] = by_depth(pieces, larger_first=True)
-            found = self._last_idle(group, pieces, count, kept)
+            found = self._last_idle(group, pieces, count)
             chosen += found
             count -= sum(map(len, found))
             if not count:
@@ -101,25 +103,25 @@ class VllmLru(EvictionOrder):
             self._forget_gone(group)
         return chosen
 
-    def _last_idle(self, group: int, pieces: list[Piece], most: int, kept: Sequence[Piece]) -> list[range]:
-        """The last keys of a group that are idle and not kept, the last first."""
+    def _last_idle(self, group: int, pieces: list[Piece], most: int) -> list[range]:
+        """The last keys of a group that are idle, the last first."""
         of, state, found = self.group, self.chunks.state, []
-        for at, key, count in reversed(pieces):
+        for _, key, count in reversed(pieces):
             end = key + count
             first = end - min(count, most)
-            same = of[first:end].count(group)
-            if same == end - first == state.count(IDLE, first, end) and not overlap([(at, key, count)], kept):
+            if of[first:end].count(group) == end - first == state.count(IDLE, first, end):
                 found.append(range(end - 1, first - 1, -1))  # most often
-                most -= same
-            elif same or of[key:first].count(group):
-                taken = set(keys_of(kept))
-                for each in range(end - 1, key - 1, -1):
-                    if of[each] == group and state[each] == IDLE[0] and each not in taken and most:
+                most -= end - first
+            else:
+                each = state.rfind(IDLE, key, end)
+                while each >= 0 and most:
+                    if of[each] == group:
                         most -= 1
                         if found and found[-1][-1] == each + 1:
                             found[-1] = range(found[-1][0], each - 1, -1)
                         else:
                             found.append(range(each, each - 1, -1))
+                    each = state.rfind(IDLE, key, each)
             if not most:
                 break
         return found
@@ -137,7 +139,7 @@ class VllmLru(EvictionOrder):
                 of.reverse()
                 pieces.append((at, key, count - of.index(group)))
                 return
-        if group not in self._unsorted:
+        if group not in self._running:
             del self._pieces[group]
 
     def least_first(self) -> list[int]:
@@ -151,13 +153,14 @@ class VllmLru(EvictionOrder):
 
     def leave(self, user: int) -> None:
         own = self._own.pop(user, -1)
+        self._running.discard(own)
         self._unsorted.discard(own)
         self._pieces.pop(own, None)  # all that is in it is used, and renewed
         self._renew(self.head_first(user, self._used.pop(user, ())))
 
     def clear(self) -> None:
         self.group[:] = [0] * len(self.group)
-        for of in (self._pieces, self._unsorted, self._own, self._used):
+        for of in (self._pieces, self._running, self._unsorted, self._own, self._used):
             of.clear()
 
     def _new_group(self) -> int:
@@ -171,7 +174,7 @@ class VllmLru(EvictionOrder):
             return None
         if user not in self._own:
             self._own[user] = self._new_group()
-            self._unsorted.add(self._own[user])
+            self._running.add(self._own[user])
         return self._own[user]
 
     def _renew(self, pieces: Iterable[Piece]) -> None:
@@ -183,5 +186,7 @@ class VllmLru(EvictionOrder):
 
     def _put(self, group: int, pieces: Sequence[Piece]) -> None:
         self._pieces[group] += pieces
+        if group in self._running:
+            self._unsorted.add(group)
         for _, key, count in pieces:
             self.group[key : key + count] = [group] * count

@@ -15,6 +15,7 @@ ROWS = (
     *(q.TTFT_P50, q.TTFT_P99, q.TPOT_P50, q.E2E_P50),
     *(q.TOKENS, q.TOKENS_WAITING, q.WASTE, q.WASTE_WAITING, q.SHARING, q.PREFIX_HITS, q.PREEMPTIONS),
     *q.HELD_BACK,
+    *q.TIER,
     *q.GOALS,
 )
 

@@ -15,6 +15,7 @@ from kvsim.allocators.base import Allocator
 from kvsim.sim.checks import check_int, check_number
 from kvsim.sim.deployment.engine import MEMORY, EngineConfig
 from kvsim.sim.deployment.registry import Classes, usual_scheduler
+from kvsim.sim.deployment.tier_words import host_size
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.own_gpu import GIB
 from kvsim.sim.models.sizes import size_bytes
@@ -273,8 +274,8 @@ class Deployment(ServerChoices):
     @property
     def host_gib(self) -> float:
         """Host memory below that of the server's GPUs."""
-        asked = self.options.get("kv_offloading_size")
-        return 0.0 if asked is None else size_bytes(str(asked)) / GIB
+        asked = host_size(self.options)
+        return 0.0 if asked is None else size_bytes(asked) / GIB
 
     @property
     def every_pool(self) -> "tuple[Pool, ...]":

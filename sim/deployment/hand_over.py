@@ -34,7 +34,7 @@ def check_apart(whole: Deployment, schedulers: Sequence[Scheduler]) -> None:
             raise KvsimError(f"allocator must be paged {WITH}, got {server.engine.allocator}")
         if server.engine.policy != "fcfs":
             raise KvsimError(f"policy must be fcfs {WITH}, got {server.engine.policy!r}")
-        for name in (CONFIG, *SHORT, "kv_offloading_size"):
+        for name in (CONFIG, *SHORT, "kv_offloading_size", "tier"):
             if options.get(name) not in (None, "0", 0):
                 raise KvsimError(f"{name} must be left out {WITH}, got {options[name]!r}")
         for name, mine, its in (

@@ -17,7 +17,9 @@ from kvsim.allocators.tiers.second_pool import SecondPool
 from kvsim.allocators.tiers.vllm import VllmTier
 from kvsim.sim.classes import class_named
 from kvsim.sim.deployment.deployment import Deployment
+from kvsim.sim.deployment.sharing import ChunkSize, SharedTiers
 from kvsim.sim.deployment.speculation import CONFIG, SHORT
+from kvsim.sim.deployment.tier_words import SPELLED, in_flags, tier_words
 from kvsim.sim.errors import KvsimError, unknown
 from kvsim.sim.models.sizes import size_bytes
 from kvsim.sim.schedulers.vllm_options import VllmV1Options
@@ -25,9 +27,10 @@ from kvsim.sim.serving.connector import Connector
 from kvsim.sim.serving.link import Link, Way
 from kvsim.sim.serving.lower_tier import LowerTier
 from kvsim.sim.serving.offload import Offload, OffloadRules
+from kvsim.sim.serving.secondary import Secondary
 from kvsim.sim.serving.server import Server
 from kvsim.sim.serving.simple_offload import SimpleOffload
-from kvsim.sim.serving.stack import Secondary, Stack
+from kvsim.sim.serving.stack import Stack
 from kvsim.sim.serving.steps import Limits
 
 PCIE_SHARE: Final = 0.78
@@ -57,6 +60,8 @@ LINKS: Mapping[str, Figures] = {
 }
 """Beside these, `pcie`: the GPU's own, at `PCIE_SHARE` of its datasheet."""
 
+NAMES: Final = ("pcie", *LINKS)
+
 OFFLOADING_ONLY: Final = (
     *("kv_offloading_policy", "offload_prompt_only", "blocks_per_chunk", "store_threshold"),
     *("sync_load_budget_bytes", "secondary_tiers"),
@@ -75,7 +80,7 @@ def link_figures(text: str, deployment: Deployment, option: str = "kv_offloading
         return LINKS[text]
     found = RATE.fullmatch(text.lower())
     if found is None:
-        raise unknown(option, text, ["pcie", *LINKS])
+        raise unknown(option, text, list(NAMES))
     load, store = float(found[1]), float(found[2] or found[1])
     if not (load and store):
         raise KvsimError(f"{option} must be above 0 GB/s each way, got {text!r}")
@@ -83,9 +88,10 @@ def link_figures(text: str, deployment: Deployment, option: str = "kv_offloading
 
 
 def tier_below(
-    deployment: Deployment, server: Server, own: VllmV1Options, limits: Limits
+    deployment: Deployment, server: Server, own: VllmV1Options, limits: Limits, shared: SharedTiers
 ) -> LowerTier | None:
     """The tier that its options ask for, if they do; KvsimError where a server cannot have one."""
+    own = in_flags(own, NAMES)
     asked, late = own.kv_offloading_size, server.rules.known_late
     total = 0 if asked is None else size_bytes(str(asked))
     if not total:
@@ -123,31 +129,30 @@ def tier_below(
     else:
         tier = VllmTier(chunks, own.kv_offloading_policy, own.store_threshold)
         rules = OffloadRules(chunk_tokens, own.offload_prompt_only, late, chunk_bytes)
-        connector = offload = Offload(server, tier, link, rules)
+        texts = shared.texts(chunk_tokens)
+        connector = offload = Offload(server, tier, link, rules, texts)
         if own.secondary_tiers is not None:
             if own.store_threshold > 1:
                 raise KvsimError(
                     f"store_threshold must be left out with secondary_tiers, got {own.store_threshold}"
                 )
-            below = [
-                _secondary(each, deployment, chunk_bytes, chunk_tokens)
-                for each in own.secondary_tiers.split("+")
-            ]
-            offload.stack = Stack(tier, below, chunk_tokens, chunk_bytes, offload.totals)
+            size = ChunkSize(deployment.served_model.name, chunk_tokens, chunk_bytes)
+            below = [_secondary(each, deployment, size, shared) for each in own.secondary_tiers.split("+")]
+            offload.stack = Stack(server, tier, below, chunk_tokens, chunk_bytes, offload.totals)
     return LowerTier(connector, limits, own.sync_load_budget_bytes, gpu_bytes * tp)
 
 
-def _secondary(text: str, deployment: Deployment, chunk_bytes: int, chunk_tokens: int) -> Secondary:
-    """A tier of a stack, as in `ssd:2TiB:nvme:arc`."""
-    name, *parts = (part.strip() for part in text.split(":", 3))
-    if not name or len(parts) < 2:
-        raise KvsimError(f"secondary_tiers must be as in ssd:2TiB:nvme or ssd:2TiB:6.5/4:arc, got {text!r}")
-    size, link, policy = (*parts, "lru")[:3]
-    chunks = size_bytes(size, "secondary_tiers") // chunk_bytes
+def _secondary(text: str, deployment: Deployment, chunk: ChunkSize, shared: SharedTiers) -> Secondary:
+    """A tier of a stack, as in `ssd:2TiB:nvme:arc`; of a fleet, as in `remote:20TiB:100gb:shared`."""
+    name, size, link, policy, is_shared = tier_words(text, "secondary_tiers", NAMES)
+    if link is None:
+        raise KvsimError(f"secondary_tiers must be as in {SPELLED}, got {text!r}")
+    policy = policy or "lru"
+    chunks = size_bytes(size, "secondary_tiers") // chunk.total_bytes
     if chunks < 1:
         raise KvsimError(
-            f"secondary_tiers must hold a chunk of {chunk_tokens:,} tokens each, "
-            f"{chunk_bytes / 2**20:,.1f} MiB, got {text!r}"
+            f"secondary_tiers must hold a chunk of {chunk.tokens:,} tokens each, "
+            f"{chunk.total_bytes / 2**20:,.1f} MiB, got {text!r}"
         )
     found = class_named("eviction", policy, EVICTION, Eviction)  # type: ignore[type-abstract]
     if found.offline:
@@ -155,7 +160,10 @@ def _secondary(text: str, deployment: Deployment, chunk_bytes: int, chunk_tokens
     figures = link_figures(link.replace("/", ":"), deployment, "secondary_tiers")
     latency_ps = int(figures.latency_us * 1e6)
     ways = [Way(int(rate * 1e9), latency_ps) for rate in (figures.load_gb_per_s, figures.store_gb_per_s)]
-    return Secondary(found(chunks), Link(ways[0], ways[1], chunk_bytes))
+    between = Link(ways[0], ways[1], chunk.total_bytes)
+    if is_shared:
+        return shared.tier(name, text, chunk, lambda: Secondary(found(chunks), between, shared.sharers))
+    return Secondary(found(chunks), between)
 
 
 def _check_others(deployment: Deployment, own: VllmV1Options) -> None:

@@ -29,6 +29,7 @@ from kvsim.sim.workload import Beam, Workload
 
 if TYPE_CHECKING:
     from kvsim.sim.deployment.deployment import Deployment
+    from kvsim.sim.deployment.sharing import SharedTiers
 
 T = TypeVar("T")
 
@@ -141,8 +142,11 @@ class Scheduler:
         """The server that it schedules."""
         return Server(Batch(KvMemory(allocator)), Rules(bound, self.config.policy, self.publishes_late))
 
-    def put_below(self, server: Server, deployment: "Deployment") -> None:
-        """Give its server the tier below the memory that its options ask for: most know of none."""
+    def put_below(self, server: Server, deployment: "Deployment", shared: "SharedTiers") -> None:
+        """Give its server the tier below the memory that its options ask for: most know of none.
+
+        `shared` are those tiers that the servers of its fleet share.
+        """
 
     def decide(self, server: Server) -> Decision:
         """Decide the step that starts now: a record of all that `schedule` asked the server to do."""

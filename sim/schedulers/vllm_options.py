@@ -83,6 +83,15 @@ class VllmV1Options:
         shown="as the JSON says",
         doc="for short, its `synthetic_acceptance_length`",
     )
+    tier: str | None = option(
+        "A tier below the GPU's memory: host:100GiB, then ssd:2TiB:read=6.5GB/s; repeatable.",
+        default=None,
+        value="TIER",
+        shown="none",
+        repeats=True,
+        doc="a [tier below the GPU's memory](tiers.md#tier-by-tier), from the host on: `host:100GiB:lru`, "
+        "`ssd:2TiB:read=6.5GB/s`, `remote:20TiB:100gb:shared`; repeat it",
+    )
     kv_offloading_size: str | None = option(
         "Host memory below the GPU's, for prefixes: 100GiB, 2TiB.",
         default=None,
@@ -120,7 +129,7 @@ class VllmV1Options:
         value="TIERS",
         shown="none",
         doc="[tiers in a stack](tiers.md#a-stack) below that memory, in the order in which they are asked, "
-        "as in `ssd:2TiB:nvme+remote:20TiB:100gb:arc`",
+        "as in `ssd:2TiB:nvme+remote:20TiB:100gb:arc`; with `:shared` behind it one for all replicas",
     )
     kv_transfer_link: str = option(
         "Link of a decode pool to the prefill servers: a name, or GB/s.",

@@ -49,6 +49,7 @@ from kvsim.sim.workload import Workload
 
 if TYPE_CHECKING:
     from kvsim.sim.deployment.deployment import Deployment
+    from kvsim.sim.deployment.sharing import SharedTiers
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ class VllmV1(Scheduler):
             for name in (CONFIG, *SHORT):
                 if config.options.get(name) is not None:
                     self._refuse(name, config.options[name])
-            for name in ("kv_offloading_size", "secondary_tiers"):
+            for name in ("kv_offloading_size", "secondary_tiers", "tier"):
                 if config.options.get(name) is not None:
                     self._refuse(name, config.options[name])
         self.speculation: Speculation | None = None
@@ -254,12 +255,12 @@ class VllmV1(Scheduler):
         """Decide the steps of its server in this way."""
         self.steps, self.ends_steps = steps, steps.ends_steps
 
-    def put_below(self, server: Server, deployment: "Deployment") -> None:
+    def put_below(self, server: Server, deployment: "Deployment", shared: "SharedTiers") -> None:
         own = self.own(VllmV1Options)
-        if own.kv_offloading_size is not None or own.secondary_tiers is not None:
+        if own.kv_offloading_size is not None or own.secondary_tiers is not None or own.tier is not None:
             from kvsim.sim.deployment.offloading import tier_below  # late: most runs do without
 
-            tier = tier_below(deployment, server, own, self.limits)
+            tier = tier_below(deployment, server, own, self.limits, shared)
             if tier is not None:
                 self.use(tier)
 

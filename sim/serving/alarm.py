@@ -1,6 +1,7 @@
 """What lets a replica sleep on SimPy's clock: until a time, which may be moved, or until a bell rings.
 
-At the same instant arrivals come first: they have SimPy's priority 1, an alarm has 2.
+At the same instant arrivals come first: they have SimPy's priority 1, an alarm has 2, and more in later
+places of a fleet that shares a tier.
 """
 
 from collections.abc import Generator
@@ -8,7 +9,7 @@ from collections.abc import Generator
 import simpy
 from simpy.events import EventPriority
 
-AFTER_ARRIVALS = EventPriority(2)
+AFTER_ARRIVALS = 2
 
 
 class Alarm:
@@ -18,9 +19,11 @@ class Alarm:
         self._set: simpy.Event | None = None  # for the time that was asked for last
         self._bell: simpy.Event | None = None  # rung by who comes to an idle server
 
-    def begin(self, env: simpy.Environment, process: Generator[simpy.Event, None, None]) -> None:
-        """Start the process."""
-        self._env = env
+    def begin(
+        self, env: simpy.Environment, process: Generator[simpy.Event, None, None], place: int = 0
+    ) -> None:
+        """Start the process; of those that are due at one time, that in the first place goes first."""
+        self._env, self._priority = env, EventPriority(AFTER_ARRIVALS + place)
         env.process(process)
 
     def end(self) -> None:
@@ -40,7 +43,7 @@ class Alarm:
         env = self._env
         alarm = simpy.Event(env)
         alarm._ok, alarm._value = True, None
-        env.schedule(alarm, AFTER_ARRIVALS, at_ps - int(env.now))
+        env.schedule(alarm, self._priority, at_ps - int(env.now))
         self._set = alarm
         return alarm
 
@@ -67,7 +70,7 @@ class Alarm:
             return False
         if not self._bell.triggered:
             self._bell._ok, self._bell._value = True, None
-            self._env.schedule(self._bell, AFTER_ARRIVALS)
+            self._env.schedule(self._bell, self._priority)
         return True
 
     def take_bell(self) -> None:

@@ -53,18 +53,26 @@ class Offload(Connector):
         Stores of the last decision, which begin with the next.
     """
 
-    def __init__(self, server: Server, tier: Tier, transfers: Transfers, rules: OffloadRules) -> None:
+    def __init__(
+        self,
+        server: Server,
+        tier: Tier,
+        transfers: Transfers,
+        rules: OffloadRules,
+        texts: Texts | None = None,
+    ) -> None:
         super().__init__(server, transfers, rules.late)
         self.tier, self.rules = tier, rules
         self.blocks_per_chunk = rules.chunk_tokens // self.size
         self.users: dict[int, User] = {}
         self.planned: list[Job] = []
-        self._texts = Texts(rules.chunk_tokens)
+        self._texts = texts or Texts(rules.chunk_tokens)  # of all that share a tier of its stack
         self._refused: dict[int, User] = {}  # by sequence: who offers again in its next step
         self._left: list[
             tuple[tuple[int, int], User, list[int], int]
         ] = []  # who finished since the last decision
         self._lengths: dict[int, int] | None = None  # of block tables, where it matters which blocks are new
+        self._asks_by_cached = False  # does anything that is looked up depend on what the GPU keeps?
         self.stack: Stack | None = None
         self._jobs = 0
         self._unowned = 0  # stores that have not ended, of requests that have
@@ -113,6 +121,7 @@ class Offload(Connector):
     def look_up(self, user: User, here: int) -> int | None:
         """Tokens behind the first `here` that the tier has; None: ask again later."""
         request, size = user.request, self.rules.chunk_tokens
+        self._asks_by_cached = self._asks_by_cached or here > 0
         user.offered = 0
         user.loaded = user.promoted = False
         if user.stores:
@@ -169,6 +178,9 @@ class Offload(Connector):
             if not job.begun:
                 self.transfers.begin(job, now_ps)
         self.planned.clear()
+        self._asks_by_cached = False
+        if self.stack is not None:
+            self.stack.promotes = False
         self.settle(self.server.wakes.before_ps if self.rules.late else now_ps)
         self._lengths = None
         if self._unowned or (
@@ -180,6 +192,8 @@ class Offload(Connector):
     def end_step(self) -> None:
         """A step is decided: offer what it completes, and wait for stores whose blocks are taken."""
         server, running = self.server, self.server.running
+        if self.stack is not None and self._asks_by_cached:
+            server.step.asks_by_cached = True  # what the GPU forgets comes up to the host for one that waits
         scheduled = {request.seq: self.user(request) for request in server.step.chunks}
         for seq, user in self._refused.items():
             if seq in running and user.request.state == State.DECODE:
@@ -197,17 +211,26 @@ class Offload(Connector):
             if seq in running and not self._offer(user, self._tokens(user.request), None):
                 self._refused[seq] = user
                 self.totals.refused_stores += seq not in before
-        if self._left:
-            left, self._left = sorted(self._left, key=lambda one: one[0]), []
-            for _, user, table, tokens in left:
-                self.totals.refused_stores += not self._offer(user, tokens, table)
-            for _, user, _, _ in left:
-                self.tier.leave(user.number)
+        self._offer_left()
         self._flush()
-        if self.planned or self._unowned or (self._refused and self.tier.counts_offers):
-            holds_for = 1  # the next step begins a store, must look whose blocks it takes, or offers again
+        if self._differs_next():
+            holds_for = 1
         if holds_for < 1 << 40:
             server.hold_for(holds_for)
+
+    def _offer_left(self) -> None:
+        """Offer what those had who finished since the last decision; then they have left."""
+        left, self._left = sorted(self._left, key=lambda one: one[0]), []
+        for _, user, table, tokens in left:
+            self.totals.refused_stores += not self._offer(user, tokens, table)
+        for _, user, _, _ in left:
+            self.tier.leave(user.number)
+
+    def _differs_next(self) -> bool:
+        """Whether the next step begins a store, looks whose blocks it takes, offers again, or finds more."""
+        offers_again = bool(self._refused) and self.tier.counts_offers
+        finds_more = self.stack is not None and self.stack.promotes
+        return bool(self.planned) or self._unowned > 0 or offers_again or finds_more
 
     def _tokens(self, request: Request) -> int:
         """Tokens of a request behind this step, as far as they are known now."""
@@ -257,6 +280,7 @@ class Offload(Connector):
         if user is None:
             return
         user.finished = True
+        self.server.wakes.works = self._hands_on()
         self._unowned += len(user.stores)
         self._refused.pop(request.seq, None)
         tokens = max(request.prompt_tokens, request.prompt_tokens + request.generated - 1)
@@ -268,6 +292,7 @@ class Offload(Connector):
         user = self.users.pop(request.own, None) or self.user(request)
         self.users.pop(request.own, None)
         user.finished = True
+        self.server.wakes.works = self._hands_on()
         self._unowned += len(user.stores)
         if table:
             self._refused.pop(request.seq, None)
@@ -341,11 +366,26 @@ class Offload(Connector):
             server.hold_until(server.now_ps)
         elif transfers.under_way or self.stack:
             waits = len(server.waiting) > 0 or bool(self._refused) or bool(server.batch.loading)
-            ends = transfers.next_ps(loads_only=not waits)
+            ends = transfers.next_ps(loads_only=not (waits or self._hands_on()))
             if self.stack is not None and waits:
-                ends = earliest(ends, self.stack.next_ps())
+                ends = earliest(ends, self.stack.next_ps(others=len(server.running) > 0))
             if ends is not None:
                 server.hold_until(max(ends, server.now_ps))
+        if self._hands_on():
+            self._work_alone(again)
+
+    def _hands_on(self) -> bool:
+        """Whether others find what it stores: then it is handed on in time, though nobody is here."""
+        return self.stack is not None and self.stack.is_shared
+
+    def _work_alone(self, again: bool) -> None:
+        """Go on until all stores have ended."""
+        server = self.server
+        works = again or bool(self.planned or self._left or self.transfers.under_way)
+        anybody = server.running or server.batch.loading or len(server.waiting) > 0
+        if not anybody and (self.planned or not self.transfers.under_way):  # a decision for nobody is spent
+            server.hold_until(server.now_ps)
+        server.wakes.works = works
 
 
 def whole_text(request: Request, tokens: int) -> Content:

@@ -76,6 +76,8 @@ class Replica:
         Who looks on; they change nothing.
     input_queue : InputQueue
         Who has come, and is not in the server's queue yet.
+    place : int
+        Of replicas that share a tier and are due at one instant, the one in the first place goes first.
     """
 
     def __init__(
@@ -119,8 +121,10 @@ class Replica:
         self._alarm = Alarm()
         self._takes = False  # does it take requests from the columns itself?
         self.input_queue = InputQueue(server, hears_late)
+        self.place = 0
         self._planner.unheard = self.input_queue.requests
         self._current: list[int] | None = None  # the plan, while it sleeps on it
+        self._joined_ps = -1  # when somebody came last
         self._waits = False  # does it sleep until a transfer ends?
 
     def wait_before_steps(self, wait: Callable[[int], None], max_span: int) -> None:
@@ -154,7 +158,7 @@ class Replica:
             self._after_steps.insert(0, self._choose_beams)
         if self.scheduler.ends_steps:
             self._after_steps.insert(0, self._end_step)
-        self._alarm.begin(env, self._serve(takes))
+        self._alarm.begin(env, self._serve(takes), self.place)
 
     def _serve(self, takes: bool) -> Process:
         """Decide, plan, sleep, commit, until nobody comes any more; `takes`: it fetches them itself."""
@@ -272,6 +276,7 @@ class Replica:
 
     def join(self, requests: Iterable[Request]) -> None:
         """Requests come, and may enter at the next boundary, or at the one behind it."""
+        self._joined_ps = self._alarm.now_ps
         inputs, at_once = self.input_queue, self._takes or self._waits or self._alarm.sleeps
         for request in requests:
             inputs.put(request, at_once)
@@ -299,12 +304,27 @@ class Replica:
         self._planner.stands = False
         self.arrived()
 
-    def catch_up(self) -> None:
-        """Carry out all steps of the plan that are over by now: its state is then as in step mode."""
+    def look_again(self, first: bool) -> None:
+        """What it shares with others changes now, which those who wait may find at the next boundary.
+
+        What it decided up to now stands; with `first` also what it decides at this instant.
+        """
+        if self._current is None or not self.server.waiting:
+            return
+        over = bisect_left(self._current, self._alarm.now_ps - self.server.now_ps + first)
+        if over and self.server.now_ps + self._current[over - 1] >= self._joined_ps:
+            self.catch_up(first)  # else who came since would enter before it came; the plan ends next anyway
+        self.left()
+
+    def catch_up(self, now_too: bool = False) -> None:
+        """Carry out all steps of the plan that are over by now: its state is then as in step mode.
+
+        `now_too`: also one that ends at this instant.
+        """
         if self._current is None:
             return
         ends = self._current
-        over = bisect_left(ends, self._alarm.now_ps - self.server.now_ps)
+        over = bisect_left(ends, self._alarm.now_ps - self.server.now_ps + now_too)
         if over:
             del ends[over:]
             self._commit(ends)

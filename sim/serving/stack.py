@@ -10,60 +10,20 @@
 While a request is looked up, nothing of its own text leaves the host for the rest of it (vLLM's code protects
 each chunk alone, so that a text longer than the host may push itself out for ever).
 
-The host is the only gateway: nothing goes from a tier to the GPU, nor from a tier to another. A tier evicts
-by any policy of allocators/eviction; what is there is whole only when it has been written.
+The host is the only gateway: nothing goes from a tier to the GPU, nor from a tier to another. What a tier is,
+and who may share one, is for sim/serving/secondary.py.
 """
 
 from collections.abc import Sequence
+from heapq import heappop, heappush
 
-from kvsim.allocators.eviction.base import Chain, Eviction
+from kvsim.allocators.eviction.base import Chain
 from kvsim.allocators.tiers.base import Found, Tier
-from kvsim.allocators.tiers.pieces import Piece, joined, keys_of, one_by_one, size
-from kvsim.sim.serving.link import Link
+from kvsim.allocators.tiers.pieces import Piece, before, size
+from kvsim.sim.serving.secondary import Secondary
+from kvsim.sim.serving.server import Server
 from kvsim.sim.serving.tier_jobs import Job, User
 from kvsim.sim.serving.totals import TierTotals
-
-
-class Secondary:
-    """A tier below the host's.
-
-    Attributes
-    ----------
-    writing : set of int
-        Keys that are there, but not yet whole.
-    """
-
-    def __init__(self, policy: Eviction, link: Link) -> None:
-        self.policy, self.link = policy, link
-        self.writing: set[int] = set()
-
-    def has(self, pieces: Sequence[Piece]) -> list[Piece]:
-        """What is there of these, up to the first chunk that is not."""
-        held, found = self.policy.held, []
-        for piece in one_by_one(pieces):
-            if piece[1] not in held or piece[1] in self.writing:
-                break
-            found.append(piece)
-        return joined(found)
-
-    def use(self, pieces: Sequence[Piece]) -> None:
-        """They are read."""
-        for key in keys_of(pieces):
-            self.writing.difference_update(self.policy.touch(key))
-
-    def take(self, pieces: Sequence[Piece]) -> list[Piece]:
-        """Begin to write those that are not there, and that the policy takes in."""
-        policy, new = self.policy, []
-        for piece in one_by_one(pieces):
-            key = piece[1]
-            if key in policy.held:
-                self.writing.difference_update(policy.touch(key))
-                continue
-            self.writing.difference_update(policy.insert(key))
-            if key in policy.held:
-                self.writing.add(key)
-                new.append(piece)
-        return joined(new)
 
 
 class Stack:
@@ -71,6 +31,8 @@ class Stack:
 
     Parameters
     ----------
+    server : Server
+        Whose memory is above.
     host : Tier
         The gateway.
     below : sequence of Secondary
@@ -79,12 +41,26 @@ class Stack:
         Of a chunk, on all GPUs together.
     """
 
-    def __init__(
-        self, host: Tier, below: Sequence[Secondary], chunk_tokens: int, chunk_bytes: int, totals: TierTotals
+    def __init__(  # noqa: PLR0917 - the parts of a stack
+        self,
+        server: Server,
+        host: Tier,
+        below: Sequence[Secondary],
+        chunk_tokens: int,
+        chunk_bytes: int,
+        totals: TierTotals,
     ) -> None:
-        self.host, self.below, self.totals = host, below, totals
+        self.server, self.host, self.below, self.totals = server, host, below, totals
         self.chunk_tokens, self.chunk_bytes = chunk_tokens, chunk_bytes
+        self.promotes = False  # has anything begun to come up in this decision?
+        self._under_way: list[tuple[int, int, Job]] = []
         self._jobs = 0
+        self._heard_ps = -1  # what ended by then is known
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether others find what is handed on."""
+        return any(tier.is_shared for tier in self.below)
 
     def meet(self, user: User, now_ps: int) -> None:
         """Tell the policies that ask for it of a request."""
@@ -103,8 +79,10 @@ class Stack:
             found = host.find(rest)
             hits, written = hits + found.hits, written or found.written
             rest = _behind(pieces, hits)
-            lacking = self._lacking(rest)
-            tier, there = next(((t, p) for t in self.below if (p := t.has(lacking))), (None, []))
+            lacking = host.lacks(rest)
+            tier, there = next(
+                ((t, p) for t in self.below if (p := t.has(lacking, self._heard_ps))), (None, [])
+            )
             if tier is None:
                 break
             taken, chunks = self._room(user, there, pieces)
@@ -116,44 +94,27 @@ class Stack:
         for tier in self.below:  # a job for each tier and request
             parts = [(part, chunks) for each, part, chunks in chosen if each is tier]
             if parts:
+                self.promotes = True
                 moved = [piece for part, _ in parts for piece in part]
-                tier.use(moved)
+                tier.use(self.server, moved)
                 self._begin(tier, True, user, moved, [at for _, chunks in parts for at in chunks], now_ps)
         return Found(hits, written)
-
-    def _lacking(self, pieces: Sequence[Piece]) -> list[Piece]:
-        """These up to the first chunk that the host has."""
-        found: list[Piece] = []
-        for piece in one_by_one(pieces):
-            if self.host.find([piece]).hits:
-                break
-            found.append(piece)
-        return joined(found)
 
     def _room(self, user: User, pieces: list[Piece], kept: Sequence[Piece]) -> tuple[list[Piece], list[int]]:
         """Take room on the host for as many of these as there is, and where; what is `kept` stays."""
         stored = self.host.store(user.number, pieces, kept)
-        if stored is not None:
-            self._count_evicted(stored.evicted)
-            return pieces, list(stored.chunks)
-        taken: list[Piece] = []
-        chunks: list[int] = []
-        for piece in one_by_one(pieces):
-            stored = self.host.store(user.number, [piece], kept)
-            if stored is None or not stored.pieces:
-                break
-            self._count_evicted(stored.evicted)
-            taken.append(piece)
-            chunks += stored.chunks
-        return joined(taken), chunks
-
-    def _count_evicted(self, evicted: Sequence[range]) -> None:
-        self.totals.evicted_bytes += sum(map(len, evicted)) * self.chunk_bytes
+        if stored is None:
+            pieces = before(pieces, self.host.room([*pieces, *kept]))
+            stored = self.host.store(user.number, pieces, kept) if pieces else None
+        if stored is None:
+            return [], []
+        self.totals.evicted_bytes += sum(map(len, stored.evicted)) * self.chunk_bytes
+        return pieces, list(stored.chunks)
 
     def cascade(self, stored: Job) -> None:
         """What was stored on the host goes on, from the moment at which that ended."""
         for tier in self.below:
-            new = tier.take(stored.pieces)
+            new = tier.take(self.server, stored.pieces)
             if new:
                 chunks = self.host.hold(new)
                 self._begin(tier, False, stored.owner, new, chunks, stored.ends_ps)
@@ -161,31 +122,35 @@ class Stack:
     def _begin(  # noqa: PLR0917 - what a job is
         self, tier: Secondary, loads: bool, user: User, pieces: list[Piece], chunks: list[int], now_ps: int
     ) -> None:
-        self._jobs += 1
         moved = len(chunks) * self.chunk_bytes
         if loads:
             self.totals.promoted_bytes += moved
             self.totals.promoted_tokens += len(chunks) * self.chunk_tokens
         else:
             self.totals.cascaded_bytes += moved
-        tier.link.begin(Job(self._jobs, loads, user, pieces, chunks, chunks), now_ps)
+        self._jobs += 1
+        job = Job(self._jobs, loads, user, pieces, chunks, chunks)
+        heappush(self._under_way, (tier.copy(job, now_ps), job.number, job))
 
     def settle(self, by_ps: int) -> bool:
         """What has ended by then is known from now on; whether anything had."""
-        anything = False
-        for tier in self.below:
-            for job in tier.link.ended(by_ps):
-                anything = True
-                if job.loads:
-                    self.host.stored(job.pieces)
-                else:
-                    self.host.loaded(job.pieces)
-                    tier.writing.difference_update(keys_of(job.pieces))
+        self._heard_ps = max(self._heard_ps, by_ps)
+        jobs, anything = self._under_way, False
+        while jobs and jobs[0][0] <= by_ps:
+            anything = True
+            job = heappop(jobs)[2]
+            if job.loads:
+                self.host.stored(job.pieces)
+            else:
+                self.host.loaded(job.pieces)
         return anything
 
-    def next_ps(self) -> int | None:
-        """When the next job ends; None: there is none."""
-        ends = [tier.link.under_way[0][0] for tier in self.below if tier.link.under_way]
+    def next_ps(self, others: bool) -> int | None:
+        """When the next job ends, or with `others` that of another server; None: there is none."""
+        ends = [self._under_way[0][0]] if self._under_way else []
+        if others:
+            known = [tier.next_ps(self._heard_ps) for tier in self.below if tier.is_shared]
+            ends += [each for each in known if each is not None]
         return min(ends, default=None)
 
 

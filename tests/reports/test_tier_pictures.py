@@ -1,11 +1,13 @@
 """What is shown of a tier below the memory: by size, over time, and in the life of a request."""
 
 import json
+import re
 
 import pytest
-from support.summaries import plain
+from support.summaries import PAGED, plain
 
 from kvsim import cli
+from kvsim.reports.comparison import Comparison
 from kvsim.reports.figures.style import SCREEN
 from kvsim.reports.figures.swept.tiers import tiers
 from kvsim.reports.rundir.formats import read_columns
@@ -130,3 +132,22 @@ def test_a_run_with_a_tier_has_its_picture_and_one_without_is_told_why_not(run, 
     capsys.readouterr()
     assert cli.main(["plot", str(plainly), "--figure", "tier", "--out", str(tmp_path)]) == 2
     assert "figure tier needs the column tier_held_bytes" in capsys.readouterr().err
+
+
+def test_a_comparison_has_rows_of_a_tier_where_any_system_has_one():
+    below = {
+        "hit_tokens": 1_400,
+        "promoted_tokens": 96,
+        "load_busy_share": 0.25,
+        "store_busy_share": 0.5,
+        "mean_wait_s": 0.2,
+    }
+    tiered = PAGED | {"label": "tiered", "tier": below}
+    lines = plain(Comparison([[PAGED], [tiered]])).splitlines()
+    rows = {words[0]: words[1:] for line in lines if len(words := re.split(r"\s{2,}", line.strip())) == 3}
+    assert rows["tier hits, tokens"] == ["-", "1,400 *"]
+    assert rows["from further below"] == ["-", "96"]
+    assert rows["tier's link busy, loads"] == ["-", "25.0 %"]
+    assert rows["tier's link busy, stores"] == ["-", "50.0 %"]
+    assert rows["wait for a load, mean"] == ["-", "200 ms"]
+    assert "tier" not in plain(Comparison([[PAGED], [PAGED | {"label": "other"}]]))

@@ -96,6 +96,7 @@ OWN = {
     "chunk_sizes": "--chunk-sizes 128,256",
     "vtc_weights": "--vtc-weights A=2,B=1",
     "client_weights": "--client-weights A=2,B=1",
+    "tier": "--tier host:4GiB --tier ssd:64GiB:nvme",
     "secondary_tiers": "--secondary-tiers ssd:64GiB:nvme --kv-offloading-size 4",
     "predictor": "--predictor oracle",
     "srpt_limit": "--srpt-limit 0.5",

@@ -112,6 +112,7 @@ def draw_tier(rng: Random, block_size: int, stacked: bool) -> dict[str, object]:
         found["secondary_tiers"] = "+".join(
             f"{name}:{mib(rng.choice([1, 4, 40, 400]), tokens)}"
             f":{rng.choice(['0.05', '1/0.2', '20', 'nvme'])}:{rng.choice(evicts)}"
+            f"{rng.choice(['', '', ':shared'])}"
             for name in ("ssd", "remote", "far")[: rng.randint(1, 3)]
         )
     return found

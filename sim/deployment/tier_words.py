@@ -1,0 +1,108 @@
+"""How tiers are spelled: a name, a size, and in any order a link, a policy, and whether replicas share it.
+
+    host:100GiB     ssd:2TiB:nvme:arc     ssd:2TiB:read=6.5GB/s:write=4GB/s     remote:20TiB:100gb:shared
+
+`--tier` takes all of them, from the host on; `--secondary-tiers` those below it. Figures of a link are GB/s,
+`6.5/4` where loads and stores differ.
+"""
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from kvsim.sim.errors import KvsimError
+
+if TYPE_CHECKING:
+    from kvsim.sim.schedulers.vllm_options import VllmV1Options
+
+HOST: Final = "host"
+OTHERS: Final = (
+    "kv_offloading_size",
+    "kv_offloading_policy",
+    "kv_offloading_link",
+    "secondary_tiers",
+)
+"""Options that say of tiers what `tier` says."""
+RATE: Final = re.compile(r"[0-9]*\.?[0-9]+(gb/s)?([/:][0-9]*\.?[0-9]+(gb/s)?)?", re.IGNORECASE)
+UNIT: Final = re.compile(r"(?<=[0-9])gb/s", re.IGNORECASE)
+WAY: Final = re.compile(r"(read|write)=(.+)", re.IGNORECASE)
+SPELLED: Final = "ssd:2TiB:nvme or ssd:2TiB:6.5/4:arc"
+
+
+class TierWords(NamedTuple):
+    """What is said of a tier; `link` and `policy` are None where nothing is."""
+
+    name: str
+    size: str
+    link: str | None
+    policy: str | None
+    shared: bool
+
+
+def tier_words(text: str, option: str, links: Collection[str]) -> TierWords:
+    """The parts of a tier's description; KvsimError where it is none, or says a thing twice."""
+    name, *parts = (part.strip() for part in text.split(":"))
+    if not name or not parts or not parts[0]:
+        raise KvsimError(f"{option} must be as in {SPELLED}, got {text!r}")
+    size, *rest = parts
+    found: dict[str, str] = {}
+    while rest:
+        kind, said = _kind(rest.pop(0), links)
+        if kind == "policy" and "." in said and rest:
+            said = f"{said}:{rest.pop(0)}"  # package.module:Class
+        if kind in found or not said:
+            raise KvsimError(f"{option} must say one {kind} of a tier, got {text!r}")
+        found[kind] = said
+    if "read" in found or "write" in found:
+        if "link" in found:
+            raise KvsimError(f"{option} must say one link of a tier, got {text!r}")
+        read = found.get("read") or found["write"]
+        found["link"] = f"{read}/{found.get('write') or read}"
+    return TierWords(name, size, found.get("link"), found.get("policy"), "shared" in found)
+
+
+def _kind(part: str, links: Collection[str]) -> tuple[str, str]:
+    """What a part says, and of what: link, read, write, policy, shared."""
+    way = WAY.fullmatch(part)
+    if way:
+        return way[1].lower(), UNIT.sub("", way[2])
+    if part in links or RATE.fullmatch(part):
+        return "link", UNIT.sub("", part)
+    return ("shared" if part == "shared" else "policy"), part
+
+
+def in_flags(own: "VllmV1Options", links: Collection[str]) -> "VllmV1Options":
+    """The same with what `tier` says in vLLM's flags; KvsimError where both say something."""
+    if own.tier is None:
+        return own
+    for name in OTHERS:
+        if getattr(own, name) != getattr(type(own)(), name):
+            raise KvsimError(f"{name} must be left out with tier, got {getattr(own, name)!r}")
+    first, *below = own.tier.split()
+    host = tier_words(first, "tier", links)
+    if host.name != HOST or host.shared:
+        raise KvsimError(f"tier must begin with the host of each replica, as in host:100GiB, got {first!r}")
+    if host.policy not in (None, "lru", "arc"):
+        raise KvsimError(f"tier must evict by lru or arc from the host, as vLLM does, got {first!r}")
+    for text in below:
+        if tier_words(text, "tier", links).link is None:
+            raise KvsimError(
+                f"tier must say the link of what is below the host, as in {SPELLED}, got {text!r}"
+            )
+    return replace(
+        own,
+        tier=None,
+        kv_offloading_size=host.size,
+        kv_offloading_policy=host.policy or own.kv_offloading_policy,
+        kv_offloading_link=(host.link or own.kv_offloading_link).replace("/", ":"),
+        secondary_tiers="+".join(below) or None,
+    )
+
+
+def host_size(options: Mapping[str, object]) -> str | None:
+    """The size of the host's memory among the options of a server, as it is written."""
+    asked, tiers = options.get("kv_offloading_size"), options.get("tier")
+    if tiers is not None:
+        return tier_words(str(tiers).split()[0], "tier", ()).size
+    return None if asked is None else str(asked)

@@ -1,0 +1,131 @@
+"""A tier below hosts' memory: one server's own, or one that the servers of a fleet share.
+
+    has      what of a text is there, and whole by a time; one that is still being written is not there
+    take     begin to write what is not there; what the policy evicts for it is gone at once
+    copy     a job takes its place on the link: each way one job at a time, whosever it is
+
+Whoever shares it asks at its own decisions, which are in the order of time, and of places where the time is
+the same. What one of them changes may be what another's next step finds: so the others, if anybody waits
+there, first decide what they would have decided by now, and then look again at their next step (`Sharers`).
+A tier evicts by any policy of allocators/eviction.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Protocol
+
+from kvsim.allocators.eviction.base import Eviction
+from kvsim.allocators.tiers.pieces import Piece, before, joined, keys_of, one_by_one
+from kvsim.sim.serving.link import Link
+from kvsim.sim.serving.server import Server
+from kvsim.sim.serving.tier_jobs import Job
+
+
+class Sharer(Protocol):
+    """A replica that shares a tier."""
+
+    server: Server
+    place: int
+
+    def look_again(self, first: bool) -> None:
+        """What it shares changes now; `first`: behind its decision of this instant."""
+
+
+class Sharers:
+    """The replicas of a fleet that share tiers, by their place."""
+
+    def __init__(self) -> None:
+        self._replicas: dict[int, Sharer] = {}
+
+    def __len__(self) -> int:
+        return len(self._replicas)
+
+    def join(self, place: int, replica: Sharer) -> None:
+        """A replica is, or will be, in this place."""
+        replica.place = place
+        self._replicas[place] = replica
+
+    def changes(self, server: Server) -> None:
+        """What they share is about to change by a decision of this server."""
+        first = True
+        for replica in self._replicas.values():
+            if replica.server is server:
+                first = False
+            else:
+                replica.look_again(first)
+
+
+class Secondary:
+    """A tier below a host's memory.
+
+    Parameters
+    ----------
+    sharers : Sharers or None
+        Who shares it; None: it belongs to one server.
+
+    Attributes
+    ----------
+    whole_ps : dict of int
+        By key that is there: when it is whole.
+    """
+
+    def __init__(self, policy: Eviction, link: Link, sharers: Sharers | None = None) -> None:
+        self.policy, self.link, self.sharers = policy, link, sharers
+        self.whole_ps: dict[int, int] = {}
+        self._ends: list[int] = []  # of all that was written: they never decrease
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether there is anybody to share it with."""
+        return self.sharers is not None and len(self.sharers) > 1
+
+    def has(self, pieces: Sequence[Piece], by_ps: int) -> list[Piece]:
+        """What is there of these, and whole by then, up to the first chunk that is not."""
+        whole_ps, count = self.whole_ps, 0
+        for key in keys_of(pieces):
+            if key not in whole_ps or whole_ps[key] > by_ps:
+                break
+            count += 1
+        return before(pieces, count)
+
+    def use(self, server: Server, pieces: Sequence[Piece]) -> None:
+        """A server reads them."""
+        self._tell(server)
+        for key in keys_of(pieces):
+            self._gone(self.policy.touch(key))
+
+    def take(self, server: Server, pieces: Sequence[Piece]) -> list[Piece]:
+        """A server offers these: make room for those that are not there and that the policy takes in."""
+        self._tell(server)
+        policy, new = self.policy, []
+        for piece in one_by_one(pieces):
+            key = piece[1]
+            if key in policy.held:
+                self._gone(policy.touch(key))
+                continue
+            self._gone(policy.insert(key))
+            if key in policy.held:
+                new.append(piece)
+        return joined(new)
+
+    def _tell(self, server: Server) -> None:
+        if self.sharers is not None:
+            self.sharers.changes(server)
+
+    def _gone(self, keys: Sequence[int]) -> None:
+        for key in keys:
+            self.whole_ps.pop(key, None)
+
+    def copy(self, job: Job, now_ps: int) -> int:
+        """A job takes its place; returns when it ends."""
+        job.ends_ps = self.link.end_of(job, now_ps)
+        if not job.loads:
+            self._ends.append(job.ends_ps)
+            held = self.policy.held
+            self.whole_ps.update((key, job.ends_ps) for key in keys_of(job.pieces) if key in held)
+        return job.ends_ps
+
+    def next_ps(self, after_ps: int) -> int | None:
+        """When something more is whole, as far as is known; None: never."""
+        at = bisect_right(self._ends, after_ps)
+        return self._ends[at] if at < len(self._ends) else None

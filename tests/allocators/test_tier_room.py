@@ -1,0 +1,56 @@
+"""What a tier has room for, what it lacks, and what stays while others are stored."""
+
+import pytest
+
+from kvsim.allocators.tiers.pieces import keys_of
+from kvsim.allocators.tiers.vllm import VllmTier
+
+
+def full_tier(policy):
+    """Keys 0 to 7, whole, in a tier for 8: those of user 1, then those of user 2."""
+    tier = VllmTier(8, policy)
+    tier.know(100)
+    for user, first in ((1, 0), (2, 4)):
+        tier.introduce(user)
+        pieces = [(0, first, 4)]
+        tier.store(user, pieces)
+        tier.stored(pieces)
+        tier.leave(user)
+    return tier
+
+
+@pytest.mark.parametrize("policy", ["lru", "arc"])
+def test_room_is_what_is_free_and_what_nobody_reads_or_keeps(policy):
+    tier = full_tier(policy)
+    assert tier.room([]) == 8
+    assert tier.room([(0, 0, 3)]) == 5
+    tier.load(3, [(0, 4, 2)])
+    assert tier.room([(0, 0, 3)]) == tier.room([(0, 0, 3), (4, 4, 2)]) == 3
+    assert tier.room([]) == 6, "asking keeps nothing"
+
+
+@pytest.mark.parametrize("policy", ["lru", "arc"])
+def test_a_store_takes_just_what_there_is_room_for(policy):
+    tier, kept = full_tier(policy), [(0, 0, 3)]
+    tier.introduce(3)
+    assert tier.store(3, [(0, 50, 6)], kept) is None
+    stored = tier.store(3, [(0, 50, tier.room(kept))], kept)
+    assert sorted(key for keys in stored.evicted for key in keys) == [3, 4, 5, 6, 7]
+    assert list(keys_of(stored.pieces)) == [50, 51, 52, 53, 54]
+    assert tier.find(kept).hits == 3
+
+
+def test_what_is_kept_for_a_store_leaves_in_its_turn_later():
+    tier = full_tier("lru")
+    tier.introduce(3)
+    assert tier.store(3, [(0, 50, 1)], [(0, 0, 4)]).evicted == [range(7, 6, -1)]
+    assert tier.store(3, [(1, 51, 1)]).evicted == [range(3, 2, -1)]
+
+
+def test_a_chain_lacks_what_comes_before_the_first_chunk_that_is_there():
+    tier = full_tier("lru")
+    assert tier.lacks([(0, 20, 2), (2, 30, 1), (3, 6, 4)]) == [(0, 20, 2), (2, 30, 1)]
+    assert tier.lacks([(0, 0, 8)]) == []
+    assert tier.lacks([(3, 6, 4)]) == []
+    tier.store(1, [(0, 90, 1)])  # in the place of 3
+    assert tier.lacks([(3, 3, 2)]) == [(3, 3, 1)]

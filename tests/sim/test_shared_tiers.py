@@ -1,0 +1,189 @@
+"""A tier that a fleet shares: alone a server is as before, several find what any of them stored."""
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+from support.cases import COSTS, GPU, MODEL, Row, draw_case, told, workload
+from support.settings import deployed, engine_config, with_settings
+
+from kvsim.allocators.eviction import EVICTION
+from kvsim.sim.build import build_engine
+from kvsim.sim.errors import NoProgress
+from kvsim.sim.serving.fleet import FleetConfig
+
+TOKEN_BYTES = 819_200
+"""Of opt-13b's keys and values."""
+EVICTS = [name for name in EVICTION if name != "belady"]
+ROUTERS = ("round-robin", "random", "least-requests", "least-kv", "prefix", "llm-d")
+
+
+def mib(chunks, tokens):
+    return f"{(chunks * tokens * TOKEN_BYTES + 1) / 2**20}MiB"
+
+
+def above_shared(rng, case, shared=":shared"):
+    """The same case with a tier, often too small for a text and one or two below it, one of them shared."""
+    count = rng.choice([1, 1, 2, 3])
+    chunk = count * case.engine.block_size
+    remote = f"remote:{mib(rng.choice([4, 40, 400, 400]), chunk)}:{rng.choice(['0.05', '1/0.2', '20'])}"
+    tiers = [f"{remote}:{rng.choice(EVICTS)}{shared}"]
+    if rng.random() < 0.4:
+        tiers.insert(rng.randint(0, 1), f"ssd:{mib(rng.choice([4, 40]), chunk)}:{rng.choice(['0.3', '5'])}")
+    settings = {
+        "allocator": "paged",
+        "policy": "fcfs",
+        "long_prefill_token_threshold": 0,
+        "reserve": None,
+        "kv_offloading_size": mib(rng.choice([2, 4, 8, 8]), chunk),
+        "kv_offloading_link": rng.choice(["0.02", "0.3:0.1", "2", "pcie"]),
+        "kv_offloading_policy": rng.choice(["lru", "arc"]),
+        "offload_prompt_only": rng.random() < 0.6,
+        "blocks_per_chunk": count,
+        "sync_load_budget_bytes": rng.choice([0, 0, 50_000_000]),
+        "secondary_tiers": "+".join(tiers),
+        "enable_prefix_caching": rng.random() < 0.3,
+    }
+    case = replace(case, engine=with_settings(case.engine, **settings), samples=False)
+    rows = [
+        replace(row, answers=row.answers[:1], kind=rng.choice(["same", "same", row.kind]))
+        for row in case.rows * 2
+    ]
+    return replace(case, rows=rows)
+
+
+def run(case, max_span, fleet=None, late=False):
+    where = replace(case.scenario, fleet=fleet or FleetConfig())
+    engine = build_engine(where, case.work, max_span=max_span, check=True)
+    for replica in engine.replicas:
+        replica.hears_late = late and replica.scheduler.asynchronous
+        replica.pricing.cost = COSTS[case.cost]()
+        replica.recorder.timeline_rows = case.timeline_rows
+    result = engine.run()
+    for replica in engine.replicas:
+        assert not (replica.server.waiting or replica.server.running or replica.server.batch.loading)
+    return result
+
+
+def drawn(seed, shared=":shared"):
+    return above_shared(Random(seed), draw_case(Random(seed), "vllm-v1@0.33.0"), shared)
+
+
+def differences(one, other):
+    told_one, told_other = told(one), told(other)
+    return {name for name in told_one if told_one[name] != told_other[name]}
+
+
+@pytest.mark.parametrize("max_span", [1, 1 << 20])
+def test_a_server_that_shares_with_nobody_is_as_with_a_tier_of_its_own(max_span):
+    promoted = 0
+    for seed in range(60):
+        try:
+            shared, own = run(drawn(seed), max_span), run(drawn(seed, ""), max_span)
+        except NoProgress:
+            continue
+        assert (differences(shared, own), shared.tier) == (set(), own.tier), seed
+        promoted += own.tier.promoted_tokens > 0
+    assert promoted > 5
+
+
+def check_seed(seed, router):
+    case, fleet = drawn(seed), FleetConfig(replicas=Random(seed).choice([2, 3, 4]), router=router, seed=seed)
+    slow, fast = (run(case, max_span, fleet, seed % 2 == 1) for max_span in (1, 1 << 20))
+    assert (differences(slow, fast), slow.tier) == (set(), fast.tier), (seed, router)
+    return slow
+
+
+@pytest.mark.parametrize("router", ROUTERS[:3])
+def test_fast_forward_equals_step_mode(router):
+    assert sum(check_seed(seed, router).tier.promoted_tokens > 0 for seed in range(20)) > 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("router", ROUTERS)
+def test_fast_forward_equals_step_mode_in_more_cases(router):
+    for seed in range(100, 200):
+        try:
+            check_seed(seed, router)
+        except NoProgress:
+            continue
+        except Exception as error:
+            error.add_note(f"check_seed({seed}, {router!r})")
+            raise
+
+
+# -- laws ---------------------------------------------------------------------------------------------
+
+
+def one_by_one(rng, count):
+    """Requests that come when the one before is done, with prompts that others begin with; a token each."""
+    rows = []
+    for _ in range(count):
+        kind = rng.choice(["alone", "system", "same", "same"])
+        rows.append(Row(200, 4 * rng.randint(1, 12) + 1, [1], kind, rng.randint(0, 4), 0))
+    return workload(rows, None, samples=False, gap_ps=10**11, tick_ps=1)
+
+
+def hits(work, replicas, below):
+    """Tokens of prompts that were found below servers that keep next to nothing themselves."""
+    engine = engine_config(
+        scheduler="vllm-v1@0.33.0",
+        block_size=4,
+        max_model_len=128,
+        async_scheduling=False,
+        enable_prefix_caching=False,
+        kv_offloading_size=mib(14, 4),
+        kv_offloading_link="1000000",
+        secondary_tiers=below,
+    )
+    where = deployed(engine, model=MODEL, gpu=GPU, num_gpu_blocks=32, cost="constant:0.02")
+    engine = build_engine(replace(where, fleet=FleetConfig(replicas=replicas)), work)
+    result = engine.run()
+    assert result.finished.all()
+    return result.tier.hit_tokens
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("replicas", [2, 3, 5])
+def test_however_many_share_an_endless_tier_they_find_what_one_server_finds(seed, replicas):
+    work, endless = one_by_one(Random(seed), 80), f"remote:{mib(10_000, 4)}:1000000"
+    alone = hits(work, 1, endless)
+    assert hits(work, replicas, endless + ":shared") == alone > hits(work, replicas, endless)
+
+
+# -- two servers, step by step ------------------------------------------------------------------------
+
+
+def two_servers(max_span, rows, **settings):
+    """4 blocks of 32 tokens each, steps of 20 ms, a host for 40 chunks over a link of 1 GB/s; in turn."""
+    engine = engine_config(
+        scheduler="vllm-v1@0.33.0",
+        block_size=32,
+        max_model_len=96,
+        enable_prefix_caching=False,
+        async_scheduling=False,
+        kv_offloading_size=mib(40, 32),
+        kv_offloading_link="1",
+        **settings,
+    )
+    where = deployed(engine, model=MODEL, gpu=GPU, num_gpu_blocks=4, cost="constant:0.02")
+    work = workload(rows, None, samples=False, gap_ps=10**9, tick_ps=1)
+    engine = build_engine(replace(where, fleet=FleetConfig(replicas=2)), work, max_span=max_span)
+    for replica in engine.replicas:
+        replica.recorder.timeline_rows = 2  # spans end at a row
+    return engine.run()
+
+
+@pytest.mark.parametrize("max_span", [1, 1 << 20])
+def test_who_waits_finds_what_another_server_has_stored_meanwhile(max_span):
+    """The second server decodes up to 600 ms, and has no room for a prompt that the first computes at 350 ms.
+
+    That is on the first one's host at 423 ms, handed on by its step of 430 and whole below at 528: the second
+    finds it in its step of 540, before there is room, and has it on its own host 525 ms later.
+    """
+    rows = [Row(0, 4, [1], "alone", 0, 0), Row(0, 64, [30], "alone", 1, 0)]
+    rows += [Row(350, 64, [30], "same", 0, 0), Row(1, 64, [1], "same", 0, 0)]
+    result = two_servers(max_span, rows, secondary_tiers=f"remote:{mib(40, 32)}:0.1/0.5:shared")
+    up_ps, load_ps = (10_000_000 + 64 * TOKEN_BYTES * 10**12 // rate for rate in (10**8, 10**9))
+    assert result.requests["first_token_ps"][3] == 540 * 10**9 + up_ps + load_ps + 20 * 10**9
+    assert (result.tier.promoted_tokens, result.tier.hit_tokens) == (64, 64)

@@ -1,0 +1,84 @@
+"""Tiers in one spelling: what each part says, that it is what vLLM's flags say, and what cannot be said."""
+
+import pytest
+
+import kvsim
+from kvsim.sim.deployment.offloading import NAMES
+from kvsim.sim.deployment.tier_words import TierWords, host_size, tier_words
+from kvsim.sim.errors import KvsimError
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("host:100GiB", ("host", "100GiB", None, None, False)),
+        ("host:100GiB:arc:50", ("host", "100GiB", "50", "arc", False)),
+        ("ssd:2TiB:6.5/4:lru", ("ssd", "2TiB", "6.5/4", "lru", False)),
+        ("ssd:2TiB:read=6.5GB/s", ("ssd", "2TiB", "6.5/6.5", None, False)),
+        ("ssd:2TiB:write=4:arc:read=6.5gb/s", ("ssd", "2TiB", "6.5/4", "arc", False)),
+        ("ssd:2TiB:6.5GB/s:shared", ("ssd", "2TiB", "6.5", None, True)),
+        ("remote:20TiB:shared:100gb:my.own:Policy", ("remote", "20TiB", "100gb", "my.own:Policy", True)),
+    ],
+)
+def test_each_part_says_what_it_is(text, words):
+    assert tier_words(text, "tier", NAMES) == TierWords(*words)
+
+
+def told(**settings):
+    run = kvsim.simulate(
+        model="llama-3.1-8b",
+        gpu="h100",
+        trace="agents",
+        num_prompts=12,
+        rate_scale=6,
+        kv_tokens=40_000,
+        blocks_per_chunk=16,
+        **settings,
+    )
+    return {name: run.summary[name] for name in ("tier", "requests", "duration_s", "latency")}
+
+
+def test_both_spellings_are_one_server():
+    flags = told(
+        kv_offloading_size="8GiB",
+        kv_offloading_policy="arc",
+        kv_offloading_link="6.5:4",
+        secondary_tiers="ssd:64GiB:nvme+remote:1TiB:2/1:slru",
+    )
+    tiers = told(
+        tier="host:8GiB:read=6.5GB/s:write=4:arc ssd:64GiB:nvme remote:1TiB:slru:2GB/s/1GB/s",
+    )
+    assert flags == tiers
+    assert flags["tier"]["cascaded_bytes"] > 0
+
+
+def test_the_host_is_paid_for_however_it_is_said():
+    assert host_size({"tier": "host:100GiB:lru ssd:2TiB:nvme"}) == "100GiB"
+    assert host_size({"kv_offloading_size": 3}) == "3"
+    assert host_size({}) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"tier": "ssd:2TiB:nvme"}, "tier must begin with the host of each replica, as in host:100GiB"),
+        ({"tier": "host:2GiB:shared"}, "tier must begin with the host of each replica, as in host:100GiB"),
+        ({"tier": "host"}, "tier must be as in ssd:2TiB:nvme"),
+        ({"tier": "host:2GiB:sieve"}, "tier must evict by lru or arc from the host, as vLLM does"),
+        ({"tier": "host:2GiB:50:25"}, "tier must say one link of a tier, got 'host:2GiB:50:25'"),
+        ({"tier": "host:2GiB:50:read=25"}, "tier must say one link of a tier, got 'host:2GiB:50:read=25'"),
+        ({"tier": "host:2GiB:lru:arc"}, "tier must say one policy of a tier"),
+        ({"tier": "host:2GiB ssd:1TiB"}, "tier must say the link of what is below the host, as in ssd:2TiB"),
+        (
+            {"tier": "host:2GiB", "kv_offloading_size": "1GiB"},
+            "kv_offloading_size must be left out with tier",
+        ),
+        ({"tier": "host:much"}, "kv_offloading_size must be a size such as 100GiB"),
+        ({"tier": "host:2GiB", "scheduler": "vllm-v1@0.11.0"}, "tier must be left out for scheduler"),
+    ],
+)
+def test_what_cannot_be_said_is_refused_in_one_line(settings, said):
+    with pytest.raises(KvsimError) as refused:
+        told(**settings)
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
