@@ -605,6 +605,21 @@ def test_every_launch_over_latents_has_others_and_is_shared_out_once(room, monke
     assert (len(addresses), sizes, len(pieces)) == (2 if element_bytes == 1 else 4, {element_bytes}, 1)
 
 
+def test_contexts_are_shared_out_again_and_again_in_one_memory(room, monkeypatch):
+    """As engines do, and captured graphs: what is timed makes nothing."""
+    outs, ours = [], launches.cut
+    monkeypatch.setattr(room, "launches", lambda *_: 3)
+
+    def watched(*given, **more):
+        outs.append(more.get("out"))
+        return ours(*given, **more)
+
+    monkeypatch.setattr(launches, "cut", watched)
+    calls = launches.cutting(room)
+    pieces = [call() for call in calls]
+    assert outs[0] is None and outs[1:] == pieces == [pieces[0]] * 3
+
+
 def test_block_tables_are_shuffled_and_no_block_is_shared(room):
     table, blocks = launches.block_tables(room, [100, 1, 250], 16)
     used = [*table[0, :7].tolist(), *table[1, :1].tolist(), *table[2, :16].tolist()]
