@@ -17,6 +17,9 @@ In the mean of all errors none changes anything by more than 0.03 points. So nor
 others and the starts stay. Of the RTX 4090's layers, which are none of the 167, one error grows: that of 8
 rows of the output matrix from 4.2 to 5.0 % (its median stays at 0.5), by two rows behind the edge of a tile
 where the GPU has none, which are 10 and 21 % off with "max" and 12 and 26 % without.
+
+Since then experts have rows of their own. Asked again were the A100, the RTX PRO 6000 and the L40S
+(`--gpu`): of 9, 23 and 20 errors one start makes 2, 0 and 0 larger, by up to 5.68; norms 1, 1.5, 2, 3 none.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
