@@ -150,6 +150,14 @@ TIER = (
         rare=True,
     ),
     Quantity(
+        "  prefill that they save",
+        at("tier", "saved_prefill_s"),
+        seconds,
+        max,
+        "time of prefill that loads from the tier save",
+        rare=True,
+    ),
+    Quantity(
         "  from further below",
         at("tier", "promoted_tokens"),
         count,

@@ -290,6 +290,7 @@ def _tier(totals: TierTotals, result: Result) -> dict[str, float | None]:
         "peak_used_bytes": totals.peak_bytes,
         "hit_tokens": totals.hit_tokens,
         "hit_share": _ratio(totals.hit_tokens, prompts),
+        "saved_prefill_s": totals.saved_ps / PS_PER_S,
         "loaded_bytes": totals.loaded_bytes,
         "stored_bytes": totals.stored_bytes,
         "load_busy_share": _ratio(totals.load_busy_ps, end_ps),

@@ -220,6 +220,7 @@ class Tier(Part):
     peak_used_bytes: int
     hit_tokens: int
     hit_share: float | None
+    saved_prefill_s: float
     loaded_bytes: int
     stored_bytes: int
     load_busy_share: float | None

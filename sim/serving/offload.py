@@ -154,7 +154,7 @@ class Offload(Connector):
         start, user.offered = first // each, -(-(here + below) // self.rules.chunk_tokens)
         wanted = pieces(user.ranges, start, user.offered)
         blocks = list(self.allocator.block_table(request.seq)[first:end])
-        self.totals.hit_tokens += below
+        self.totals.hit(here, below)
         user.began_ps = self.server.now_ps
         job = self.new_job(True, user, wanted, self.tier.load(user.number, wanted), blocks)
         if at_once:

@@ -54,6 +54,14 @@ class Pricing:
         self._unlike: list[tuple[StepShape, int]] = []  # the same of steps that are unlike
         self._heard: tuple[int, int] | None = None  # seats and contexts of the span, for a cost that asks
 
+    def prompts_ps(self, tokens: int, pairs: int, most_tokens: int) -> int:
+        """What so many prompt tokens, and pairs of attention, take in full steps with nothing beside."""
+        steps = -(-tokens // most_tokens)
+        if not steps:
+            return 0
+        shape = StepShape(prefill_tokens=tokens // steps, prefill_pairs=pairs // steps, prefill_seqs=1)
+        return steps * self.cost.step_ps(shape)
+
     @property
     def totals(self) -> UpkeepTotals | None:
         """What the allocator did beside allocating; None: nothing ever."""

@@ -491,5 +491,8 @@ class Replica:
         for observer in self.observers:
             observer.end()
         server.batch.close()
-        totals = self.pricing.totals
+        tier, totals = server.totals.tier, self.pricing.totals
+        if tier is not None:
+            most_tokens = self.scheduler.config.max_num_batched_tokens
+            tier.saved_ps = self.pricing.prompts_ps(tier.hit_tokens, tier.hit_pairs, most_tokens)
         return self.recorder.result(server.totals, server.allocator, server.steps, totals)

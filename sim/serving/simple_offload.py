@@ -147,7 +147,7 @@ class SimpleOffload(Connector):
         self.allocator.pin(blocks, keys)
         self._loads.append((user, self.pins.pop(user.number), blocks, keys))
         user.offered, user.began_ps = start, self.server.now_ps
-        self.totals.hit_tokens += below
+        self.totals.hit(here, below)
 
     def loads_for(self, request: Request) -> bool:
         """Whether a load for a request is under way."""

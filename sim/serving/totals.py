@@ -90,6 +90,10 @@ class TierTotals:
     peak_bytes: int = 0
     hit_tokens: int = 0
     """prompt tokens that were loaded from it instead of being computed"""
+    hit_pairs: int = 0
+    """(query, key) pairs of attention that these would have taken"""
+    saved_ps: int = 0
+    """what computing these tokens would have taken, in full steps with nothing beside"""
     loaded_bytes: int = 0
     stored_bytes: int = 0
     load_busy_ps: int = 0
@@ -108,3 +112,8 @@ class TierTotals:
     refused_stores: int = 0
     """offers that it had no room for"""
     evicted_bytes: int = 0
+
+    def hit(self, here: int, below: int) -> None:
+        """Of a prompt, `below` tokens behind the first `here` are loaded."""
+        self.hit_tokens += below
+        self.hit_pairs += here * below + below * (below + 1) // 2

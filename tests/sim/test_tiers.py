@@ -283,11 +283,33 @@ def test_a_prompt_that_is_all_below_waits_for_its_load_and_computes_a_token():
         **below(100, "0.1"),
     )
     where = deployed(engine, model=MODEL, gpu=GPU, num_gpu_blocks=10, cost="constant:0.02")
-    result = build_engine(where, work).run()
+    served = build_engine(where, work)
+    result = served.run()
     first_ps = (result.requests["first_token_ps"] - result.arrival_ps).tolist()
     load_ps = 10_000_000 + 12 * TOKEN_BYTES * 10**12 // 10**8
     assert first_ps == [2 * 10**10, 2 * 10**10, load_ps + 2 * 10**10]
     assert (result.tier.hit_tokens, result.tier.waited_ps) == (12, load_ps)
+    assert (result.tier.hit_pairs, result.tier.saved_ps) == (12 * 13 // 2, 2 * 10**10)
+    assert served.replica.pricing.prompts_ps(12, 78, most_tokens=5) == 3 * 2 * 10**10
+
+
+def test_what_a_load_saves_is_the_time_to_first_token_of_the_same_prompt_computed():
+    rows = [Row(0, 1_000, [1], "same", 0, 0), Row(200, 1_000, [1], "same", 0, 0)]
+    work = workload(rows, None, samples=False, gap_ps=10**13, tick_ps=1)
+    engine = engine_config(
+        scheduler="vllm-v1@0.33.0",
+        block_size=4,
+        max_model_len=2_048,
+        enable_prefix_caching=False,
+        async_scheduling=False,
+        **below(300, "1000000"),
+    )
+    where = deployed(engine, model=MODEL, gpu=GPU, num_gpu_blocks=300, cost="roofline")
+    result = build_engine(where, work).run()
+    computed_ps, loaded_ps = (result.requests["first_token_ps"] - result.arrival_ps).tolist()
+    assert result.tier.hit_tokens in (996, 1_000)
+    assert result.tier.saved_ps == pytest.approx(computed_ps, rel=0.01)
+    assert loaded_ps < computed_ps
 
 
 def test_a_lazy_pool_that_copies_round_and_round_while_somebody_waits_is_told():
