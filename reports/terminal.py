@@ -308,9 +308,9 @@ def _tier(seeds: System) -> str:
 
     return (
         f"{told(count, 'hit_tokens')} tokens were loaded from {told(_gib, 'capacity_bytes')} GiB below, "
-        f"{told(_share, 'hit_share')} of the prompts, "
-        f"which saved {told(seconds, 'saved_prefill_s')} of prefill; "
-        f"{told(_gib, 'loaded_bytes')} GiB loaded, {told(_gib, 'stored_bytes')} GiB stored, the link {told(_share, 'load_busy_share')} and "
+        f"{told(_share, 'hit_share')} of the prompts, which saved "
+        f"{told(seconds, 'saved_prefill_s')} of prefill; {told(_gib, 'loaded_bytes')} GiB loaded, "
+        f"{told(_gib, 'stored_bytes')} GiB stored, the link {told(_share, 'load_busy_share')} and "
         f"{told(_share, 'store_busy_share')} busy; {told(count, 'requests_waited')} requests waited "
         f"{told(seconds, 'mean_wait_s')} each"
         + (
