@@ -168,15 +168,15 @@ class ElasticTables(Allocator):
             for block in self.blocks.blocks_of(page):
                 start = block * block_slots
                 if start > end:
-                    yield end, start - end, (), 0, False, False, 1
+                    yield end, start - end, (), 0, False, False, 1, ""
                 end = start + block_slots
                 if block in owners:
-                    yield start, block_slots, owners[block], firsts[block], False, False, per_token
+                    yield start, block_slots, owners[block], firsts[block], False, False, per_token, ""
                 else:
                     cached = self.is_cached(block)
-                    yield start, block_slots, (), 0, cached, is_mapped and not cached, per_token
+                    yield start, block_slots, (), 0, cached, is_mapped and not cached, per_token, ""
         if end < self.capacity_slots:
-            yield end, self.capacity_slots - end, (), 0, False, False, 1
+            yield end, self.capacity_slots - end, (), 0, False, False, 1, ""
 
     def is_cached(self, block: int) -> bool:
         """Whether a block that nobody holds still has a text that can be found."""

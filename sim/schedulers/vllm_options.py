@@ -23,6 +23,7 @@ class VllmV0Options:
         value="NAME",
         allowed=("recompute", "swap"),
         shown="recompute; swap for several samples",
+        doc="what becomes of preempted requests: `recompute`, or `swap`",
     )
     num_cpu_blocks: int | None = option(
         "Blocks of host memory for swapped requests.",

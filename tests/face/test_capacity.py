@@ -164,8 +164,8 @@ def test_a_trace_that_misses_at_any_speed_is_said_to_be_judged_whole_too(own_tim
 
 
 def test_clients_draw_on_where_a_trace_ends_and_this_is_said(own_times, tmp_path, capsys):
-    flags = ["--trace", own_times, "--slo", "tpot:p90=40ms", "--find", "clients", *FLAGS]
-    flags += ["--num-prompts", "700", "--out", str(tmp_path / "out")]
+    flags = ["--trace", own_times, "--slo", "tpot:p90=40ms", "--find", "clients", "--num-prompts", "700"]
+    flags += [*FLAGS[2:], "--out", str(tmp_path / "out")]
     assert main(["capacity", *flags]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert " clients within tpot:p90=40ms" in said
