@@ -443,7 +443,10 @@ def shortened(command):
         few = " --max-num-seqs 8" if coarse and not re.search("--(find|more-kv)", command) else ""
         alone = "" if re.search("--(jobs|backend|address)", command) else " --jobs 1"
         few += " --tensor-parallel-size 1" if "--gpu all" in command else ""
-        return f"{command} --num-prompts 40 --seeds 1 --no-plots{coarse}{few}{alone}"
+        instead = f" --num-prompts 40 --seeds 1 --no-plots{coarse}{few}{alone}"
+        for name in re.findall(r" --[a-z-]+", instead):  # given twice, a list of both would be tried
+            command = re.sub(rf"{name}( [^-\s]\S*)?(?= |$)", "", command)
+        return command + instead
     return command + short + (" --num-prompts 20" if short and not whole else "")
 
 
