@@ -140,12 +140,7 @@ class Engine:
         """Whether anybody is served, waits, or is still to come."""
         if self.arrivals.next_ps < NEVER_PS or self.arrivals.held:
             return True
-        if self.hand_over is not None and any(each.server.batch.loading for each in self.replicas):
-            return True
-        if any(replica.input_queue.requests for replica in self.replicas):
-            return True
-        servers = [replica.server for replica in self.replicas]
-        return any(server.running or server.waiting or server.swapped for server in servers)
+        return any(replica.has_requests for replica in self.replicas)
 
     def run(self) -> Result:
         """Serve every request and return what was written down: of a fleet, all replicas together."""

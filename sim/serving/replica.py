@@ -299,6 +299,13 @@ class Replica:
                 del ends[kept:]
                 self._alarm.move(self.server.now_ps + ends[-1])
 
+    @property
+    def has_requests(self) -> bool:
+        """Whether anybody runs, loads, waits, or has come without being heard of yet."""
+        server = self.server
+        held = server.running or server.batch.loading or server.swapped
+        return bool(held or server.waiting or self.input_queue.requests)
+
     def left(self) -> None:
         """Somebody left the queue: end the plan at the next boundary, as who is behind may enter there."""
         self._planner.stands = False

@@ -112,9 +112,9 @@ class Scaler:
     def _note_drained(self, now_ps: int) -> None:
         """Those that drain and have no request left are off since their last answer."""
         for place, state in enumerate(self._states):
-            server, recorder = self._lives.replicas[place].server, self._lives.replicas[place].recorder
-            if state == DRAINING and not (server.running or server.waiting or server.swapped):
-                self._move(max(recorder.end_ps, self._since_ps[place]), place, OFF)
+            replica = self._lives.replicas[place]
+            if state == DRAINING and not replica.has_requests:
+                self._move(max(replica.recorder.end_ps, self._since_ps[place]), place, OFF)
 
     def _move(self, at_ps: int, place: int, state: str) -> None:
         self._states[place] = state

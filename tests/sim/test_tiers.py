@@ -14,6 +14,7 @@ from kvsim.allocators.eviction import EVICTION
 from kvsim.sim.build import build_engine
 from kvsim.sim.errors import KvsimError, NoProgress
 from kvsim.sim.options.goals import Goals
+from kvsim.sim.serving.fleet import FleetConfig
 from kvsim.sim.serving.link import Link, Way
 from kvsim.sim.serving.tier_jobs import Job
 
@@ -439,3 +440,26 @@ def test_the_map_is_drawn_while_requests_load(tmp_path):
     assert cli.main([*words.split(), *tier.split(), "--no-plots", "--quiet", "--out", str(out)]) == 0
     assert json.loads((out / "summary.json").read_text())["tier"]["requests_waited"] > 0
     assert (out / "map.parquet").is_file()
+
+
+@pytest.mark.parametrize("max_span", [1, 1 << 20])
+def test_a_replica_whose_only_request_loads_is_not_switched_off(max_span):
+    """It drains from 1 s on, while 40 tokens come up at 20 MB/s, and is wanted again at 1.1 s."""
+    rows = [Row(gap, 40, [1], kind, group, 0) for gap, kind, group in [(0, "alone", 0), (1, "same", 0)]]
+    rows += [Row(50, 40, [1], "alone", 1, 0), Row(40, 40, [1], "same", 0, 0)]
+    rows.append(Row(300, 40, [1], "alone", 2, 0))
+    work = workload(rows, None, samples=False, gap_ps=10**10, tick_ps=1)
+    assert 0.8 * 10**12 < work.arrival_ps[3] < 10**12
+    engine = engine_config(
+        scheduler="vllm-v1@0.33.0",
+        block_size=4,
+        max_model_len=128,
+        enable_prefix_caching=False,
+        async_scheduling=False,
+        **below(100, "0.02:50"),
+    )
+    where = deployed(engine, model=MODEL, gpu=GPU, num_gpu_blocks=60, cost="constant:0.02")
+    fleet = FleetConfig(replicas=2, scale="schedule:0=2,1=1,1.1=2", startup_time=0.01, load_bandwidth=1e9)
+    result = build_engine(replace(where, fleet=fleet), work, max_span=max_span).run()
+    assert result.finished.all()
+    assert result.tier.hit_tokens >= 36 and result.tier.waited_ps > 10**12

@@ -79,7 +79,8 @@ def tried(name: str, cases: int, case: Callable[[Random], Told | None]) -> Count
             told = case(rng)
         except AssertionError as error:
             found["faults"] += 1
-            faults.setdefault(str(error).splitlines()[-1][:200], (number, str(error)))
+            kind = (str(error).splitlines() or ["without a word"])[-1]
+            faults.setdefault(kind[:200], (number, str(error)))
         else:
             found["refused" if told is not None and told.code else "accepted"] += 1
     print(f"{name}: {cases:,} cases, {dict(found)}")
