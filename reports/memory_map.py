@@ -8,6 +8,7 @@ the instant before. So a range lives until the first later one that covers its f
 a time is every range that was there by then and still lived.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -147,10 +148,12 @@ class MemoryMap:
 
     def held_by_layers(self, time_s: float) -> dict[str, float]:
         """Per cent held for each kind of layers, of its own pool or, where all share it, of the arena."""
-        arena, pools = self.at(time_s), {layers: end - start for layers, start, end in self.pools}
+        arena, pools = self.at(time_s), Counter[str]()
+        for layers, start, end in self.pools:
+            pools[layers] += end - start
         sizes = arena.held * arena.size
         return {
-            layers: 100 * int(sizes[arena.layer == code].sum()) / pools.get(layers, self.slots)
+            layers: 100 * int(sizes[arena.layer == code].sum()) / (pools[layers] or self.slots)
             for code, layers in enumerate(arena.layers)
             if layers
         }

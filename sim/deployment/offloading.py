@@ -91,9 +91,10 @@ def tier_below(
     deployment: Deployment, server: Server, own: VllmV1Options, limits: Limits, shared: SharedTiers
 ) -> LowerTier | None:
     """The tier that its options ask for, if they do; KvsimError where a server cannot have one."""
+    at_host, below_it = ("kv_offloading_size", "secondary_tiers") if own.tier is None else ("tier", "tier")
     own = in_flags(own, NAMES)
     asked, late = own.kv_offloading_size, server.rules.known_late
-    total = 0 if asked is None else size_bytes(str(asked))
+    total = 0 if asked is None else size_bytes(str(asked), at_host)
     if not total:
         if own.secondary_tiers is not None:
             raise KvsimError("secondary_tiers must be left out without kv_offloading_size")
@@ -111,7 +112,7 @@ def tier_below(
     if chunks < 1:
         least = f"two blocks of {block:,}" if simple else f"a chunk of {chunk_tokens:,}"
         raise KvsimError(
-            f"kv_offloading_size must hold {least} tokens, "
+            f"{at_host} must hold {least} tokens, "
             f"{(1 + simple) * chunk_tokens * gpu_bytes * tp / 2**20:,.1f} MiB, got {asked!r}"
         )
     figures = link_figures(own.kv_offloading_link, deployment)
@@ -137,27 +138,30 @@ def tier_below(
                     f"store_threshold must be left out with secondary_tiers, got {own.store_threshold}"
                 )
             size = ChunkSize(deployment.served_model.name, chunk_tokens, chunk_bytes)
-            below = [_secondary(each, deployment, size, shared) for each in own.secondary_tiers.split("+")]
+            words = own.secondary_tiers.split("+")
+            below = [_secondary(each, below_it, deployment, size, shared) for each in words]
             offload.stack = Stack(server, tier, below, chunk_tokens, chunk_bytes, offload.totals)
     return LowerTier(connector, limits, own.sync_load_budget_bytes, gpu_bytes * tp)
 
 
-def _secondary(text: str, deployment: Deployment, chunk: ChunkSize, shared: SharedTiers) -> Secondary:
+def _secondary(
+    text: str, option: str, deployment: Deployment, chunk: ChunkSize, shared: SharedTiers
+) -> Secondary:
     """A tier of a stack, as in `ssd:2TiB:nvme:arc`; of a fleet, as in `remote:20TiB:100gb:shared`."""
-    name, size, link, policy, is_shared = tier_words(text, "secondary_tiers", NAMES)
+    name, size, link, policy, is_shared = tier_words(text, option, NAMES)
     if link is None:
-        raise KvsimError(f"secondary_tiers must be as in {SPELLED}, got {text!r}")
+        raise KvsimError(f"{option} must be as in {SPELLED}, got {text!r}")
     policy = policy or "lru"
-    chunks = size_bytes(size, "secondary_tiers") // chunk.total_bytes
+    chunks = size_bytes(size, option) // chunk.total_bytes
     if chunks < 1:
         raise KvsimError(
-            f"secondary_tiers must hold a chunk of {chunk.tokens:,} tokens each, "
+            f"{option} must hold a chunk of {chunk.tokens:,} tokens each, "
             f"{chunk.total_bytes / 2**20:,.1f} MiB, got {text!r}"
         )
     found = class_named("eviction", policy, EVICTION, Eviction)  # type: ignore[type-abstract]
     if found.offline:
-        raise KvsimError(f"secondary_tiers must evict without knowing the future, got {policy} in {text!r}")
-    figures = link_figures(link.replace("/", ":"), deployment, "secondary_tiers")
+        raise KvsimError(f"{option} must evict without knowing the future, got {policy} in {text!r}")
+    figures = link_figures(link.replace("/", ":"), deployment, option)
     latency_ps = int(figures.latency_us * 1e6)
     ways = [Way(int(rate * 1e9), latency_ps) for rate in (figures.load_gb_per_s, figures.store_gb_per_s)]
     between = Link(ways[0], ways[1], chunk.total_bytes)

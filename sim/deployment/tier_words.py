@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.models.sizes import size_bytes
 
 if TYPE_CHECKING:
     from kvsim.sim.schedulers.vllm_options import VllmV1Options
@@ -100,9 +101,9 @@ def in_flags(own: "VllmV1Options", links: Collection[str]) -> "VllmV1Options":
     )
 
 
-def host_size(options: Mapping[str, object]) -> str | None:
-    """The size of the host's memory among the options of a server, as it is written."""
+def host_bytes(options: Mapping[str, object]) -> int:
+    """The size of the host's memory among the options of a server; 0 without one."""
     asked, tiers = options.get("kv_offloading_size"), options.get("tier")
     if tiers is not None:
-        return tier_words(str(tiers).split()[0], "tier", ()).size
-    return None if asked is None else str(asked)
+        return size_bytes(tier_words(str(tiers).split()[0], "tier", ()).size, "tier")
+    return 0 if asked is None else size_bytes(str(asked))

@@ -4,22 +4,17 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from support.cases import COSTS, GPU, MODEL, Row, draw_case, told, workload
-from support.settings import deployed, engine_config, with_settings
+from support.cases import COSTS, Row, draw_case, told
+from support.settings import with_settings
+from support.tiered import TOKEN_BYTES, engine_above, hits, mib, one_by_one, spaced
 
 from kvsim.allocators.eviction import EVICTION
 from kvsim.sim.build import build_engine
 from kvsim.sim.errors import NoProgress
 from kvsim.sim.serving.fleet import FleetConfig
 
-TOKEN_BYTES = 819_200
-"""Of opt-13b's keys and values."""
 EVICTS = [name for name in EVICTION if name != "belady"]
 ROUTERS = ("round-robin", "random", "least-requests", "least-kv", "prefix", "llm-d")
-
-
-def mib(chunks, tokens):
-    return f"{(chunks * tokens * TOKEN_BYTES + 1) / 2**20}MiB"
 
 
 def above_shared(rng, case, shared=":shared"):
@@ -56,7 +51,7 @@ def run(case, max_span, fleet=None, late=False):
     where = replace(case.scenario, fleet=fleet or FleetConfig())
     engine = build_engine(where, case.work, max_span=max_span, check=True)
     for replica in engine.replicas:
-        replica.hears_late = late and replica.scheduler.asynchronous
+        replica.input_queue.late = late and replica.scheduler.asynchronous
         replica.pricing.cost = COSTS[case.cost]()
         replica.recorder.timeline_rows = case.timeline_rows
     result = engine.run()
@@ -115,40 +110,18 @@ def test_fast_forward_equals_step_mode_in_more_cases(router):
 # -- laws ---------------------------------------------------------------------------------------------
 
 
-def one_by_one(rng, count):
-    """Requests that come when the one before is done, with prompts that others begin with; a token each."""
-    rows = []
-    for _ in range(count):
-        kind = rng.choice(["alone", "system", "same", "same"])
-        rows.append(Row(200, 4 * rng.randint(1, 12) + 1, [1], kind, rng.randint(0, 4), 0))
-    return workload(rows, None, samples=False, gap_ps=10**11, tick_ps=1)
-
-
-def hits(work, replicas, below):
+def found(work, replicas, below):
     """Tokens of prompts that were found below servers that keep next to nothing themselves."""
-    engine = engine_config(
-        scheduler="vllm-v1@0.33.0",
-        block_size=4,
-        max_model_len=128,
-        async_scheduling=False,
-        enable_prefix_caching=False,
-        kv_offloading_size=mib(14, 4),
-        kv_offloading_link="1000000",
-        secondary_tiers=below,
-    )
-    where = deployed(engine, model=MODEL, gpu=GPU, num_gpu_blocks=32, cost="constant:0.02")
-    engine = build_engine(replace(where, fleet=FleetConfig(replicas=replicas)), work)
-    result = engine.run()
-    assert result.finished.all()
-    return result.tier.hit_tokens
+    settings = {"kv_offloading_size": mib(14), "kv_offloading_link": "1000000", "secondary_tiers": below}
+    return hits(work, 32, FleetConfig(replicas=replicas), enable_prefix_caching=False, **settings)
 
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("replicas", [2, 3, 5])
 def test_however_many_share_an_endless_tier_they_find_what_one_server_finds(seed, replicas):
-    work, endless = one_by_one(Random(seed), 80), f"remote:{mib(10_000, 4)}:1000000"
-    alone = hits(work, 1, endless)
-    assert hits(work, replicas, endless + ":shared") == alone > hits(work, replicas, endless)
+    work, endless = one_by_one(Random(seed), 80), f"remote:{mib(10_000)}:1000000"
+    alone = found(work, 1, endless)
+    assert found(work, replicas, endless + ":shared") == alone > found(work, replicas, endless)
 
 
 # -- two servers, step by step ------------------------------------------------------------------------
@@ -156,19 +129,15 @@ def test_however_many_share_an_endless_tier_they_find_what_one_server_finds(seed
 
 def two_servers(max_span, rows, **settings):
     """4 blocks of 32 tokens each, steps of 20 ms, a host for 40 chunks over a link of 1 GB/s; in turn."""
-    engine = engine_config(
-        scheduler="vllm-v1@0.33.0",
-        block_size=32,
-        max_model_len=96,
-        enable_prefix_caching=False,
-        async_scheduling=False,
-        kv_offloading_size=mib(40, 32),
-        kv_offloading_link="1",
-        **settings,
+    above = {"block_size": 32, "max_model_len": 96, "enable_prefix_caching": False}
+    host = {"kv_offloading_size": mib(40, 32), "kv_offloading_link": "1"}
+    engine = engine_above(
+        spaced(rows, 10**9),
+        4,
+        fleet=FleetConfig(replicas=2),
+        max_span=max_span,
+        **above | host | settings,
     )
-    where = deployed(engine, model=MODEL, gpu=GPU, num_gpu_blocks=4, cost="constant:0.02")
-    work = workload(rows, None, samples=False, gap_ps=10**9, tick_ps=1)
-    engine = build_engine(replace(where, fleet=FleetConfig(replicas=2)), work, max_span=max_span)
     for replica in engine.replicas:
         replica.recorder.timeline_rows = 2  # spans end at a row
     return engine.run()

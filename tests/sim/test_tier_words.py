@@ -4,7 +4,7 @@ import pytest
 
 import kvsim
 from kvsim.sim.deployment.offloading import NAMES
-from kvsim.sim.deployment.tier_words import TierWords, host_size, tier_words
+from kvsim.sim.deployment.tier_words import TierWords, host_bytes, tier_words
 from kvsim.sim.errors import KvsimError
 
 
@@ -53,9 +53,9 @@ def test_both_spellings_are_one_server():
 
 
 def test_the_host_is_paid_for_however_it_is_said():
-    assert host_size({"tier": "host:100GiB:lru ssd:2TiB:nvme"}) == "100GiB"
-    assert host_size({"kv_offloading_size": 3}) == "3"
-    assert host_size({}) is None
+    assert host_bytes({"tier": "host:100GiB:lru ssd:2TiB:nvme"}) == 100 * 2**30
+    assert host_bytes({"kv_offloading_size": 3}) == 3 * 2**30
+    assert host_bytes({}) == 0
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,10 @@ def test_the_host_is_paid_for_however_it_is_said():
             {"tier": "host:2GiB", "kv_offloading_size": "1GiB"},
             "kv_offloading_size must be left out with tier",
         ),
-        ({"tier": "host:much"}, "kv_offloading_size must be a size such as 100GiB"),
+        ({"tier": "host:much"}, "tier must be a size such as 100GiB"),
+        ({"tier": "host:1MiB"}, "tier must hold a chunk of"),
+        ({"tier": "host:2GiB ssd:1MiB:nvme"}, "tier must hold a chunk of"),
+        ({"tier": "host:2GiB ssd:much:nvme"}, "tier must be a size such as 100GiB"),
         ({"tier": "host:2GiB", "scheduler": "vllm-v1@0.11.0"}, "tier must be left out for scheduler"),
     ],
 )

@@ -6,8 +6,9 @@ from random import Random
 
 import numpy as np
 import pytest
-from support.cases import COSTS, GPU, MODEL, Row, draw_case, events_of, told, workload
+from support.cases import COSTS, GPU, MODEL, Row, draw_case, events_of, told
 from support.settings import deployed, engine_config, with_settings
+from support.tiered import TOKEN_BYTES, below, engine_above, first_tokens_ps, hits, mib, one_by_one, spaced
 
 from kvsim import cli
 from kvsim.allocators.eviction import EVICTION
@@ -17,9 +18,6 @@ from kvsim.sim.options.goals import Goals
 from kvsim.sim.serving.fleet import FleetConfig
 from kvsim.sim.serving.link import Link, Way
 from kvsim.sim.serving.tier_jobs import Job
-
-TOKEN_BYTES = 819_200
-"""Of opt-13b's keys and values."""
 
 
 def tiered(rng, case):
@@ -33,7 +31,7 @@ def tiered(rng, case):
         "policy": "fcfs",
         "long_prefill_token_threshold": 0,
         "reserve": None,
-        "kv_offloading_size": f"{(chunks * count * size * TOKEN_BYTES + 1) / 2**20}MiB",
+        "kv_offloading_size": mib(chunks * count, size),
         "kv_offloading_link": link,
         "kv_offloading_policy": rng.choice(["lru", "arc"]),
         "offload_prompt_only": rng.random() < 0.6,
@@ -54,7 +52,7 @@ def below_by_second_pool(rng, case):
         "long_prefill_token_threshold": 0,
         "reserve": None,
         "enable_prefix_caching": True,
-        "kv_offloading_size": f"{(blocks * size * TOKEN_BYTES + 1) / 2**20}MiB",
+        "kv_offloading_size": mib(blocks, size),
         "kv_offloading_link": rng.choice(["0.02", "0.3:0.1", "2", "pcie"]),
         "kv_offloading_backend": "simple",
         "lazy_offload": rng.random() < 0.5,
@@ -139,35 +137,6 @@ def test_fast_forward_equals_step_mode_in_more_cases(below):
 # -- hits ---------------------------------------------------------------------------------------------
 
 
-def one_by_one(rng, count):
-    """Requests that come when the one before is done, with prompts that others begin with; a token each."""
-    rows = []
-    for _ in range(count):
-        kind = rng.choice(["alone", "system", "same", "same"])
-        rows.append(Row(200, 4 * rng.randint(1, 12) + 1, [1], kind, rng.randint(0, 4), 0))
-    return workload(rows, None, samples=False, gap_ps=10**11, tick_ps=1)
-
-
-def hits(work, blocks, **settings):
-    """Tokens of prompts that were found, in the GPU's memory or below."""
-    engine = engine_config(
-        scheduler="vllm-v1@0.33.0",
-        block_size=4,
-        max_model_len=128,
-        async_scheduling=False,
-        **{"enable_prefix_caching": True, **settings},
-    )
-    where = deployed(engine, model=MODEL, gpu=GPU, num_gpu_blocks=blocks, cost="constant:0.02")
-    result = build_engine(where, work).run()
-    assert result.finished.all()
-    return result.hit_tokens + (result.tier.hit_tokens if result.tier else 0)
-
-
-def below(chunks, link="1000000"):
-    size = f"{(chunks * 4 * TOKEN_BYTES + 1) / 2**20}MiB"
-    return {"kv_offloading_size": size, "kv_offloading_link": link}
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_a_tier_as_large_as_the_trace_finds_what_an_endless_cache_finds(seed):
     work = one_by_one(Random(seed), 60)
@@ -192,8 +161,7 @@ def test_a_free_link_makes_a_tier_as_good_as_a_larger_gpu_memory(seed, chunks):
 
 
 def in_a_stack(host, chunks, link="1000000", policy="lru"):
-    size = f"{(chunks * 4 * TOKEN_BYTES + 1) / 2**20}MiB"
-    return below(host) | {"secondary_tiers": f"ssd:{size}:{link}:{policy}"}
+    return below(host) | {"secondary_tiers": f"ssd:{mib(chunks)}:{link}:{policy}"}
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -214,21 +182,11 @@ def test_every_policy_can_evict_from_a_tier_of_a_stack(name):
 def test_a_chunk_comes_up_to_the_host_and_then_to_the_gpu():
     """3 chunks of 4 tokens: the host of 10 chunks loses them to 10 others; up at 0.1 GB/s, then at 0.2."""
     rows = [Row(0, 12, [1], "same", 0, 0), Row(200, 40, [1], "alone", 1, 0), Row(200, 12, [1], "same", 0, 0)]
-    work = workload(rows, None, samples=False, gap_ps=10**11, tick_ps=1)
-    engine = engine_config(
-        scheduler="vllm-v1@0.33.0",
-        block_size=4,
-        max_model_len=48,
-        enable_prefix_caching=True,
-        async_scheduling=False,
-        **in_a_stack(10, 100, "0.1") | {"kv_offloading_link": "0.2"},
-    )
-    where = deployed(engine, model=MODEL, gpu=GPU, num_gpu_blocks=10, cost="constant:0.02")
-    result = build_engine(where, work).run()
-    first_ps = (result.requests["first_token_ps"] - result.arrival_ps).tolist()
+    settings = in_a_stack(10, 100, "0.1") | {"kv_offloading_link": "0.2", "max_model_len": 48}
+    result = engine_above(spaced(rows), 10, **settings).run()
     chunks_bytes = 12 * TOKEN_BYTES
     up_ps, load_ps = (10_000_000 + chunks_bytes * 10**12 // rate for rate in (10**8, 2 * 10**8))
-    assert first_ps == [2 * 10**10, 2 * 10**10, up_ps + load_ps + 2 * 10**10]
+    assert first_tokens_ps(result) == [2 * 10**10, 2 * 10**10, up_ps + load_ps + 2 * 10**10]
     assert (result.tier.promoted_tokens, result.tier.promoted_bytes) == (12, chunks_bytes)
     assert result.tier.cascaded_bytes == 52 * TOKEN_BYTES
 
@@ -255,16 +213,8 @@ def test_a_slower_link_makes_later_first_tokens_and_the_same_hits():
     work = one_by_one(Random(1), 60)
 
     def ttft(link):
-        engine = engine_config(
-            scheduler="vllm-v1@0.33.0",
-            block_size=4,
-            max_model_len=128,
-            enable_prefix_caching=True,
-            **below(500, link),
-        )
-        where = deployed(engine, model=MODEL, gpu=GPU, num_gpu_blocks=32, cost="constant:0.02")
-        result = build_engine(where, work).run()
-        return result.tier.hit_tokens, np.mean(result.requests["first_token_ps"] - result.arrival_ps)
+        result = engine_above(work, 32, async_scheduling=None, **below(500, link)).run()
+        return result.tier.hit_tokens, np.mean(first_tokens_ps(result))
 
     (hits_fast, fast), (hits_slow, slow) = ttft("50"), ttft("0.05")
     assert hits_fast == hits_slow > 0
@@ -274,40 +224,20 @@ def test_a_slower_link_makes_later_first_tokens_and_the_same_hits():
 def test_a_prompt_that_is_all_below_waits_for_its_load_and_computes_a_token():
     """3 blocks of 4 tokens at 0.1 GB/s; steps take 20 ms, a decision sees what ended before it."""
     rows = [Row(0, 12, [1], "same", 0, 0), Row(200, 40, [1], "alone", 1, 0), Row(200, 12, [1], "same", 0, 0)]
-    work = workload(rows, None, samples=False, gap_ps=10**11, tick_ps=1)
-    engine = engine_config(
-        scheduler="vllm-v1@0.33.0",
-        block_size=4,
-        max_model_len=48,
-        enable_prefix_caching=True,
-        async_scheduling=False,
-        **below(100, "0.1"),
-    )
-    where = deployed(engine, model=MODEL, gpu=GPU, num_gpu_blocks=10, cost="constant:0.02")
-    served = build_engine(where, work)
-    result = served.run()
-    first_ps = (result.requests["first_token_ps"] - result.arrival_ps).tolist()
+    engine = engine_above(spaced(rows), 10, max_model_len=48, **below(100, "0.1"))
+    result = engine.run()
     load_ps = 10_000_000 + 12 * TOKEN_BYTES * 10**12 // 10**8
-    assert first_ps == [2 * 10**10, 2 * 10**10, load_ps + 2 * 10**10]
+    assert first_tokens_ps(result) == [2 * 10**10, 2 * 10**10, load_ps + 2 * 10**10]
     assert (result.tier.hit_tokens, result.tier.waited_ps) == (12, load_ps)
     assert (result.tier.hit_pairs, result.tier.saved_ps) == (12 * 13 // 2, 2 * 10**10)
-    assert served.replica.pricing.prompts_ps(12, 78, most_tokens=5) == 3 * 2 * 10**10
+    assert engine.replica.pricing.prompts_ps(12, 78, most_tokens=5) == 3 * 2 * 10**10
 
 
 def test_what_a_load_saves_is_the_time_to_first_token_of_the_same_prompt_computed():
     rows = [Row(0, 1_000, [1], "same", 0, 0), Row(200, 1_000, [1], "same", 0, 0)]
-    work = workload(rows, None, samples=False, gap_ps=10**13, tick_ps=1)
-    engine = engine_config(
-        scheduler="vllm-v1@0.33.0",
-        block_size=4,
-        max_model_len=2_048,
-        enable_prefix_caching=False,
-        async_scheduling=False,
-        **below(300, "1000000"),
-    )
-    where = deployed(engine, model=MODEL, gpu=GPU, num_gpu_blocks=300, cost="roofline")
-    result = build_engine(where, work).run()
-    computed_ps, loaded_ps = (result.requests["first_token_ps"] - result.arrival_ps).tolist()
+    settings = below(300) | {"max_model_len": 2_048, "enable_prefix_caching": False}
+    result = engine_above(spaced(rows, 10**13), 300, cost="roofline", **settings).run()
+    computed_ps, loaded_ps = first_tokens_ps(result)
     assert result.tier.hit_tokens in (996, 1_000)
     assert result.tier.saved_ps == pytest.approx(computed_ps, rel=0.01)
     assert loaded_ps < computed_ps
@@ -318,21 +248,13 @@ def test_a_lazy_pool_that_copies_round_and_round_while_somebody_waits_is_told():
     rows = [Row(1, 58, [2], "alone", 0, 0), Row(1, 33, [6], "alone", 1, 0), Row(3, 58, [1], "alone", 2, 0)]
     rows += [Row(0, 33, [2], "alone", 3, 0)]
     lazy = {"kv_offloading_backend": "simple", "lazy_offload": True, "watermark": 0.01}
-    engine = engine_config(
-        scheduler="vllm-v1@0.33.0",
-        block_size=4,
-        max_model_len=64,
-        enable_prefix_caching=True,
-        **lazy | below(5, "0.3:0.1"),
-    )
-    where = deployed(engine, model=MODEL, gpu=GPU, num_gpu_blocks=16, cost="constant:0.02")
-    work = workload(rows, None, samples=False, gap_ps=10**11, tick_ps=1)
+    settings = lazy | below(5, "0.3:0.1") | {"max_model_len": 64, "async_scheduling": None}
     said = []
     for max_span in (1, 1 << 20):
         with pytest.raises(
             NoProgress, match=r"move blocks for ever: .* while request 2 \(58 tokens\)"
         ) as told:
-            build_engine(where, work, max_span=max_span).run()
+            engine_above(spaced(rows), 16, max_span=max_span, **settings).run()
         said.append(str(told.value))
     assert said[0] == said[1]
 
@@ -448,18 +370,10 @@ def test_a_replica_whose_only_request_loads_is_not_switched_off(max_span):
     rows = [Row(gap, 40, [1], kind, group, 0) for gap, kind, group in [(0, "alone", 0), (1, "same", 0)]]
     rows += [Row(50, 40, [1], "alone", 1, 0), Row(40, 40, [1], "same", 0, 0)]
     rows.append(Row(300, 40, [1], "alone", 2, 0))
-    work = workload(rows, None, samples=False, gap_ps=10**10, tick_ps=1)
+    work = spaced(rows, 10**10)
     assert 0.8 * 10**12 < work.arrival_ps[3] < 10**12
-    engine = engine_config(
-        scheduler="vllm-v1@0.33.0",
-        block_size=4,
-        max_model_len=128,
-        enable_prefix_caching=False,
-        async_scheduling=False,
-        **below(100, "0.02:50"),
-    )
-    where = deployed(engine, model=MODEL, gpu=GPU, num_gpu_blocks=60, cost="constant:0.02")
+    settings = below(100, "0.02:50") | {"enable_prefix_caching": False}
     fleet = FleetConfig(replicas=2, scale="schedule:0=2,1=1,1.1=2", startup_time=0.01, load_bandwidth=1e9)
-    result = build_engine(replace(where, fleet=fleet), work, max_span=max_span).run()
+    result = engine_above(work, 60, fleet=fleet, max_span=max_span, **settings).run()
     assert result.finished.all()
     assert result.tier.hit_tokens >= 36 and result.tier.waited_ps > 10**12
