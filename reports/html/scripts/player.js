@@ -44,7 +44,7 @@ class Player {
       const layers = map.run.arena.layers ? [element("p", { class: "hint", text: sentence(map.run.arena.layers) })] : [];
       const named = map.run.replica !== null && systems.length > 1 ? `${systems[map.run.system].label}, ` : "";
       map.figure = element("figure", { class: "map", hidden: !this.chosen(map) },
-        element("figcaption", {}, element("h3", { text: named + map.run.label }), ...layers, map.words), map.canvas, ends);
+        element("figcaption", {}, element("h3", { text: named + map.run.label }), map.words, ...layers), map.canvas, ends);
       $("maps").append(map.figure);
       map.painter = new Painter(map.canvas, map.arena);
     }
