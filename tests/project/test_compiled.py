@@ -205,12 +205,13 @@ def test_random_runs_of_every_part_are_those_of_pure_python(target, tmp_path, re
 
 
 def test_mixed_work_is_that_of_pure_python(target, tmp_path, request):
-    """Tiers, drafts, policies, pools, deaths and scaling: all that a run finds out, by integers."""
+    """Tiers, drafts, policies, pools, deaths and scaling: all that a run finds out, in both modes."""
     cases = request.config.getoption("--fuzz") or 60
     code = f"import sys; sys.path.append({str(ROOT / 'tests')!r}); from support.mixed import digests; "
     code += f"digests(0, {cases})"
     compiled, pure = (run(path, "-c", code, folder=tmp_path) for path in (target, ROOT))
     assert compiled == pure
+    assert compiled.count("agree") == cases
     assert compiled.count("True") > cases / 2
 
 
