@@ -139,24 +139,32 @@ class MemoryMap:
 
     def held_slots(self) -> Int64:
         """How many slots somebody held at each instant."""
-        held = self.rows.held * self.rows.size
-        count = len(self.instants)
-        born = np.repeat(np.arange(count), np.diff(self.offsets))
-        gained = np.bincount(born, held, count + 1)
-        lost = np.bincount(self._last_instants + 1, held, count + 1)
-        return np.cumsum(gained - lost)[:count].astype(np.int64)
+        return self._at_instants(self.rows.held * self.rows.size)
 
-    def held_by_layers(self, time_s: float) -> dict[str, float]:
-        """Per cent held for each kind of layers, of its own pool or, where all share it, of the arena."""
-        arena, pools = self.at(time_s), Counter[str]()
+    def held_by_layers(self) -> dict[str, Float64]:
+        """Per cent held at each instant, by kind of layers: of its pool or, if all share it, of the arena."""
+        pools = Counter[str]()
         for layers, start, end in self.pools:
             pools[layers] += end - start
-        sizes = arena.held * arena.size
+        held = self.rows.held * self.rows.size
         return {
-            layers: 100 * int(sizes[arena.layer == code].sum()) / (pools[layers] or self.slots)
-            for code, layers in enumerate(arena.layers)
+            layers: 100 * self._at_instants(held * (self.rows.layer == code)) / (pools[layers] or self.slots)
+            for code, layers in enumerate(self.rows.layers)
             if layers
         }
+
+    def mean(self, values: Float64) -> float:
+        """What holds from each instant to the next, in the mean over time."""
+        lasts = np.diff(self.instants)
+        return float(values[:-1] @ lasts / lasts.sum()) if lasts.any() else float(values[-1])
+
+    def _at_instants(self, slots: Int64) -> Int64:
+        """Sums over the rows that live at each instant."""
+        count = len(self.instants)
+        born = np.repeat(np.arange(count), np.diff(self.offsets))
+        gained = np.bincount(born, slots, count + 1)
+        lost = np.bincount(self._last_instants + 1, slots, count + 1)
+        return np.cumsum(gained - lost)[:count].astype(np.int64)
 
     @cached_property
     def _last_instants(self) -> Int64:

@@ -93,7 +93,11 @@ class _Part(NamedTuple):
 def _parts(name: str, recorded: MemoryMap, at_s: float) -> list[_Part]:
     """The pools of an arena; where all layers share it, itself, with what each of them holds."""
     arena = recorded.at(at_s)
-    held = {layers: f"{layers}: {share:.1f} %" for layers, share in recorded.held_by_layers(at_s).items()}
+    instant = int(np.searchsorted(recorded.instants, at_s, side="right")) - 1
+    held = {
+        layers: f"{layers}: {shares[instant] if instant >= 0 else 0:.1f} %"
+        for layers, shares in recorded.held_by_layers().items()
+    }
     if len(recorded.pools) > 1:
         return [
             _Part(f"{name}\n{held[layers]}".strip(), arena.between(start, end), end - start)

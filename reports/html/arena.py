@@ -39,7 +39,9 @@ class Arena:
     names: list[str]
     recorded: int
     layers: str = ""
-    """how much each kind of layers holds where most is held, in words"""
+    """how much each kind of layers holds, in words"""
+    pools: tuple[tuple[str, int, int], ...] = ()
+    """(layers, start, end) of the parts that only some layers use; none: all share the arena"""
 
     @property
     def slots(self) -> int:
@@ -70,6 +72,7 @@ class Arena:
             names=self.names,
             recorded=self.recorded,
             layers=self.layers,
+            pools=self.pools,
         )
 
     def _rows(self, instant: int) -> slice:
@@ -103,6 +106,7 @@ class Arena:
         pack.add("member", members)
         pack.add("sample", samples)
         about = {"slots": self.slots, "unit": unit, "recorded": self.recorded, "layers": self.layers}
+        about["pools"] = [dict(zip(("name", "start", "end"), pool, strict=True)) for pool in self.pools]
         return pack, about | {"times": [round(float(time), 9) for time in self.times_s]}
 
 
@@ -123,16 +127,20 @@ def read_arena(path: Path, replica: int | None = None) -> Arena | None:
         *(recorded.instants, offsets, start, size, owner, filled, cached, idle, names),
         recorded=len(recorded.instants),
         layers=_layers(recorded),
+        pools=tuple(recorded.pools) if len(recorded.pools) > 1 else (),
     )
 
 
 def _layers(recorded: MemoryMap) -> str:
     if len(recorded.rows.layers) == 1:
         return ""
-    fullest_s = float(recorded.instants[np.argmax(recorded.held_slots())])
+    fullest = int(np.argmax(recorded.held_slots()))
+    shares = recorded.held_by_layers()
+    on_average = ", ".join(f"{name} {recorded.mean(each):.1f} %" for name, each in shares.items())
+    most = ", ".join(f"{name} {each[fullest]:.1f} %" for name, each in shares.items())
     whole = "their pools" if recorded.pools else "the memory"
-    shares = ", ".join(f"{name} {share:.1f} %" for name, share in recorded.held_by_layers(fullest_s).items())
-    return f"fullest after {palette.seconds(fullest_s)}: {shares} of {whole}"
+    fullest_s = palette.seconds(float(recorded.instants[fullest]))
+    return f"on average {on_average} of {whole}; fullest after {fullest_s}: {most}"
 
 
 def _by_first_appearance(codes: Int64, texts: list[str]) -> tuple[Int64, list[str]]:

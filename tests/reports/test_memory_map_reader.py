@@ -106,6 +106,27 @@ def test_the_map_of_a_run_holds_the_tokens_that_the_run_ends_with(tmp_path):
     assert found.held_slots()[-1] == 0
 
 
+def test_what_kinds_of_layers_hold_is_told_at_each_instant_and_on_average(tmp_path):
+    """Two pools of 10 slots, at 0, 1 and 3 s; the last instant is over at once."""
+    rows = [
+        *((0.0, 0, 10, "", "full"), (0.0, 10, 10, "", "window")),
+        *((1.0, 0, 5, "1", "full"), (1.0, 10, 8, "1", "window")),
+        *((3.0, 0, 5, "", "full"), (3.0, 10, 8, "", "window")),
+    ]
+    time_s, start, size, owners, layers = map(np.array, zip(*rows, strict=True))
+    no = np.zeros(len(rows), bool)
+    columns = (time_s, start, size, owners.astype(object), no.astype(int), no, layers.astype(object))
+    where = tmp_path / "map.parquet"
+    write_columns(dict(zip((*COLUMNS, "layers"), columns, strict=True)), where)
+    recorded = MemoryMap.read(where)
+    held = recorded.held_by_layers()
+    assert {name: shares.tolist() for name, shares in held.items()} == {
+        "full": [0, 50, 0],
+        "window": [0, 80, 0],
+    }
+    assert recorded.mean(held["full"]) == pytest.approx(50 * 2 / 3)
+
+
 def test_a_map_of_25_000_blocks_and_240_instants_is_read_in_seconds(tmp_path):
     rng = np.random.default_rng(0)
     blocks, instants = 25_000, 240

@@ -71,6 +71,8 @@ def reports(tmp_path_factory):
     small = ("--num-prompts", 60, "--num-gpu-blocks", 260, "--request-rate", "inf")
     record(root / "two", *small, "--allocator", "contiguous,paged", command="compare")
     record(root / "shared", *small, "--shared-prefix", "2x64", "--enable-prefix-caching")
+    pools = ("--allocator", "split", "--model", "gemma-3-12b", "--gpu", "b200", "--num-gpu-blocks", 500)
+    record(root / "pools", "--num-prompts", 12, "--request-rate", "inf", *pools)
     write_run(root / "rejected", **fake_run(requests=4, rejected=4))
     write_run(root / "one", **fake_run(requests=1))
     write_run(root / "empty", **fake_run(requests=0))
@@ -323,6 +325,31 @@ def test_shared_slots_say_how_many_share_them(browser, reports):
     )
     assert found[0].startswith("Requests ")
     assert re.search(r"reference count ([2-9]|\d\d)", found[3])
+    opened.check()
+    opened.context.close()
+
+
+def test_pools_of_unlike_layers_stand_apart_below_their_names(browser, reports):
+    """Each slot lies once on the map, in a line of its pool; the average and the most are told."""
+    opened = Opened(browser, reports["pools"])
+    slots, pools, beside = opened.page.evaluate(
+        """() => {
+            const { player } = kvsim, { arena, painter } = player.maps[0], seen = new Uint8Array(arena.slots);
+            let beside = 0;
+            for (let line = 0; line < painter.lines; line++) {
+                const [first, end] = painter.slotsOf(line);
+                for (let slot = first; slot < end; slot++) seen[slot]++;
+                const pool = painter.pools.find(({ start, end }) => start <= first && first < end);
+                if (first < end && (line < pool.first || end > pool.end)) beside++;
+                const at = painter.slotAt(player.view, 1, (line + 0.5) * painter.lineHeight);
+                if (at !== (first < end ? first : null)) beside++;
+            }
+            return [[...new Set(seen)], painter.pools.map(({ name }) => name), beside];
+        }"""
+    )
+    assert (slots, pools, beside) == ([1], ["window 1,024", "full"], 0)
+    said = opened.page.inner_text(".map figcaption")
+    assert re.search(r"On average window 1,024 [\d.]+ %, full [\d.]+ % of their pools; fullest after", said)
     opened.check()
     opened.context.close()
 

@@ -10,6 +10,7 @@ class Arena {
     this.unit = about.unit;
     this.times = about.times;
     this.recorded = about.recorded;
+    this.pools = about.pools.length ? about.pools : [{ name: "", start: 0, end: about.slots }];
     this.cells = this.slots / this.unit;
     this.start = new Uint32Array(gap.length);
     for (let i = 0, end = 0; i < gap.length; i++) {

@@ -2,9 +2,12 @@
 //
 // A line is drawn once into three rows of pixels: plain, where hatching goes, and the band that marks what is
 // shared; these are then copied to the pixels of the line. So a frame costs as much for a million slots as for few.
+//
+// Pools of unlike layers stand one below the other: each begins on a line of its own, below its name.
 
 const HUES = 360, TONES = 3;
 const LABEL_PX = 34; // a range at least so wide is named
+const NAME_PX = 18; // room for the name of a pool
 
 class Palette {
   constructor() {
@@ -31,14 +34,19 @@ class Painter {
    * multiple of `unit`, which is alike for all maps of a page: so equal addresses lie at equal places.
    */
   layOut(width, unit) {
-    const { slots } = this.arena;
+    const { slots, pools } = this.arena;
     const quantum = unit * Math.ceil(16 / unit), even = quantum * 40 > slots ? 16 : quantum;
     const wanted = Math.min(440, Math.max(190, width * 0.55));
     const height = Math.min(34, Math.sqrt((width * wanted * Math.min(quantum, 32)) / (1.6 * slots)));
     const lines = Math.max(1, Math.round(wanted / height));
     this.perLine = Math.ceil(slots / lines / even) * even;
-    this.lines = Math.ceil(slots / this.perLine);
     this.lineHeight = Math.min(34, wanted / lines);
+    this.lines = 0;
+    this.pools = pools.map(({ name, start, end }) => {
+      const head = this.lines, first = head + (name ? Math.ceil(NAME_PX / this.lineHeight) : 0);
+      this.lines = first + Math.ceil((end - start) / this.perLine);
+      return { name, start, end, head, first };
+    });
     this.width = width;
     this.height = Math.round(this.lines * this.lineHeight);
     this.ratio = Math.min(devicePixelRatio || 1, 2);
@@ -89,15 +97,26 @@ class Painter {
     const { left, top, perSlot, lineHeight } = this.frame(view);
     const line = Math.floor((y * this.ratio + top) / lineHeight);
     const column = Math.floor((x * this.ratio + left) / perSlot);
-    const slot = line * this.perLine + column;
-    return line < 0 || column < 0 || column >= this.perLine || slot >= this.arena.slots ? null : slot;
+    const [first, end] = this.slotsOf(line), slot = first + column;
+    return column < 0 || column >= this.perLine || slot >= end ? null : slot;
+  }
+
+  /** The first slot of a line, and the end of its pool: equal where there is nothing but a name. */
+  slotsOf(line) {
+    const pool = this.pools.findLast(({ head }) => head <= line);
+    if (!pool || line >= this.lines) return [this.arena.slots, this.arena.slots];
+    const first = pool.start + (line - pool.first) * this.perLine;
+    return line < pool.first ? [pool.start, pool.start] : [first, Math.min(first + this.perLine, pool.end)];
   }
 
   /** The first slot in sight, and the last. */
   inSight(view) {
     const { top, left, perSlot, lineHeight } = this.frame(view);
-    const at = (x, y) => Math.floor((y + top) / lineHeight) * this.perLine + Math.min(this.perLine - 1, Math.floor((x + left) / perSlot));
-    return [at(0, 0), Math.min(this.arena.slots - 1, at(this.canvas.width - 1, this.canvas.height - 1))];
+    const at = (x, y) => {
+      const [first, end] = this.slotsOf(Math.floor((y + top) / lineHeight));
+      return Math.min(first + Math.floor((x + left) / perSlot), Math.max(first, end - 1), this.arena.slots - 1);
+    };
+    return [at(0, 0), at(this.canvas.width - 1, this.canvas.height - 1)];
   }
 
   /** Where the view stands, in pixels of the device. */
@@ -129,6 +148,7 @@ class Painter {
       for (; y < end; y++) pixels.fill(this.ground, y * width, (y + 1) * width);
     }
     this.show();
+    this.head(top, lineHeight);
     if (names.length && lineHeight >= 14 * this.ratio) this.write(names);
   }
 
@@ -153,15 +173,15 @@ class Painter {
 
   /** Colour the rows of pixels of one line; says whether anything on it is hatched or shared. */
   fillLine(line, perSlot, high, y, names) {
-    const { arena, plain, hatch, band, slotX, perLine, ground } = this;
-    const { state, unit, owner, start, size, empty, cached, idle, slots } = arena;
+    const { arena, plain, hatch, band, slotX, ground } = this;
+    const { state, unit, owner, start, size, empty, cached, idle } = arena;
     const marks = { hatched: false, shared: false };
-    const base = line * perLine, width = slotX.length;
+    const [base, end] = this.slotsOf(line), width = slotX.length;
     const ruled = perSlot >= 7 * this.ratio, wide = 5 * this.ratio;
     let row = -1, edge = 0, full = 0, hollow = 0, stripe = 0, under = 0;
     for (let x = 0; x < width; x++) {
       const column = slotX[x], slot = base + column;
-      if (column >= perLine || slot >= slots || column < 0 || line < 0) {
+      if (slot >= end || column < 0) {
         plain.fill(ground, x), hatch.fill(ground, x), band.fill(ground, x);
         break;
       }
@@ -190,6 +210,15 @@ class Painter {
       if (ruled && x > 0 && column !== slotX[x - 1]) plain[x] = hatch[x] = mixed(plain[x], ground);
     }
     return marks;
+  }
+
+  /** The names of the pools, above them. */
+  head(top, lineHeight) {
+    const { context, ratio } = this, [red, green, blue] = this.palette.ink;
+    context.font = `${12 * ratio}px system-ui, sans-serif`;
+    context.textBaseline = "alphabetic";
+    context.fillStyle = `rgb(${red} ${green} ${blue})`;
+    for (const { name, first } of this.pools) if (name) context.fillText(name, 0, first * lineHeight - top - 5 * ratio);
   }
 
   /** The numbers of the owners, where there is room. */
