@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 from kvsim.reports.palette import SERIES
 
 HUES = 8
+_OWN_SHADE = 7
+"""A light one that no family reaches."""
 PARTS = ("allocator", "scheduler", "gpu")
 """What may give a system its colour: the first in which systems differ."""
 
@@ -92,7 +94,7 @@ def place_of(part: str, name: str) -> Place:
     plain = name.partition("@")[0].partition(":")[0]
     known = [each for family in families for each in family if plain == each or plain.startswith(f"{each}-")]
     if not known:
-        return Place(sum(name.encode()) % HUES, HUES)
+        return Place(sum(name.encode()) % HUES, _OWN_SHADE)
     longest = max(known, key=len)
     hue = next(at for at, family in enumerate(families) if longest in family)
     return Place(hue, families[hue].index(longest))

@@ -124,5 +124,7 @@ def _waste_headline(
         return f"KV memory wasted {when}{under_loads(systems)}: {listed}"
     best, worst = (pick(known, key=lambda place: wastes[place].mean) for pick in (min, max))
     least, most = (with_spread(pieces.percent, wastes[place]) for place in (best, worst))
-    headline = f"{systems[best].name} wastes {least} of the KV memory"
-    return f"{headline} {when}" if best == worst else f"{headline}, {systems[worst].name} {most}, {when}"
+    if best == worst:
+        who = f"{systems[best].name} wastes" if len(known) == 1 else f"All {len(known)} waste"
+        return f"{who} {least} of the KV memory {when}"
+    return f"{systems[best].name} wastes {least} of the KV memory, {systems[worst].name} {most}, {when}"

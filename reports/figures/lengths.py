@@ -99,7 +99,7 @@ def paint_lengths(sheet: Figure, style: Style, prompt: Tokens, output: Tokens) -
         pieces.systems_below(sheet, style, means, [style.look(place) for place in range(2)])
     step = max(1, -(-len(prompt) // _MOST_DOTS))
     dots: Any = {
-        "markersize": 1.4 * style.line,
+        "markersize": (4 if len(prompt) < 30 else 1.4) * style.line,
         "alpha": 0.35 if len(prompt) > 300 else 0.8,
         "rasterized": True,
     }

@@ -137,8 +137,10 @@ def systems_below(
 
 
 def row_name(style: Style, name: str) -> str:
-    """The name of a bar, in lines that leave room for it."""
-    return short(name, 16) if style.narrow else wrapped(name, 22)
+    """The name of a bar, in lines that leave room for it; a word too long for one loses its middle."""
+    if style.narrow:
+        return short(name, 16)
+    return wrapped(" ".join(short(word, 22) for word in name.split(" ")), 22)
 
 
 def panels(figure: Figure, style: Style, count: int, below: str) -> list[Axes]:

@@ -145,9 +145,10 @@ def _batched_headline(systems: Sequence[System], means: Sequence[Interval | None
     if not known:
         return "Nothing ran: no request was computed"
     (least, worst), (most, best) = min(known), max(known)
-    computes = f"{systems[best].name} computes {with_spread(palette.figures, means[best])} requests at once"
+    at_once = f"{with_spread(palette.figures, means[best])} requests at once"
+    computes = f"{systems[best].name} computes {at_once}"
     if least == most:
-        return computes
+        return computes if len(known) == 1 else f"All {len(known)} compute {at_once}"
     if not rankable(systems):
         names = [system.name for system in systems]
         listed = pieces.listed(names, means, palette.figures)
