@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -125,6 +126,15 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return None
     slow = re.search(r"^pytestmark = pytest\.mark\.slow$", collection_path.read_text("utf-8"), re.MULTILINE)
     return True if slow else None
+
+
+@pytest.fixture(scope="session")
+def browser() -> Generator[Any, None, None]:
+    """Chromium, started by the first test that needs it."""
+    from support.browser import launched
+
+    with launched() as browser:
+        yield browser
 
 
 def gpu_there() -> bool:

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from support.browser import violations
 from support.shared_data import missing
 
 from kvsim import cli
@@ -49,6 +50,19 @@ def test_the_site_has_every_page(site):
     for page in in_nav():
         name = page.removesuffix(".md")
         assert (site / ("index.html" if name == "index" else f"{name}/index.html")).is_file(), page
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_to_mend_on_the_site(site, browser, scheme):
+    found = []
+    for page in ("index.html", "learn/index.html", "commands/index.html", "api/index.html"):
+        with browser.new_context(color_scheme=scheme, bypass_csp=True) as context:
+            opened = context.new_page()
+            opened.goto((site / page).as_uri())
+            opened.wait_for_selector("button.md-code__button[aria-label]", state="attached")
+            found += [(page, *each) for each in violations(opened)]
+    assert found == []
 
 
 @pytest.mark.slow

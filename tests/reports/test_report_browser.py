@@ -1,19 +1,13 @@
-"""The report in a real browser: Debian's Chromium, driven through Playwright.
+"""The report in a real browser."""
 
-The executable is that of the environment variable CHROMIUM, or the first at one of the usual places. Where
-there is none these tests are skipped, except in continuous integration (CI is set), where they fail.
-"""
-
-import os
 import re
-import shutil
 import time
 
 import pytest
 from support.bench_files import GUIDELLM
+from support.browser import violations
 from support.fake_run import fake_run
 from support.report_page import record
-from support.shared_data import missing
 
 from kvsim import cli
 from kvsim.reports.html.report import write_report
@@ -25,11 +19,6 @@ from kvsim.reports.rundir.writing import write_comparison, write_run
 
 pytestmark = pytest.mark.slow
 
-PLACES = ("/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome")
-FLAGS = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-)
 TIGHT = ("--num-gpu-blocks", 100, "--max-model-len", 1024, "--request-rate", "inf", "--cost", "constant:0.01")
 LIVES = {
     "alone": ("--num-prompts", 40, "--allocator", "contiguous:oracle,paged,dynamic"),
@@ -48,20 +37,6 @@ PLAIN = {
 def viewport(size):
     """The window of a size."""
     return dict(zip(("width", "height"), SIZES[size], strict=True))
-
-
-@pytest.fixture(scope="session")
-def browser():
-    try:
-        import axe_playwright_python  # noqa: F401 - for the test with axe-core
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        missing("the browser tests need playwright and axe-playwright-python: pip install -e '.[test]'")
-    path = os.environ.get("CHROMIUM") or next(filter(os.path.exists, PLACES), shutil.which("chromium"))
-    if not path:
-        missing("the browser tests need Chromium: apt-get install chromium, or name it in CHROMIUM")
-    with sync_playwright() as playwright:
-        yield playwright.chromium.launch(executable_path=path, args=FLAGS)
 
 
 @pytest.fixture(scope="session")
@@ -228,8 +203,6 @@ SMALL_TEXTS = """() => {
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_to_mend_on_any_page(browser, every_page, size, scheme):
-    from axe_playwright_python.sync_playwright import Axe
-
     found = []
     for name, path in every_page.items():
         with browser.new_context(viewport=viewport(size), color_scheme=scheme, bypass_csp=True) as context:
@@ -237,8 +210,7 @@ def test_axe_finds_nothing_to_mend_on_any_page(browser, every_page, size, scheme
             page.goto(path.as_uri())
             if name not in PLAIN:
                 page.wait_for_selector("html[data-ready]", state="attached")
-            told = Axe().run(page).response["violations"]
-            found += [(name, each["id"], each["nodes"][0]["html"]) for each in told]
+            found += [(name, *each) for each in violations(page)]
             width, inner = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
             assert width <= inner, name
     assert found == []
