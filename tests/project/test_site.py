@@ -60,7 +60,8 @@ def test_axe_finds_nothing_to_mend_on_the_site(site, browser, scheme):
         with browser.new_context(color_scheme=scheme, bypass_csp=True) as context:
             opened = context.new_page()
             opened.goto((site / page).as_uri())
-            opened.wait_for_selector("button.md-code__button[aria-label]", state="attached")
+            if opened.locator("pre > code").count():
+                opened.wait_for_selector("button.md-code__button[aria-label]", state="attached")
             found += [(page, *each) for each in violations(opened)]
     assert found == []
 
