@@ -40,6 +40,7 @@ from kvsim.sim.deployment.vllm_defaults import (
     Asked,
     defaults_note,
     rules_of,
+    scheduled_as,
 )
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.files.reading import understood
@@ -245,10 +246,13 @@ def _memory_notes(found: Resolved) -> list[str]:
 
 
 def _time_notes(deployment: Deployment) -> list[str]:
-    """What a reader should know about the times of a server's steps."""
+    """What a reader should know about a server's steps: their times, and by which release's rules."""
     notes = []
     if deployment.profile is not None and deployment.profile["kind"] == "rehearsal":
         notes.append(f"Step times are a {REHEARSAL}: they say nothing about any GPU.")
+    name, _, release = (deployment.engine.scheduler or "").partition("@")
+    if name == FAMILY and release and scheduled_as(release) != release:
+        notes.append(f"vLLM {release} decides its steps as {scheduled_as(release)}, which was recorded.")
     network = network_note(deployment)
     return [*notes, network] if network else notes
 
