@@ -69,6 +69,7 @@ LOGS = [
     row("gpt-oss-20b a100-80gb 1 0.19.0 .65 13.72 36.56 M"),  # 80 GB assumed
     row("qwen3-14b l40s 1 0.9.2 .9 27.52 11.00 B"),  # release assumed
     row("qwen3-235b-a22b:fp8 h100 4 0.10.0 .9 - 8.11 I"),  # vllm#21348
+    row("llama-3.1-70b:fp8 h100 1 0.7.0 .98 67.72 6.74 I", max_model_len=2048),  # vllm#12569, GPU assumed
 ]
 REFUSED = [
     row("gpt-oss-120b h100 1 0.10.1 .9 65.97 -2.14 I"),  # vllm#23278
