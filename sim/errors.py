@@ -73,8 +73,6 @@ def _letters(name: str) -> str:
 
 def _sizes(wanted: str, name: str) -> bool:
     """Whether the digits are the same ones, or a part: qwen3-4b is no slip for qwen3-8b, nor for qwen3-14b."""
-    import re  # late: only a mistake needs it
-
     one, other = (set(re.findall(r"[\d.]+b", text)) for text in (wanted, name))
     if one and other and not one & other:
         return False
