@@ -72,7 +72,7 @@ def _letters(name: str) -> str:
 
 
 def _sizes(wanted: str, name: str) -> bool:
-    """Whether the digits are the same ones, or a part: qwen3-4b is no slip for qwen3-8b, nor for qwen3-14b."""
+    """Whether the digits are the same ones, or a part: qwen3-4b is no slip for qwen3-8b or qwen3-14b."""
     one, other = (set(re.findall(r"[\d.]+b", text)) for text in (wanted, name))
     if one and other and not one & other:
         return False
