@@ -24,14 +24,17 @@ def shown(quantity: Quantity, seeds: System) -> str:
 
 
 def stars(quantity: Quantity, systems: Sequence[System], may_win: Sequence[bool]) -> list[bool]:
-    """Which may win and are the best, read like it, or differ no more than seeds do; none if all do."""
+    """Which may win and are the best, read like it, or differ no more than seeds do; none if all do.
+
+    Nor is one the best that alone has the number: who never waited has no waste while requests waited.
+    """
     columns = [[quantity.read(summary) for summary in seeds] for seeds in systems]
     means = {
         place: fmean(value for value in column if value is not None)
         for place, column in enumerate(columns)
         if may_win[place] and None not in column
     }
-    if quantity.best is None or not means or sum(may_win) < 2:
+    if quantity.best is None or len(means) < 2:
         return [False] * len(systems)
     top = quantity.best(list(means.values()))
     best = next(columns[place] for place, mean in means.items() if mean == top)

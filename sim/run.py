@@ -40,6 +40,7 @@ from kvsim.sim.deployment.vllm_defaults import (
     Asked,
     defaults_note,
     rules_of,
+    scheduled_as,
 )
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.files.reading import understood
@@ -54,6 +55,7 @@ from kvsim.sim.record.outside import seconds_of
 from kvsim.sim.record.recorder import Result
 from kvsim.sim.serving.engine import Engine
 from kvsim.sim.serving.fleet import FleetConfig
+from kvsim.sim.starts import starts_told
 from kvsim.sim.workload import PS_PER_S, Workload
 
 Json = dict[str, object]
@@ -206,6 +208,7 @@ class Simulation:
                 "other means over time are those of one replica; counts are those of all."
             )
         notes += dict.fromkeys(note for pool in pools for note in _memory_notes(pool))
+        notes += starts_told(pools)
         notes += defaults_told([pool.deployment for pool in pools])
         notes += dict.fromkeys(note for pool in pools for note in _time_notes(pool.deployment))
         for cost in dict.fromkeys(replica.pricing.cost for replica in self.engine.replicas):
@@ -245,10 +248,13 @@ def _memory_notes(found: Resolved) -> list[str]:
 
 
 def _time_notes(deployment: Deployment) -> list[str]:
-    """What a reader should know about the times of a server's steps."""
+    """What a reader should know about a server's steps: their times, and by which release's rules."""
     notes = []
     if deployment.profile is not None and deployment.profile["kind"] == "rehearsal":
         notes.append(f"Step times are a {REHEARSAL}: they say nothing about any GPU.")
+    name, _, release = (deployment.engine.scheduler or "").partition("@")
+    if name == FAMILY and release and scheduled_as(release) != release:
+        notes.append(f"vLLM {release} decides its steps as {scheduled_as(release)}, which was recorded.")
     network = network_note(deployment)
     return [*notes, network] if network else notes
 

@@ -30,12 +30,12 @@ from kvsim.sim.bench.assumed import (
     cache_of,
     flags_of,
     fused,
-    of_release,
     precision_of,
 )
 from kvsim.sim.bench.compared import Compared
 from kvsim.sim.bench.read import read_result
 from kvsim.sim.bench.workload import workload_of as replayed_workload
+from kvsim.sim.cost.older_experts import of_release
 from kvsim.sim.cost.profile_files import gpu_and_cost
 from kvsim.sim.counted import several
 from kvsim.sim.deployment.deployment import Deployment

@@ -58,10 +58,11 @@ class System:
         return [(load, each) for load, each in found if each is not None]
 
     def met(self) -> dict[float, bool | None]:
-        """Load -> whether the SLO is met with every seed; None: with some only."""
+        """Load -> whether the SLO is met with every seed; None: with some only. Empty without an SLO."""
         shares = {
-            load: sum(bool(row.get("slo.met")) for row in rows) / len(rows)
+            load: sum(bool(row["slo.met"]) for row in rows) / len(rows)
             for load, rows in self.points.items()
+            if all(row.get("slo.met") is not None for row in rows)
         }
         return {load: share == 1 if share in (0, 1) else None for load, share in shares.items()}
 

@@ -146,16 +146,22 @@ def _best(fit: Sequence[System], found: Sequence[System], load: str | None, slo:
     at = largest_within(best)
     most = f"{at:g} {_LOAD_UNITS[load]}"
     met = f"; {len(within)} of {len(found)} systems meet it" if len(found) > 1 else ""
-    alike = sum(largest_within(each) == at for each in within) - 1
-    if at_the_edge(best):
-        most, made = f"at least {most}, the highest load tried", figures(_made(best, at))
-        if not alike:
-            return f"{_highest(best, found, 'sustains', 'load')} within {slo}: {most}{met}"
-        who = f"{best.name} and {_others(alike)} sustain"
-        tie = f"; {best.name} has the highest throughput of these, {made} tokens/s/GPU"
-        return f"{who} {most}, within {slo}{tie}{met}"
-    tie = f", with more tokens/s/GPU than {_others(alike)} at that load" if alike else ""
-    return f"{_highest(best, found, 'sustains', 'load')} within {slo}: {most}{tie}{met}"
+    most = f"at least {most}, the highest load tried" if at_the_edge(best) else most
+    alike = [each for each in within if largest_within(each) == at and each is not best]
+    if not alike:
+        return f"{_highest(best, found, 'sustains', 'load')} within {slo}: {most}{met}"
+    who = f"{best.name} and {_others(len(alike))} sustain the highest load"
+    return f"{who} within {slo}: {most}; {_tie(best, alike, at)}{met}"
+
+
+def _tie(best: System, alike: Sequence[System], at: float | None) -> str:
+    """Who makes most of those with the same answer, as numbers are read."""
+    made = figures(_made(best, at))
+    level = sum(figures(_made(each, at)) == made for each in alike)
+    if level == len(alike):
+        return f"each with {made} tokens/s/GPU"
+    who = f"{best.name} and {_others(level)} have" if level else f"{best.name} has"
+    return f"{who} the highest throughput of these, {made} tokens/s/GPU"
 
 
 def _highest(best: System, found: Sequence[System], verb: str, what: str) -> str:

@@ -3,13 +3,12 @@
 flags      seats, tokens of a step, share of the memory, experts: of the script that launched the server
 cache      fp8 where that script says so
 schedule   asynchronous from a release on
-experts    of older releases, slower than those of the tables
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
-from kvsim.sim.models.spec import GpuSpec
+from kvsim.sim.deployment.vllm_defaults import release_number
 
 ASSUMED = (
     "lengths are drawn evenly from 0.8 to 1 of the nominal ones; ten requests a client, of Qwen six",
@@ -78,28 +77,6 @@ FUSED = (
 """The same of servers with `fuse_allreduce_rms`, or its older name, by the same scripts."""
 TF32 = (("MiniMaxAI/MiniMax-M2.5", "b200_sxm", "0.19"), ("MiniMaxAI/MiniMax-M2.5", "b300_sxm", "0.19"))
 """The same of servers with VLLM_FLOAT32_MATMUL_PRECISION=high, by minimaxm2.5_{fp8,fp4}_{b200,b300}.sh."""
-PADDED_SINCE, CUTLASS_SINCE, NEW_EXPERTS_SINCE = (0, 11), (0, 15), (0, 18)
-HOPPER, TRITON_GPUS = ("h100", "h200"), 8
-"""Releases in which experts in fp8, with scales by block, have other kernels than those of the tables (0.24).
-
-Hopper, but not on eight GPUs: DeepGEMM, each expert in whole blocks (vllm-project/vllm, pulls 26197, 29346:
-with scales of 8 bits it is taken however few the tokens); then FlashInfer's CUTLASS (pull 34260 says so), and
-at last Triton, which the tables have. A B200 of 0.17 had Triton, by its script."""
-BLOCK_ROWS, BLOCK_BANDWIDTH, BLOCK_WORK_PER_S = 128, 0.7, 1.23e15
-"""DeepGEMM's blocks: weights and rows at this share of the bandwidth, further blocks computed at this rate.
-
-Read off SGLang's rows of DeepSeek-V3's experts on an H200 (ai-dynamo/aiconfigurator at 095f58a, h200_sxm/moe/
-sglang/0.5.6.post2/wideep_context_moe_perf): one more block of one more expert of 44 MB took 14.9 us, one more
-block of the same experts 8.6 to 9.6 us. On an H100 the share is 0.69."""
-CUTLASS_READS = 1.6
-"""How much longer FlashInfer's CUTLASS reads than Triton: fitted to five servers of MiniMax-M2.5 on an H200,
-release 0.16, the only ones; the tables have it for experts shared out alone."""
-TRITON_READS, TRITON_ROWS = 1.27, 1.9
-"""How much longer Triton took on a B200 than TensorRT-LLM's kernels, with up to 64 tokens, and with more.
-
-Medians over the rows of MiniMax-M2.5's experts, shared out to two and four GPUs, in 0.19 (b200_sxm/moe/vllm/
-0.19.0 of the same collection), of what they take in 0.24. An H200's in 0.14, Triton's too, take 1.03 times as
-long as in 0.24."""
 
 
 def flags_of(model: str, gpu: str, version: str) -> Flags:
@@ -131,51 +108,5 @@ def _among(servers: Iterable[tuple[str, str, str]], model: str, gpu: str, versio
 
 def asynchronous(version: str) -> bool:
     """Whether a release schedules asynchronously by itself."""
-    release = _release(version)
+    release = release_number(version)
     return release is None or release >= ASYNCHRONOUS_SINCE
-
-
-def of_release(
-    profile: Mapping[str, Any] | None, version: str, gpu: GpuSpec, gpus: int
-) -> Mapping[str, Any] | None:
-    """A profile, with the experts of an older release on so many GPUs."""
-    release, name = _release(version), "experts_fp8_block"
-    if profile is None or release is None or release >= NEW_EXPERTS_SINCE or name not in profile["parts"]:
-        return profile
-    part = profile["parts"][name]
-    if gpu.name not in HOPPER:
-        part = _slower(part, TRITON_READS, TRITON_ROWS)
-    elif gpus != TRITON_GPUS and PADDED_SINCE <= release < CUTLASS_SINCE:
-        part = _in_blocks(part, gpu.bandwidth_bytes_per_s)
-    elif gpus != TRITON_GPUS:
-        part = _slower(part, CUTLASS_READS, 1.0)
-    return {**profile, "parts": {**profile["parts"], name: part}}
-
-
-def _in_blocks(part: Mapping[str, Any], bytes_per_s: float) -> Mapping[str, Any]:
-    """Experts of DeepGEMM (sim/cost/calibrated/padded_experts.py), with as many launches."""
-    form = {
-        "t0_s": part["form"]["t0_s"],
-        "bandwidth_bytes_per_s": BLOCK_BANDWIDTH * bytes_per_s,
-        "work_per_s": BLOCK_WORK_PER_S,
-        "p": 1,
-    }
-    constants = {"block_rows": BLOCK_ROWS, "weight_bytes": part["constants"]["weight_bytes"]}
-    return {"form": form, "constants": constants, "range": {}, "tables": []}
-
-
-def _slower(part: Mapping[str, Any], reads: float, rows: float) -> Mapping[str, Any]:
-    """Experts that read their weights, and handle their rows, so many times as long."""
-    form, constants = dict(part["form"]), dict(part["constants"])
-    form["t0_s"] *= reads
-    form["bandwidth_bytes_per_s"] /= rows
-    form["work_per_s"] /= rows
-    constants["weight_bytes"] *= reads / rows
-    return {**part, "form": form, "constants": constants}
-
-
-def _release(version: str) -> tuple[int, ...] | None:
-    """The first two numbers of a version; None where it is not told."""
-    numbers = version.split(".")[:2]
-    known = len(numbers) == 2 and all(each.isdecimal() for each in numbers)
-    return tuple(map(int, numbers)) if known else None

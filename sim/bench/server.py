@@ -13,7 +13,16 @@ from kvsim.sim.classes import name_of
 from kvsim.sim.cost.logged import LOGGED
 from kvsim.sim.cost.profile_files import gpu_and_cost
 from kvsim.sim.deployment.registry import allocator_class
-from kvsim.sim.deployment.vllm_defaults import FAMILY, Asked, known_release, rules_of, vllm_defaults
+from kvsim.sim.deployment.vllm_defaults import (
+    FAMILY,
+    NEWEST,
+    RECORDED,
+    Asked,
+    known_release,
+    rules_of,
+    scheduled_as,
+    vllm_defaults,
+)
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.fit.answer import fitted
 from kvsim.sim.fit.asked import FitOptions
@@ -24,8 +33,6 @@ from kvsim.sim.models.quantization import quantized
 from kvsim.sim.models.spec import GpuSpec, ModelSpec
 from kvsim.sim.options.scenario import Scenario
 
-SIMULATED = ("0.11.0", "0.33.0")
-"""The releases whose scheduler is."""
 LAUNCHES = ("calibrated", "measured-elsewhere")
 """Costs that know what launching kernels one by one takes."""
 
@@ -49,14 +56,14 @@ def server_of(asked: Scenario, run: MeasuredRun, log: StartupLog | None = None) 
     """
     told: list[str] = []
     found = asked
-    release = started = SIMULATED[-1]
+    release = started = NEWEST
     if log is not None:
         release = _release(log)
         started = known_release(log.release)
         found, taken = _logged(found, log)
         told += taken
-        if log.release and not log.release.startswith(release):
-            told.append(f"The log is of vLLM {log.release}, simulated as {release}.")
+        if log.release and not log.release.startswith(scheduled_as(release)):
+            told.append(f"The log is of vLLM {log.release}, simulated as {scheduled_as(release)}.")
     if of_vllm(asked):
         found, said = _defaults(found, release, started)
         if said:
@@ -173,9 +180,9 @@ def _gpu(asked: Scenario) -> tuple[GpuSpec, str]:
 
 
 def _release(log: StartupLog) -> str:
-    """The release that is simulated for that of a log: the one that schedules as it does."""
-    newer = log.async_scheduling or rules_of(known_release(log.release)).async_scheduling
-    return SIMULATED[newer]
+    """The release of a log, or the newest where it schedules as no release of its time did by itself."""
+    release = known_release(log.release)
+    return RECORDED[-1] if log.async_scheduling and scheduled_as(release) == RECORDED[0] else release
 
 
 def _name(model: str | ModelSpec) -> str:

@@ -54,7 +54,7 @@ class EngineChoices:
         doc="an [allocator](allocators.md), or your own `package.module:Class`; `NAME:RESERVE` for short",
     )
     scheduler: str | type | None = option(
-        "See: sim schedulers; a release as in vllm-v1@0.11.0.",
+        "See: sim schedulers; a release as in vllm-v1@0.12.0.",
         panel=ENGINE,
         default=None,
         value="NAME",

@@ -100,6 +100,8 @@ RELEASES: dict[tuple[int, int], Release] = {
 """What holds from a release on."""
 OLDEST, NEWEST = "0.7.0", "0.33.0"
 FIRST, LAST = (0, 7), (0, 33)
+RECORDED = ("0.11.0", "0.33.0")
+"""Releases whose scheduler was recorded step by step."""
 
 
 def rules_of(release: str) -> Release:
@@ -110,7 +112,7 @@ def rules_of(release: str) -> Release:
     KvsimError
         What is no release with V1, or a newer one than is known.
     """
-    number = _number(release)
+    number = release_number(release)
     if number is None or not FIRST <= number <= LAST:
         raise KvsimError(f"vLLM release must be {OLDEST} to {NEWEST}, got {release!r}")
     return RELEASES[max(each for each in RELEASES if each <= number)]
@@ -118,14 +120,20 @@ def rules_of(release: str) -> Release:
 
 def known_release(release: str | None) -> str:
     """The release itself where its defaults are known, else the nearest one; the newest of None."""
-    number = _number(release or NEWEST)
+    number = release_number(release or NEWEST)
     if release is None or number is None or number > LAST:
         return NEWEST
     return release if number >= FIRST else OLDEST
 
 
-def _number(release: str) -> tuple[int, int] | None:
-    found = re.match(r"(\d+)\.(\d+)(?:\.|$)", release)
+def scheduled_as(release: str) -> str:
+    """The recorded release by whose rules it schedules: up to 0.13 0.11.0, which waits for its host."""
+    return RECORDED[rules_of(release).async_scheduling]
+
+
+def release_number(release: str) -> tuple[int, int] | None:
+    """The first two numbers of 0.12.0 or 0.11.2rc1; None of anything else."""
+    found = re.fullmatch(r"(\d+)\.(\d+)(?:\.[\w.+-]*)?", release, re.ASCII)
     return (int(found[1]), int(found[2])) if found else None
 
 
@@ -270,7 +278,7 @@ def release_settings(
     """What a server starts from on this GPU, by the names of our own settings: the release's or the newest's.
 
     Nothing for other engines, nor for the PagedAttention paper's own servers. Prefix caching stays off where
-    `sim run` keeps no prefixes (windows and recurrent layers before 0.33.0).
+    `sim run` keeps no prefixes (windows and recurrent layers before 0.14).
     """
     name, _, release = (scheduler or FAMILY).partition("@")
     if name != FAMILY or (model.name, gpu.name) in PAPERS_SERVERS:
@@ -279,7 +287,7 @@ def release_settings(
     alike = not model.window_layers and all(
         layers.kind in ("full_attention", "mla_attention") for layers in model.kv_layers
     )
-    keeps_prefixes = alike or (release != "0.11.0" and bool(model.kv_layers))
+    keeps_prefixes = alike or (scheduled_as(release or NEWEST) == RECORDED[-1] and bool(model.kv_layers))
     return {
         "max_num_batched_tokens": found.max_num_batched_tokens,
         "max_num_seqs": found.max_num_seqs,

@@ -152,6 +152,7 @@ class Scenario(ServerChoices, EngineChoices):
         from kvsim.sim.build import server_defaults
         from kvsim.sim.classes import name_of
         from kvsim.sim.cost.logged import cost_of as log_cost
+        from kvsim.sim.cost.older_experts import of_scheduler
         from kvsim.sim.cost.profile_files import gpu_and_cost
         from kvsim.sim.models.catalog import model_named
         from kvsim.sim.models.quantization import quantized
@@ -174,6 +175,8 @@ class Scenario(ServerChoices, EngineChoices):
             gpu, cost, profile = self.gpu, log_cost(given.get("cost")) or "roofline", None
         else:
             gpu, cost, profile = gpu_and_cost(self.gpu, given.get("cost"))
+            ranks = self.tensor_parallel_size * self.data_parallel_size
+            profile = of_scheduler(profile, given.get("scheduler"), gpu, ranks)
         classes = Classes()
         asked = Asked(**{each.name: given.get(each.name) for each in fields(Asked)})
         settings = {

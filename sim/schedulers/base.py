@@ -95,6 +95,13 @@ class Scheduler:
         """Settings that a release has of its own, where the user chooses none."""
         return {}
 
+    @classmethod
+    def recorded(cls, release: str) -> str:
+        """The one of `VERSIONS` by whose rules a release schedules; KvsimError where none is known."""
+        if release not in cls.VERSIONS:
+            raise unknown("scheduler version", release, list(cls.VERSIONS))
+        return release
+
     def __init__(self, config: EngineConfig, max_model_len: int) -> None:
         self.config = config
         self.max_model_len = max_model_len
@@ -109,9 +116,7 @@ class Scheduler:
         name, _, version = (config.scheduler or "").partition("@")
         if version and not self.VERSIONS:
             raise KvsimError(f"scheduler {name} has no releases, got {version!r}")
-        if version and version not in self.VERSIONS:
-            raise unknown("scheduler version", version, list(self.VERSIONS))
-        self.version = version or (self.VERSIONS[-1] if self.VERSIONS else "")
+        self.version = self.recorded(version) if version else self.VERSIONS[-1] if self.VERSIONS else ""
         if config.enable_prefix_caching and not self.caches:
             self._refuse("enable_prefix_caching", True)
         if config.async_scheduling and not self.overlaps:

@@ -18,7 +18,8 @@ may even be preempted meanwhile, without any effect but the count. A token that 
 found in the prefix cache. A decision that finds nothing to compute, as all have just finished, spends the
 step.
 
-Releases differ in `Policy`. Versions: 0.11.0; 0.33.0, the default.
+Releases differ in `Policy`. Recorded: 0.11.0; 0.33.0, the default. Any other from 0.7.0 on schedules as one
+of them (sim/deployment/vllm_defaults.py), and has its own defaults, memory and experts.
 """
 
 from collections.abc import Callable
@@ -32,6 +33,7 @@ from kvsim.allocators.base import Allocator
 from kvsim.allocators.options import CacheRules, Order
 from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.deployment.speculation import CONFIG, SHORT, Speculation
+from kvsim.sim.deployment.vllm_defaults import NEWEST, rules_of, scheduled_as
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.schedulers.vllm_options import VllmV1Options
@@ -116,6 +118,11 @@ class VllmV1(Scheduler):
     steps: Steps
     """How the steps of its server are decided."""
 
+    @classmethod
+    def recorded(cls, release: str) -> str:
+        """The one of `VERSIONS` by whose rules a release schedules."""
+        return scheduled_as(release)
+
     def __init__(self, config: EngineConfig, max_model_len: int) -> None:
         super().__init__(config, max_model_len)
         if not config.enable_chunked_prefill and config.max_num_batched_tokens < max_model_len:
@@ -155,11 +162,16 @@ class VllmV1(Scheduler):
             config.max_num_batched_tokens,
             config.max_num_seqs,
             max_model_len,
-            policy.reserve_full_prompt if own.reserve_full_prompt is None else own.reserve_full_prompt,
+            self._whole_prompts(config) if own.reserve_full_prompt is None else own.reserve_full_prompt,
             config.enable_chunked_prefill,
             own.watermark,
             own.long_prefill_token_threshold,
         )
+
+    def _whole_prompts(self, config: EngineConfig) -> bool:
+        """Whether it admits only whole prompts, as releases do from 0.17 on."""
+        release = (config.scheduler or "").partition("@")[2]
+        return POLICIES[self.version].reserve_full_prompt and rules_of(release or NEWEST).reserve_full_prompt
 
     def _speculate(self, speculation: Speculation) -> None:
         """Verify drafts; what can be found of a text then depends on them."""

@@ -438,7 +438,7 @@ MISTAKES = {
     "run --columns prompt_tokens=isl": "columns must be left out for trace sharegpt, which is no file, got "
     "'prompt_tokens=isl'",
     "run --gpu no/profile.json": "gpu 'no/profile.json' cannot be read: No such file or directory",
-    "run --scheduler vllm-v1@9": "scheduler version '9' is unknown (known: 0.11.0, 0.33.0)",
+    "run --scheduler vllm-v1@9": "vLLM release must be 0.7.0 to 0.33.0, got '9'",
     "check-allocator pagd": f"allocator 'pagd' is unknown; did you mean 'paged'? (known: {ALLOCATOR_NAMES})",
     "check-allocator paged --calls 0": "calls must be from 1 to 1,000,000, got 0",
     "run --record-map 0": "record_map must be at least 1 instant, got 0",

@@ -454,3 +454,12 @@ def test_a_mistake_in_a_helper_process_is_one_line_and_leaves_nothing(capsys):
         == "error: request_rate must be above 0 requests/s (inf: all at once), got 0.0\n"
     )
     assert not list(Path().iterdir())
+
+
+def test_who_alone_has_a_number_is_not_the_best_of_its_row():
+    """Waste while requests waited, where one system never let any wait: 99.7 % had the star."""
+    never = copy.deepcopy(PAGED)
+    never["memory"]["saturated"] = None
+    lines = plain(report_table([[never], [BUDDY]], compared=True)).splitlines()
+    waiting = [line for line in lines if "requests waiting" in line]
+    assert len(waiting) == 2 and not any("*" in line for line in waiting)

@@ -32,19 +32,28 @@ def met_up_to(most, rates=(2.0, 4.0, 8.0), gpus=1):
 def test_a_tie_is_broken_by_tokens_per_second_and_gpu():
     found = systems(met_up_to({"one": 2.0, "two": 4.0, "three": 4.0}), NAMES)
     assert headline(found, "request_rate", SLO) == (
-        "three sustains the highest load within ttft:p99=1s: 4 requests/s, "
-        "with more tokens/s/GPU than 1 other at that load; 3 of 3 systems meet it"
+        "three and 1 other sustain the highest load within ttft:p99=1s: 4 requests/s; "
+        "three has the highest throughput of these, 405 tokens/s/GPU; 3 of 3 systems meet it"
     )
     assert headline(found[:2], "request_rate", SLO).startswith(
         "two sustains the highest load within ttft:p99=1s: 4 req"
     )
     assert [system.name for system in sorted(found, key=rank)] == ["one", "two", "three"]
+    level = systems(met_up_to({"one": 4.0, "two": 4.0}), NAMES)  # seats that are never all taken
+    assert headline(level, "request_rate", SLO) == (
+        "one and 1 other sustain the highest load within ttft:p99=1s: 4 requests/s; "
+        "each with 403 tokens/s/GPU; 2 of 2 systems meet it"
+    )
+    assert "; three and 1 other have the highest throughput of these, 405" in headline(
+        systems(met_up_to({"three": 4.0, "seven": 4.0, "one": 4.0}), NAMES), "request_rate", SLO
+    )
 
 
 def test_the_highest_load_tried_is_no_answer_but_a_bound():
     found = systems(met_up_to({"one": 2.0, "two": 8.0, "three": 8.0}), NAMES)
     assert headline(found, "request_rate", SLO) == (
-        "three and 1 other sustain at least 8 requests/s, the highest load tried, within ttft:p99=1s; "
+        "three and 1 other sustain the highest load within ttft:p99=1s: at least 8 requests/s, the highest "
+        "load tried; "
         "three has the highest throughput of these, 805 tokens/s/GPU; 3 of 3 systems meet it"
     )
     (alone,) = systems(met_up_to({"one": 8.0}), ["request_rate"])
@@ -65,8 +74,15 @@ def test_points_that_some_seeds_alone_meet_are_hollow_and_the_figure_says_so():
     figure = curves([system], "request_rate", SLO, SCREEN)
     dots = [line for line in figure.axes[0].lines if line.get_marker() not in ("None", "", None)]
     inside = {line.get_xdata()[0]: line.get_markerfacecolor() for line in dots}
-    assert inside[3.0] == SCREEN.paper and inside[2.0] == inside[5.0] != SCREEN.paper
-    assert "SLO met: with all 2 seeds; hollow: with some only" in figure.axes[0].get_xlabel()
+    assert inside[3.0] == SCREEN.paper and inside[2.0] != SCREEN.paper
+    assert [line.get_marker() for line in dots if line.get_xdata()[0] == 5.0][-1] == "x"
+    said = "SLO met: with all 2 seeds;\nhollow: with some only; crosses: with none"
+    assert said in figure.axes[0].get_xlabel()
+    (once,) = systems([row for row in rows if not row["seed"]], ["request_rate"])
+    assert (
+        "points: SLO met; crosses: missed" in curves([once], "request_rate", SLO, SCREEN).axes[0].get_xlabel()
+    )
+    assert "SLO" not in curves([once], "request_rate", None, SCREEN).axes[0].get_xlabel()
 
 
 def shown(found, slo=None, load="request_rate", width=200):

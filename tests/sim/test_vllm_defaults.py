@@ -12,9 +12,11 @@ import kvsim
 from kvsim.sim.bench.read import read_result
 from kvsim.sim.bench.server import server_of
 from kvsim.sim.build import resolve
+from kvsim.sim.cost.older_experts import release_of
 from kvsim.sim.deployment.vllm_defaults import Asked, defaults_note, release_settings, vllm_defaults
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.fit.answer import fit
+from kvsim.sim.fit.log import read_log
 from kvsim.sim.models.catalog import gpu_named, model_named
 from kvsim.sim.options.scenario import Scenario
 from kvsim.sim.run import side_by_side
@@ -193,6 +195,51 @@ def test_run_replay_and_fit_ask_for_one_server(model, gpu, tmp_path):
         resolve(run).deployment.engine
         == resolve(replace(each, engine=replace(each.engine, scheduler=None))).deployment.engine
     )
+
+
+START = """\
+Initializing a V1 LLM engine (v{release}) with config: model='m', device_config=cuda
+Model loading took 55.0 GiB and 1.0 seconds
+Available KV cache memory: 60.00 GiB
+"""
+
+
+@pytest.mark.parametrize(
+    ("release", "recorded", "whole_prompts"),
+    [
+        ("0.9.2", "0.11.0", False),
+        ("0.12.0", "0.11.0", False),
+        ("0.15.1", "0.33.0", False),
+        ("0.19.0", "0.33.0", True),
+    ],
+)
+def test_any_release_is_one_server_for_run_fit_and_replay(release, recorded, whole_prompts, tmp_path):
+    """0.12 was refused by run, and had the newest release's experts; fit and replay knew it."""
+    asked = Scenario(model="qwen3-235b-a22b-fp8", gpu="h200", tensor_parallel_size=4)
+    run = replace(asked, scheduler=f"vllm-v1@{release}").deployed()
+    log = tmp_path / "start.log"
+    log.write_text(START.format(release=release))
+    replay = server_of(asked, read_result(GUIDELLM), read_log(log)).scenario.deployed()
+    known = fit(asked.model, asked.gpu, tensor_parallel_size=4, engine=f"vllm-v1@{release}")
+    assert resolve(replay).deployment == resolve(run).deployment
+    found = resolve(run)
+    assert (found.scheduler.version, found.scheduler.limits.whole_prompt) == (recorded, whole_prompts)
+    for name in ("max_num_batched_tokens", "max_num_seqs", "enable_prefix_caching", "async_scheduling"):
+        assert getattr(found.deployment.engine, name) == getattr(known.engine, name), name
+    assert found.kept.capacity.tokens == pytest.approx(known.capacity.kv_tokens, rel=1e-3)
+    assert release_of(found.deployment.profile) == (release if release in ("0.12.0", "0.15.1") else "")
+
+
+def test_a_run_of_an_older_release_says_whose_rules_and_whose_experts_it_has(tmp_path):
+    older = {"model": "qwen3-235b-a22b-fp8", "gpu": "h200", "tensor_parallel_size": 4, "num_prompts": 5}
+    runs = [kvsim.simulate(**older, scheduler=f"vllm-v1@{each}") for each in ("0.12.0", "0.33.0")]
+    old, new = (each.summary for each in runs)
+    assert "kernels of vLLM 0.24.0, experts as in 0.12.0, as tabled by" in old["cost"]["source"]
+    assert "vLLM 0.12.0 decides its steps as 0.11.0, which was recorded." in old["notes"]
+    assert old["latency"]["tpot_s"]["p50"] > 1.5 * new["latency"]["tpot_s"]["p50"]
+    assert "experts as" not in new["cost"]["source"] and "decides" not in " ".join(new["notes"])
+    with pytest.raises(KvsimError, match=r"vLLM release must be 0.7.0 to 0.33.0, got '0.12.0/../x'"):
+        kvsim.simulate(**older, scheduler="vllm-v1@0.12.0/../x")
 
 
 def test_other_engines_are_compared_on_the_same_server():

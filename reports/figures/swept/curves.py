@@ -2,8 +2,8 @@
 
 The panels are the latencies of the SLO, or TTFT and TPOT at their 99th per cent. A bar is the 95 % interval
 of the seeds. A ring is the knee: the load at which throughput / mean latency is largest (Kleinrock 1979).
-A point is hollow where the SLO is met with some seeds only; the answer is the largest load up to which it is
-met with all.
+A point is hollow where the SLO is met with some seeds only, and a cross where with none; the answer is the
+largest load up to which it is met with all.
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ def curves(systems: Sequence[System], load: str | None, slo: Slo | None, style: 
         [
             LOADS[load],
             *(["ring: knee, where throughput / latency is largest"] if ring else []),
-            *([f"SLO met: with all {seeds} seeds; hollow: with some only"] if slo and seeds > 1 else []),
+            *([_rule(seeds)] if slo else []),
         ]
     )
     figure = new_sheet(style, 4.3, headline(systems, load, slo))
@@ -80,6 +80,13 @@ def _served(system: System) -> float:
     return max((value.mean for _, value in system.numbers("throughput.requests_per_s")), default=0.0)
 
 
+def _rule(seeds: int) -> str:
+    """What the points say of the SLO."""
+    if seeds == 1:
+        return "points: SLO met; crosses: missed"
+    return f"SLO met: with all {seeds} seeds;\nhollow: with some only; crosses: with none"
+
+
 def _plot(
     axes: Axes, style: Style, look: Look | None, points: Sequence[tuple[float, Interval]], system: System
 ) -> None:
@@ -89,10 +96,12 @@ def _plot(
         return
     met, knee = system.met(), system.knee()
     for x, value in points:
-        dot: Any = {"marker": look.marker, "markersize": 2.4 * style.line, "zorder": 4}
-        inside = style.paper if met[x] is None else look.colour
+        within = met.get(x, True)
+        marker = "x" if within is False else look.marker
+        dot: Any = {"marker": marker, "markersize": 2.4 * style.line, "zorder": 4}
+        inside = style.paper if within is None else look.colour
         axes.plot([x], [value.mean], color=look.colour, markerfacecolor=inside, linestyle="",
-                  markeredgewidth=0.5 * style.line if met[x] is None else 0, **dot)  # fmt: skip
+                  markeredgewidth=0 if within else 0.5 * style.line, **dot)  # fmt: skip
         if not value.fixed:
             axes.plot(
                 [x, x], [max(value.low, 1e-9), value.high], color=look.colour, linewidth=0.6 * style.line

@@ -30,6 +30,7 @@ from kvsim.sim.cost.calibrated.parts import Place, Priced
 from kvsim.sim.cost.calibrated.step import StepParts
 from kvsim.sim.cost.frontend import frontend_words
 from kvsim.sim.cost.host import PLAIN_PROMPTS, engine_of, host_of, host_words
+from kvsim.sim.cost.older_experts import release_of
 from kvsim.sim.cost.options import CalibratedOptions
 from kvsim.sim.cost.profile_checks import check_profile
 from kvsim.sim.cost.profile_files import REHEARSAL, Profile
@@ -341,7 +342,9 @@ def source(profile: Profile, deployment: Deployment) -> str:
     date, host = str(measured["date"])[:10], [host_words(deployment), frontend_words(deployment)]
     if profile["kind"] == "elsewhere":
         engine = str(profile["engine"]["decode"]).partition(":")[0]
-        tabled = f"kernels of {engine} as tabled by {profile['source']}"
+        older = release_of(profile)
+        experts = f", experts as in {older}," if older else ""
+        tabled = f"kernels of {engine}{experts} as tabled by {profile['source']}"
         said = ", ".join(filter(None, [tabled, date, *host]))
         return f"measured elsewhere: {what}; profile {profile['name']}, {said}"
     facts = [f"{key} {measured[key]}" for key in ("driver", "torch", "triton") if measured.get(key)]

@@ -4,21 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from kvsim.sim.bench.assumed import (
-    CUTLASS_READS,
-    TRITON_READS,
-    TRITON_ROWS,
-    _in_blocks,
-    asynchronous,
-    cache_of,
-    fused,
-    of_release,
-    precision_of,
-)
+from kvsim.sim.bench.assumed import asynchronous, cache_of, fused, precision_of
 from kvsim.sim.cost.calibrated.layer import Experts
 from kvsim.sim.cost.calibrated.padded_experts import PaddedExperts
 from kvsim.sim.cost.calibrated.parts import Part
 from kvsim.sim.cost.calibrated.step import StepParts
+from kvsim.sim.cost.older_experts import CUTLASS_READS, TRITON_READS, TRITON_ROWS, _in_blocks, of_release
+from kvsim.sim.models.catalog import gpu_named
 from kvsim.sim.validate import deployment_of, points
 
 LLAMA, OSS = "meta-llama/Llama-3.1-70B", "openai/gpt-oss-120b"
@@ -43,9 +35,9 @@ def first(gpu, version):
     return next(each for each in points() if each.gpu == gpu and each.version.startswith(version))
 
 
-def experts_of(point, version, gpus=None):
+def experts_of(point, version, gpus=None, gpu=None):
     where = deployment_of(replace(point, version="nightly"))  # as in the tables
-    profile = of_release(where.profile, version, where.gpu, gpus or point.tp)
+    profile = of_release(where.profile, version, gpu or where.gpu, gpus or point.tp)
     return StepParts(where, profile["parts"])._products[-1]
 
 
@@ -65,6 +57,8 @@ def test_on_hopper_experts_of_0_12_are_in_blocks_and_of_0_16_read_more_slowly_bu
     assert isinstance(blocks, PaddedExperts)
     for version in ("0.12.0", "0.16.0"):
         assert experts_of(point, version, gpus=8).priced(16) == new.priced(16)
+    assert experts_of(point, "0.10.2").priced(16) == new.priced(16)  # Triton's, as in the tables
+    assert experts_of(point, "0.12.0", gpu=gpu_named("l40s")).priced(16) == new.priced(16)
 
 
 def test_a_block_more_of_one_more_expert_takes_what_it_took_on_an_h200():
