@@ -12,6 +12,7 @@ back, and stay, unless the class says when they change: at instants (`turns_ps`)
 
 from abc import abstractmethod
 from collections.abc import Iterable
+from itertools import chain
 from typing import Any, ClassVar, TypeVar
 
 from kvsim.allocators.option import NoOptions
@@ -174,15 +175,17 @@ class Policy:
             prefilling = [r.known_tokens - r.computed for r in running.values() if r.state is State.PREFILL]
             if sum(prefilling) >= budget - server.decoding:
                 return 0
+        rivals = iter(self.rivals(self.key(head, server.now_ps), server.now_ps))
+        first = next(rivals, None)
+        if first is None:
+            return 0
         needed = allocator.slots_needed(head.known_tokens, server.rules.bound(head)) + self._watermark()
         free, taken_seats = allocator.free_slots, len(running)
-        rivals = self.rivals(self.key(head, server.now_ps), server.now_ps)
         if free >= needed and taken_seats < seats:
-            if any(True for _ in rivals):
-                self._fitted = head
+            self._fitted = head
             return 0
         victims: list[Request] = []
-        for request in rivals:
+        for request in chain((first,), rivals):
             victims.append(request)
             free += self._slots(request)
             taken_seats -= 1

@@ -94,12 +94,15 @@ class Sorted:
 
 
 class Turning(Sorted):
-    """Each request stands by its key of now: who has one of a later time is moved when that has come."""
+    """Each request stands by its key of now: who has one of a later time is moved when that has come.
+
+    What no longer counts stays in the heap, but never on its top.
+    """
 
     def __init__(self, policy: Keys) -> None:
         super().__init__(policy)
         self._turns: list[tuple[int, int, Request]] = []
-        self._step: Decision | None = None  # for which the head of the heap is the head
+        self._next_ps = FAR_PS  # nobody turns before
         self._numbers: dict[Request, int] = {}  # of the entry that counts
 
     def _place(self, request: Request) -> None:
@@ -108,51 +111,57 @@ class Turning(Sorted):
         turns_ps = self.policy.turns_ps(request)
         if turns_ps is not None and turns_ps > self.policy.server.now_ps:
             heappush(self._turns, (turns_ps, self._number, request))
+            if turns_ps < self._next_ps:
+                self._next_ps = turns_ps
 
     def next_turn_ps(self) -> int:
         """When the next of those who wait gets another key."""
         turns, numbers = self._turns, self._numbers
         while turns and numbers.get(turns[0][2]) != turns[0][1]:
             heappop(turns)
-        return turns[0][0] if turns else FAR_PS
+        self._next_ps = turns[0][0] if turns else FAR_PS
+        return self._next_ps
 
-    def _turn(self) -> None:
-        """Once a decision: move whose time has come, and drop what no longer counts from the top."""
-        step = self.policy.server.step
-        if self._step is step and not self._fresh:
-            return
-        self._step = step
-        self.place()
+    def place(self) -> None:
+        """Likewise, and move those whose time has come."""
+        super().place()
         now_ps = self.policy.server.now_ps
-        while self.next_turn_ps() <= now_ps:
-            self._place(heappop(self._turns)[2])
+        if self._next_ps <= now_ps:
+            while self.next_turn_ps() <= now_ps:
+                self._place(heappop(self._turns)[2])
+            self._uncover()
+
+    def __getitem__(self, index: int) -> Request:
+        if index:
+            raise IndexError(f"only the head can be seen, got {index}")
+        if self._fresh or self._next_ps <= self.policy.server.now_ps:
+            self.place()
+        return self._heap[0][-1]
+
+    def _uncover(self) -> None:
+        """Drop what no longer counts from the top."""
         heap, numbers = self._heap, self._numbers
         while heap and numbers.get(heap[0][-1]) != heap[0][3]:
             heappop(heap)
 
     def popleft(self) -> Request:
         """Take the head: it was admitted."""
-        self._turn()
         request = super().popleft()
         del self._numbers[request]
-        self._step = None
+        self._uncover()
         return request
 
     def remove(self, request: Request) -> None:
         """Take a request out, wherever it stands."""
         super().remove(request)
         del self._numbers[request]
-        self._step = None
-
-    def __getitem__(self, index: int) -> Request:
-        self._turn()
-        return super().__getitem__(index)
+        self._uncover()
 
     def __len__(self) -> int:
         return len(self._numbers) + len(self._fresh)
 
     def __iter__(self) -> Iterator[Request]:
-        self._turn()
+        self.place()
         numbers = self._numbers
         return (entry[-1] for entry in sorted(self._heap) if numbers.get(entry[-1]) == entry[3])
 
