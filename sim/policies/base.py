@@ -68,6 +68,7 @@ class Policy:
         self.config, self.max_model_len = config, max_model_len
         self._prefills: dict[int, int] = {}
         self._seated = not self.preempts  # does a full batch keep everybody out?
+        self._stands = False  # and need nobody be looked at who comes meanwhile?
         self._fitted: Request | None = None  # the head, if it needed nobody's memory in this step
 
     def own(self, kind: type[T]) -> T:
@@ -88,6 +89,13 @@ class Policy:
         """Whether a running request may be displaced."""
         return True
 
+    def timeless(self) -> bool:
+        """Whether keys, and what `waits` notes, say of a request what they would at any other time.
+
+        But for `turns_ps`. Then who comes while the batch is full need not be looked at before somebody leaves.
+        """
+        return False
+
     def queue(self) -> Queue:
         """Where requests wait."""
         if self.moves:
@@ -99,6 +107,7 @@ class Policy:
     def begin(self, server: Server) -> None:
         """It orders this server's queue from now on."""
         self.server = server
+        self._stands = self._seated and self.timeless()
 
     def look(self) -> None:
         """A step is being decided."""
@@ -157,6 +166,7 @@ class Policy:
         if not server.waiting or (len(server.waiting) < 2 and not self.preempts):
             return
         if self._seated and server.events is None and len(server.running) >= self.config.max_num_seqs:
+            server.step.stands = self._stands and server.memory.below is None
             return  # nobody enters before somebody leaves, whatever the order
         steps, until_ps = self.alike_steps(), self.alike_until_ps()
         if self._fitted is server.waiting[0]:  # and was kept out: it may displace somebody yet

@@ -94,6 +94,9 @@ class SloAnnealing(Predicting):
     def queue(self) -> Queue:
         return Planned(self, self)
 
+    def timeless(self) -> bool:
+        return False
+
     def key(self, request: Request, now_ps: int) -> int:
         return 0
 
