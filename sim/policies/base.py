@@ -69,6 +69,7 @@ class Policy:
         self._prefills: dict[int, int] = {}
         self._seated = not self.preempts  # does a full batch keep everybody out?
         self._stands = False  # and need nobody be looked at who comes meanwhile?
+        self.looks = self.preempts or type(self).look is not Policy.look  # has it to do before a decision?
         self._fitted: Request | None = None  # the head, if it needed nobody's memory in this step
 
     def own(self, kind: type[T]) -> T:
@@ -90,9 +91,9 @@ class Policy:
         return True
 
     def timeless(self) -> bool:
-        """Whether keys, and what `waits` notes, say of a request what they would at any other time.
+        """Whether keys, and what `waits` notes, are the same whenever they are asked for, but for `turns_ps`.
 
-        But for `turns_ps`. Then who comes while the batch is full need not be looked at before somebody leaves.
+        Then nobody who comes while the batch is full needs to be looked at before somebody leaves.
         """
         return False
 
@@ -107,7 +108,7 @@ class Policy:
     def begin(self, server: Server) -> None:
         """It orders this server's queue from now on."""
         self.server = server
-        self._stands = self._seated and self.timeless()
+        self._stands = self._seated and self.timeless() and not server.memory.abilities.external_slots
 
     def look(self) -> None:
         """A step is being decided."""
@@ -160,16 +161,20 @@ class Policy:
     def decided(self) -> None:
         """A step is decided: say how long that holds."""
         server = self.server
-        self.place()
-        if self.moves and server.waiting and (server.memory.abilities.external_slots or server.events):
-            server.waiting[0]  # who will be asked for when the step is planned: nothing may change then
-        if not server.waiting or (len(server.waiting) < 2 and not self.preempts):
+        waiting = server.waiting
+        if not waiting:
             return
-        if self._seated and server.events is None and len(server.running) >= self.config.max_num_seqs:
-            server.step.stands = self._stands and server.memory.below is None
+        full = self._seated and server.events is None and len(server.running) >= self.config.max_num_seqs
+        if full and self._stands and server.memory.below is None:
+            server.step.stands = True
+            return
+        self.place()
+        if self.moves and (server.memory.abilities.external_slots or server.events):
+            waiting[0]  # who will be asked for when the step is planned: nothing may change then
+        if full or (len(waiting) < 2 and not self.preempts):
             return  # nobody enters before somebody leaves, whatever the order
         steps, until_ps = self.alike_steps(), self.alike_until_ps()
-        if self._fitted is server.waiting[0]:  # and was kept out: it may displace somebody yet
+        if self._fitted is waiting[0]:  # and was kept out: it may displace somebody yet
             steps = 1
         if steps:
             server.hold_for(steps)

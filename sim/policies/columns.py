@@ -49,8 +49,7 @@ class Columns(Sorted):
         super().__init__(policy)
         self._keys, self._until_ps = policy, 0
         self._table: Ints = np.zeros((width, FEW), dtype=np.int64)
-        self._column: dict[Request, int] = {}  # of those who wait
-        self._who: list[Request] = []  # by column, those too who left since
+        self._who: list[tuple[Request, int]] = []  # by column, with their numbers; those too who left since
         self._found: tuple[Floats, Ints] = (
             np.zeros(0),
             np.zeros(0, dtype=np.int64),
@@ -69,17 +68,17 @@ class Columns(Sorted):
             self._take(aside)
 
     def _place(self, request: Request) -> None:
-        column = self._column[request] = len(self._who)
+        super()._place(request)
+        column = len(self._who)
         if column == self._table.shape[1]:
             self._table = np.hstack([self._table, self._table])
         self._table[:, column] = self._keys.row(request)
-        self._who.append(request)
-        super()._place(request)
+        self._who.append((request, self._number))
 
     def _look(self, now_ps: int) -> None:
         """The keys of all, now."""
         self._until_ps = self._keys.next_ps(now_ps)
-        if len(self._who) > 2 * len(self._column) + FEW:
+        if len(self._who) > 2 * len(self) + FEW:
             self._let_go()
         self._found = first, _ = self._keys.keys(self._table[:, : len(self._who)], now_ps)
         self._bound = float(np.partition(first, FEW)[FEW]) if len(first) > 2 * FEW else inf
@@ -88,41 +87,25 @@ class Columns(Sorted):
 
     def _let_go(self) -> None:
         """Forget the columns of those who left."""
-        kept = np.fromiter(self._column.values(), np.int64, len(self._column))
+        kept = [column for column, (request, number) in enumerate(self._who) if self.get(request) == number]
         self._table[:, : len(kept)] = self._table[:, kept]
-        self._who = list(self._column)
-        self._column = {request: column for column, request in enumerate(self._who)}
+        self._who = [self._who[column] for column in kept]
 
     def _take(self, columns: NDArray[np.intp]) -> None:
         """Put those in the heap who have waited since the last instant."""
         keys = zip(columns.tolist(), *(each[columns].tolist() for each in self._found), strict=True)
-        who, now = self._who, self._column
         for column, first, second in keys:
-            request = who[column]
-            if now.get(request) == column:
-                self._heap.append(((first, second), request.index, request.sample, 0, request))
+            request, number = self._who[column]
+            if self.get(request) == number:
+                self._heap.append(((first, second), request.index, request.sample, number, request))
         heapify(self._heap)
 
-    def __getitem__(self, index: int) -> Request:
+    def __getitem__(self, index: int) -> Request:  # type: ignore[override]
         if index or self._fresh or self.policy.server.now_ps >= self._until_ps or self._bound < inf:
             return super().__getitem__(index)
         return self._heap[0][-1]
 
-    def popleft(self) -> Request:
-        """Take the head: it was admitted."""
-        request = super().popleft()
-        del self._column[request]
-        return request
-
-    def remove(self, request: Request) -> None:
-        """Take a request out, wherever it stands."""
-        super().remove(request)
-        del self._column[request]
-
-    def __len__(self) -> int:
-        return len(self._column) + len(self._fresh)
-
     def __iter__(self) -> Iterator[Request]:
         self.place()
         now_ps, key = self.policy.server.now_ps, self.policy.key
-        return iter(sorted(self._column, key=lambda r: (key(r, now_ps), r.index, r.sample)))
+        return iter(sorted(self.keys(), key=lambda r: (key(r, now_ps), r.index, r.sample)))
