@@ -13,7 +13,8 @@ saturation), `reference` (the model in 200 lines, kvsim/reference.py, over some 
 the events and the memory map of `--record-map`), `fleet` (16 replicas behind `least-requests`, equal and in
 two pools), `others` (allocators x schedulers), `zoo` (every allocator of `sim allocators` on the default
 deployment; a hundredth of the requests where runs are known to be slow), `drafts` (requests with drafts and
-without, by turns), `trace` (only with --trace: a file with long shared prompts, such as Mooncake's, on
+without, by turns), `policies` (every policy with keys and fcfs by turns, at saturation and far beyond),
+`trace` (only with --trace: a file with long shared prompts, such as Mooncake's, on
 Llama-3.1-8B and an H200, prefix cache on),
 `tier` (the same above host memory), `calibrated` (only with --profile: its step times and the roofline's by
 turns, on Llama-3.1-8B and an H200).
@@ -46,6 +47,7 @@ from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.deployment.memory import kv_capacity
 from kvsim.sim.deployment.registry import allocator_class
 from kvsim.sim.models.catalog import gpu_named, model_named
+from kvsim.sim.policies import POLICIES
 from kvsim.sim.record.recorder import Result
 from kvsim.sim.serving.fleet import ONE, FleetConfig
 from kvsim.sim.workload import Workload
@@ -232,6 +234,28 @@ def with_drafts(requests: int, repeat: int) -> list[dict[str, object]]:
     return rows
 
 
+def by_policy(requests: int, repeat: int) -> list[dict[str, object]]:
+    """Every policy with keys and fcfs by turns, the least CPU seconds of each; 32 seats serve 11 a second."""
+    model, gpu = model_named("llama-3.1-8b"), gpu_named("h100")
+    clients, rows = "A:0.8:ttft=4,B:0.2:ttft=1", []
+    for rate in (11.0, 20.0):
+        work = workloads.build(
+            "sharegpt", num_prompts=requests, request_rate=rate, burstiness=1.0, seed=0, clients_mix=clients
+        )
+        runs: dict[str, list[tuple[float, Result]]] = {name: [] for name in ("fcfs", *POLICIES)}
+        for _ in range(repeat):
+            for name, own in runs.items():
+                engine = EngineConfig(scheduler="vllm-v1", policy=name, max_num_seqs=32)
+                own.append(timed(Deployment(model=model, gpu=gpu, engine=engine), work))
+        least = {name: min(cpu_s for cpu_s, _ in own) for name, own in runs.items()}
+        for name, own in runs.items():
+            row = {"policy": name, "request_rate": rate, "cpu_s_least": least[name]}
+            rows.append(
+                row | {"times_fcfs": least[name] / least["fcfs"], "preemptions": own[0][1].preemptions}
+            )
+    return rows
+
+
 def by_profile(path: Path, requests: int, repeat: int) -> list[dict[str, object]]:
     """Step times of a profile and of the roofline by turns: CPU seconds, and how they compare."""
     profile = read_profile(path).settings()
@@ -359,6 +383,10 @@ def parts_of(given: argparse.Namespace) -> dict[str, tuple[str, Callable[[], obj
         "drafts": (
             "Llama-3.1-8B on an H100: three drafts of EAGLE-3, by turns without",
             lambda: with_drafts(others, repeat),
+        ),
+        "policies": (
+            "Llama-3.1-8B on an H100, 32 seats: who is served next, by turns",
+            lambda: by_policy(min(others, 3_000), repeat),
         ),
         "trace": (
             f"{file}: Llama-3.1-8B on an H200, prefix cache on",

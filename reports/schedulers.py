@@ -37,16 +37,19 @@ from kvsim.sim.serving.request import State
 from kvsim.sim.serving.server import Server
 from kvsim.sim.workload import PS_PER_S, Workload
 
-STORY = {  # when it comes, its prompt and answer, whose it is, when its first token is due
+STORY = {  # when it comes, its prompt and answer, whose it is, when its first token is due after that
     "A": (0, 5, 9, "a", 30.0),
     "B": (0, 3, 4, "a", 30.0),
-    "C": (1, 14, 3, "a", 30.0),
-    "D": (1, 2, 7, "a", 30.0),
+    "C": (1, 14, 3, "a", 12.5),
+    "D": (1, 2, 7, "a", 11.9),
     "E": (2, 3, 2, "b", 4.0),
-    "F": (3, 4, 1, "b", 30.0),
+    "F": (3, 4, 1, "b", 9.2),
 }
+BEGIN_ALIKE = {"A": 5, "C": 5, "F": 3}
+"""Tokens of their prompts that are the same."""
+URGENT = "F"
 SETTINGS = {"max_num_seqs": 2, "max_num_batched_tokens": 8, "block_size": 1, "max_model_len": 64}
-OPTIONS = {"mlfq_quantum": 2.0, "ewsjf_step": 4, "starvation": 8.0, "andes_interval": 1.0, "aging": 12.0}
+OPTIONS = {"mlfq_quantum": 2.0, "ewsjf_step": 4, "starvation": 5.0, "andes_interval": 1.0, "aging": 12.0}
 """Options of policies whose usual values are made for longer runs."""
 WHOLE = {"enable_chunked_prefill": False, "max_num_batched_tokens": 64}
 OWN: dict[str, dict[str, object]] = {
@@ -61,7 +64,8 @@ OWN: dict[str, dict[str, object]] = {
 """What schedulers cannot be without, or cannot do."""
 LEGEND = (
     "client, prompt + answer; --max-num-seqs 2, steps of 8 tokens (more where prompts are not split), a\n"
-    "column each: P computes a prompt, d decodes, x was displaced, . waits, R was refused; E is due in step 6"
+    "column each: P computes a prompt, d decodes, x was displaced, . waits, R was refused. First tokens are\n"
+    "due in step 6 (E), 12.2 (F), 12.9 (D), 13.5 (C); F is urgent; the prompts of C and F begin as A's"
 )
 
 
@@ -168,8 +172,12 @@ class Watched(Observer):
 
 def drawn(scheduler: str = "vllm-v1", policy: str = "fcfs") -> list[str]:
     """The six requests, a line each, with when they come and how long they are; then the legend."""
-    declared = {} if policy in ENGINES else policy_class(policy).declares.__dataclass_fields__
-    options = {name: value for name, value in OPTIONS.items() if name in declared}
+    options: dict[str, object] = {}
+    if policy not in ENGINES:
+        kind = policy_class(policy)
+        declared = kind.declares.__dataclass_fields__
+        options = {name: value for name, value in OPTIONS.items() if name in declared}
+        options["enable_prefix_caching"] = "prefix" in kind.needs
     settings = {"scheduler": scheduler, "policy": policy, "allocator": "paged", **SETTINGS, **options}
     settings |= OWN.get(scheduler.partition("@")[0], {})
     where = Deployment(
@@ -191,11 +199,14 @@ def drawn(scheduler: str = "vllm-v1", policy: str = "fcfs") -> list[str]:
 
 def _story() -> Workload:
     comes, prompts, answers, clients, due = zip(*STORY.values(), strict=True)
+    shared = [BEGIN_ALIKE.get(name) for name in STORY]
     return Workload(
         "six requests",
         np.array(comes, dtype=np.int64) * PS_PER_S,
         np.array(prompts, dtype=np.int64),
         np.array(answers, dtype=np.int64),
+        content=[((1, 0, tokens),) if tokens else () for tokens in shared],
+        priority=np.array([name != URGENT for name in STORY], dtype=np.int64),
         labels={"client": np.array(clients, dtype=object), "slo_ttft_s": np.array(due)},
     )
 

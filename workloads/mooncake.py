@@ -12,22 +12,26 @@ AIPerf and Dynamo write a dialect with sessions, in which a later turn has a del
 
 `delay` (or `delay_ms`) is the time from the answer before, in milliseconds: what --closed-sessions waits.
 Without it such a turn comes so long after the turn before it came. `created_time`, in seconds, stands for a
-timestamp. `block_size` in the first row names another size of blocks.
+timestamp. `block_size` in the first row names another size of blocks. A row may say whose it is, and what is
+due: `client`, `priority`, `slo_ttft_s`, `slo_tpot_s`, `deadline_s`, `predicted_tokens`, as in kvsim's own.
 """
 
 import json
 
 import numpy as np
+import numpy.typing as npt
 
 from kvsim.sim.errors import KvsimError
-from kvsim.workloads.hashed import read_hash_rows
+from kvsim.sim.serving.facts import TIMES
+from kvsim.workloads.hashed import HashRows, read_hash_rows
 from kvsim.workloads.lengths import Lengths
 from kvsim.workloads.lines import lines_of
 from kvsim.workloads.usable import FloatColumn, requests
-from kvsim.workloads.values import shown
+from kvsim.workloads.values import LONGEST_S, shown
 
 BLOCK_TOKENS = 512
 MOST_BLOCK_TOKENS = 1 << 20
+MOST_TOKENS = 1_000_000_000
 
 FEWEST_ROWS = 100
 """Fewer say nothing of how arrivals are rounded."""
@@ -43,7 +47,10 @@ def load_mooncake(path: str) -> Lengths:
     """
     numbers = {"timestamp": False, "input_length": True, "output_length": True}
     dialect = {"delay": False, "delay_ms": False, "created_time": False}
-    rows = read_hash_rows(path, numbers | dialect, "input_length", _block_tokens(path), names=("session_id",))
+    beside = {"priority": True, "predicted_tokens": True, **dict.fromkeys(TIMES, False)}
+    rows = read_hash_rows(
+        path, numbers | dialect | beside, "input_length", _block_tokens(path), names=("session_id", "client")
+    )
     found = rows.numbers
     arrival_s = found["timestamp"] / 1000
     created = np.isnan(arrival_s) & ~np.isnan(found["created_time"])
@@ -51,10 +58,10 @@ def load_mooncake(path: str) -> Lengths:
         created, found["created_time"] - np.nanmin([*found["created_time"], np.inf]), arrival_s
     )
     delay_s = np.where(np.isnan(found["delay"]), found["delay_ms"], found["delay"]) / 1000
-    sessions, labels, notes = rows.names["session_id"], {}, []
+    sessions, labels, notes = rows.names["session_id"], _facts(path, rows), list[str]()
     if any(each is not None for each in sessions):
         arrival_s, late = _after_the_turn_before(sessions, arrival_s, np.nan_to_num(delay_s))
-        labels = {"session": np.array(sessions, dtype=object), "delay_s": np.nan_to_num(delay_s)}
+        labels |= {"session": np.array(sessions, dtype=object), "delay_s": np.nan_to_num(delay_s)}
         if late:
             notes.append(
                 f"{late:,} turns have a delay and no time: they come so long after the turn before came; "
@@ -68,8 +75,24 @@ def load_mooncake(path: str) -> Lengths:
         arrival_s,
         texts=rows.blocks.texts(),
         labels=labels,
+        priority=None if np.isnan(found["priority"]).all() else found["priority"],
         notes=[*rows.blocks.notes(), *rounded(arrival_s), *notes],
     )
+
+
+def _facts(path: str, rows: HashRows) -> dict[str, npt.NDArray[np.generic]]:
+    """What rows say of whose they are, what is due, and what is predicted."""
+    labels: dict[str, npt.NDArray[np.generic]] = {}
+    if any(client is not None for client in rows.names["client"]):
+        labels["client"] = np.array(rows.names["client"], dtype=object)
+    for name, most in (*dict.fromkeys(TIMES, LONGEST_S).items(), ("predicted_tokens", MOST_TOKENS)):
+        column = rows.numbers[name]
+        wrong = column[(column <= 0) | (column > most)]
+        if len(wrong):
+            raise KvsimError(f"trace {path}: {name} must be above 0 and at most {most:,}, got {wrong[0]:g}")
+        if not np.isnan(column).all():
+            labels[name] = column
+    return labels
 
 
 def _after_the_turn_before(

@@ -36,6 +36,7 @@ def requests(
     *,
     texts: Texts | None = None,
     labels: Mapping[str, npt.NDArray[np.generic]] | None = None,
+    priority: FloatColumn | None = None,
     no_output: str = "output of 0 tokens",
     left_out: Mapping[str, int] | None = None,
     notes: Sequence[str] = (),
@@ -51,6 +52,8 @@ def requests(
     texts : Texts or None
     labels : mapping of str to arrays of shape (n,), or None
         As in Lengths, for all rows.
+    priority : float64 array, shape (n,), or None
+        Whole numbers, NaN where the file says nothing: then 0.
     no_output : str
         Why a row without output is left out.
     left_out : mapping of str to int, or None
@@ -81,6 +84,7 @@ def requests(
         notes=(f"{what}, {when}.", *(f"{note}." for note in left), *notes),
         arrival_s=None if arrival_s is None else arrival_s[order],
         texts=texts and texts.rows(order),
+        priority=None if priority is None else np.nan_to_num(priority[order]).astype(np.int64),
         labels={name: column[order] for name, column in (labels or {}).items()},
     )
 

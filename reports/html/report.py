@@ -5,6 +5,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from kvsim.reports import palette
 from kvsim.reports.colours import colours_of, parts_of
 from kvsim.reports.html import words
@@ -19,6 +21,7 @@ from kvsim.reports.html.replay_page import replay_page
 from kvsim.reports.html.sweep_page import sweep_page
 from kvsim.reports.lives import words as life_words
 from kvsim.reports.lives.event_log import EVENTS, read_events
+from kvsim.reports.lives.passed import passed_over
 from kvsim.reports.lives.spans import STATES, lives
 from kvsim.reports.replays import is_replay, read_replay
 from kvsim.reports.rundir.run import Run, read_runs
@@ -144,6 +147,11 @@ def _described(run: Run, mapped: bool) -> tuple[dict[str, Any], Arena | None, di
         told = lives(log, run.columns.requests, str(run.path / "events.parquet"))
         own |= {"events": packed_events(log, told, tick), "spans": packed_spans(told, tick)}
         about["reasons"] = log.reasons
+        said = passed_over(run, log)
+        texts = about["passed"] = ["", *sorted(set(said.values()))]
+        places = {text: place for place, text in enumerate(texts)}
+        rows = [places[said.get(request, "")] for request in run.columns.requests["request"].tolist()]
+        own["requests"].add("passed", np.array(rows, np.int64))
     recorded = run.path / "map.parquet"
     return about, read_arena(recorded, run.place) if mapped and recorded.is_file() else None, own
 

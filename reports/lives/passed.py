@@ -3,12 +3,9 @@
 passed over 14 times, as client B was behind
 """
 
-from collections import Counter
+from bisect import bisect_right, insort
 
-import numpy as np
-
-from kvsim.reports.lives.event_log import ADMIT
-from kvsim.reports.lives.spans import Lives
+from kvsim.reports.lives.event_log import ADMIT, EventLog
 from kvsim.reports.rundir.run import Run
 from kvsim.sim.deployment.engine import POLICIES as ENGINES
 from kvsim.sim.policies import POLICIES
@@ -18,37 +15,42 @@ from kvsim.sim.policies.named import policy_class
 WHY = {"priority": "they were more urgent", "sjf": "their answers are shorter"}
 
 
-def passed_over(run: Run, lives: Lives, request: int) -> str:
-    """In words; "" if nobody who came later entered before it, or orders are not a policy's."""
-    policy = str(run.config["scenario"]["engine"].get("policy") or "fcfs")
+def passed_over(run: Run, log: EventLog) -> dict[int, str]:
+    """Request -> it in words, of those whom others passed; of none, where orders are not a policy's."""
+    policy = str(run.config.get("scenario", {}).get("engine", {}).get("policy") or "fcfs")
     if policy == "fcfs" or (policy in ENGINES and policy not in WHY):
-        return ""
-    log = lives.log
-    admitted = log.kind == ADMIT
-    own = np.flatnonzero(admitted & (log.numbers["request"] == request))
-    until_ps = log.numbers["time_ps"][own[0]] if len(own) else np.iinfo(np.int64).max
-    before = np.arange(len(log.kind)) < (own[0] if len(own) else len(log.kind))
-    later = admitted & before & (log.numbers["request"] > request) & (log.numbers["time_ps"] <= until_ps)
-    times = int(later.sum())
-    if not times:
-        return ""
+        return {}
     why = WHY.get(policy) or (policy_class(policy) if policy in POLICIES else Policy).why
+    requests = run.columns.requests
+    numbers = requests["request"].tolist()
+    whose = dict(zip(numbers, map(str, requests["client"]), strict=True)) if "client" in requests else {}
+    admitted: dict[str, list[int]] = {}  # by client, in order of their numbers
+    found: dict[int, str] = {}
+
+    def tell(number: int) -> None:
+        later = {client: len(own) - bisect_right(own, number) for client, own in admitted.items()}
+        if any(later.values()):
+            found[number] = _in_words(later, whose.get(number, ""), why)
+
+    seen = set()
+    for number in log.numbers["request"][log.kind == ADMIT].tolist():
+        if number not in seen:
+            seen.add(number)
+            tell(number)
+        insort(admitted.setdefault(whose.get(number, ""), []), number)
+    for number in numbers:
+        if number not in seen:
+            tell(number)
+    return found
+
+
+def _in_words(later: dict[str, int], mine: str, why: str) -> str:
+    """How many of each client entered before one of `mine`, and why."""
+    times = sum(later.values())
+    said = f"passed over {times:,} time{'s' * (times > 1)}"
     if "CLIENT" in why:
-        rows = [run.row_of(int(number)) for number in log.numbers["request"][later]]
-        clients = (
-            Counter(str(run.columns.requests["client"][row]) for row in rows) if _told(run) else Counter()
-        )
-        mine = str(run.columns.requests["client"][run.row_of(request)]) if _told(run) else ""
-        others = [name for name, _ in clients.most_common() if name != mine]
+        others = {client: count for client, count in later.items() if count and client != mine}
         if not others:
-            return f"passed over {_times(times)}"
-        why = why.replace("CLIENT", others[0])
-    return f"passed over {_times(times)}, as {why}"
-
-
-def _told(run: Run) -> bool:
-    return "client" in run.columns.requests
-
-
-def _times(times: int) -> str:
-    return f"{times:,} time{'s' * (times > 1)}"
+            return said
+        why = why.replace("CLIENT", min(others, key=lambda client: (-others[client], client)))
+    return f"{said}, as {why}"

@@ -235,7 +235,7 @@ def story(run: Run, lives: Lives, request: int, how: str = "") -> Story:
         parts=divided(spans),
         sample=int(lives.sample[last]),
         answers=answers if len(answers) > 1 else [],
-        passed_over=passed_over(run, lives, request),
+        passed_over=passed_over(run, lives.log).get(request, ""),
     )
 
 

@@ -15,11 +15,15 @@ an area between delivered and expected tokens; here it is what is missing at the
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from kvsim.allocators.option import option
 from kvsim.sim.deployment.engine import EngineConfig
-from kvsim.sim.policies.base import Policy
+from kvsim.sim.policies.base import NEVER_PS, Policy
+from kvsim.sim.policies.columns import Columns, Floats, Ints
 from kvsim.sim.serving.facts import PS_PER_S
-from kvsim.sim.serving.request import Request, State
+from kvsim.sim.serving.queues import Queue
+from kvsim.sim.serving.request import Request
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,23 +75,44 @@ class Andes(Policy):
         self._start_ps = round(own.reading_start * PS_PER_S)
         self._interval_ps = max(1, round(own.andes_interval * PS_PER_S))
         self._cap = own.andes_preemptions
+        self._queue = Columns(self, width=5)
         self._looked = -1  # the interval in which somebody was displaced, or could have been
 
+    def queue(self) -> Queue:
+        return self._queue
+
     def key(self, request: Request, now_ps: int) -> tuple[float, int]:
-        end_ps = self._next_ps(now_ps)
+        start_ps, pace_ps, longest, has, prompt = self.row(request)
+        end_ps = self.next_ps(now_ps)
+        read = min((end_ps - start_ps) // pace_ps + 1, longest) if end_ps >= start_ps else 0
+        return -max(read - has, 0) / (prompt + has), -read
+
+    def keys(self, table: Ints, now_ps: int) -> tuple[Floats, Ints]:
+        start_ps, pace_ps, longest, has, prompt = table
+        end_ps = self.next_ps(now_ps)
+        read = np.where(end_ps >= start_ps, np.minimum((end_ps - start_ps) // pace_ps + 1, longest), 0)
+        return -np.maximum(read - has, 0) / (prompt + has), -read
+
+    def row(self, request: Request) -> tuple[int, ...]:
+        has = self.generated(request)
         facts = request.facts
         start_ps = request.arrival_ps + (self._start_ps if facts.slo_ttft_ps is None else facts.slo_ttft_ps)
         pace_ps = facts.slo_tpot_ps or self._token_ps
-        read = min((end_ps - start_ps) // pace_ps + 1, request.output_tokens) if end_ps >= start_ps else 0
-        has = request.generated if request.state is State.WAITING else self.generated(request)
-        missing = max(read - has, 0)
-        return -missing / (request.prompt_tokens + has), -read
+        return (
+            min(start_ps, NEVER_PS),
+            min(pace_ps, NEVER_PS),
+            request.output_tokens,
+            has,
+            request.prompt_tokens,
+        )
 
-    def _next_ps(self, now_ps: int) -> int:
-        return (now_ps // self._interval_ps + 1) * self._interval_ps
+    def next_ps(self, now_ps: int) -> int:
+        """When the interval ends."""
+        return min((now_ps // self._interval_ps + 1) * self._interval_ps, NEVER_PS)
 
-    def turns_ps(self, request: Request) -> int:
-        return self._next_ps(self.server.now_ps)
+    def alike_until_ps(self) -> int:
+        """The end of the interval."""
+        return self.next_ps(self.server.now_ps)
 
     def displaceable(self, request: Request) -> bool:
         return request.preemptions < self._cap

@@ -12,6 +12,7 @@ back, and stay, unless the class says when they change: at instants (`turns_ps`)
 
 from abc import abstractmethod
 from collections.abc import Iterable
+from itertools import chain
 from typing import Any, ClassVar, TypeVar
 
 from kvsim.allocators.option import NoOptions
@@ -67,6 +68,8 @@ class Policy:
         self.config, self.max_model_len = config, max_model_len
         self._prefills: dict[int, int] = {}
         self._seated = not self.preempts  # does a full batch keep everybody out?
+        self._stands = False  # and need nobody be looked at who comes meanwhile?
+        self.looks = self.preempts or type(self).look is not Policy.look  # has it to do before a decision?
         self._fitted: Request | None = None  # the head, if it needed nobody's memory in this step
 
     def own(self, kind: type[T]) -> T:
@@ -87,6 +90,13 @@ class Policy:
         """Whether a running request may be displaced."""
         return True
 
+    def timeless(self) -> bool:
+        """Whether keys, and what `waits` notes, are the same whenever they are asked for, but for `turns_ps`.
+
+        Then nobody who comes while the batch is full needs to be looked at before somebody leaves.
+        """
+        return False
+
     def queue(self) -> Queue:
         """Where requests wait."""
         if self.moves:
@@ -98,6 +108,7 @@ class Policy:
     def begin(self, server: Server) -> None:
         """It orders this server's queue from now on."""
         self.server = server
+        self._stands = self._seated and self.timeless() and not server.memory.abilities.external_slots
 
     def look(self) -> None:
         """A step is being decided."""
@@ -150,15 +161,20 @@ class Policy:
     def decided(self) -> None:
         """A step is decided: say how long that holds."""
         server = self.server
-        self.place()
-        if self.moves and server.waiting and (server.memory.abilities.external_slots or server.events):
-            server.waiting[0]  # who will be asked for when the step is planned: nothing may change then
-        if not server.waiting or (len(server.waiting) < 2 and not self.preempts):
+        waiting = server.waiting
+        if not waiting:
             return
-        if self._seated and server.events is None and len(server.running) >= self.config.max_num_seqs:
+        full = self._seated and server.events is None and len(server.running) >= self.config.max_num_seqs
+        if full and self._stands and server.memory.below is None:
+            server.step.stands = True
+            return
+        self.place()
+        if self.moves and (server.memory.abilities.external_slots or server.events):
+            waiting[0]  # who will be asked for when the step is planned: nothing may change then
+        if full or (len(waiting) < 2 and not self.preempts):
             return  # nobody enters before somebody leaves, whatever the order
         steps, until_ps = self.alike_steps(), self.alike_until_ps()
-        if self._fitted is server.waiting[0]:  # and was kept out: it may displace somebody yet
+        if self._fitted is waiting[0]:  # and was kept out: it may displace somebody yet
             steps = 1
         if steps:
             server.hold_for(steps)
@@ -174,15 +190,17 @@ class Policy:
             prefilling = [r.known_tokens - r.computed for r in running.values() if r.state is State.PREFILL]
             if sum(prefilling) >= budget - server.decoding:
                 return 0
+        rivals = iter(self.rivals(self.key(head, server.now_ps), server.now_ps))
+        first = next(rivals, None)
+        if first is None:
+            return 0
         needed = allocator.slots_needed(head.known_tokens, server.rules.bound(head)) + self._watermark()
         free, taken_seats = allocator.free_slots, len(running)
-        rivals = self.rivals(self.key(head, server.now_ps), server.now_ps)
         if free >= needed and taken_seats < seats:
-            if any(True for _ in rivals):
-                self._fitted = head
+            self._fitted = head
             return 0
         victims: list[Request] = []
-        for request in rivals:
+        for request in chain((first,), rivals):
             victims.append(request)
             free += self._slots(request)
             taken_seats -= 1

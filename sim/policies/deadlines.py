@@ -35,6 +35,9 @@ class ByDeadline(Policy):
         self.late: dict[Request, int] = {}  # of those who wait: from when on it cannot be met any more
         self._usual_ps = round(self.own(DeadlineOptions).usual_slo * PS_PER_S)
 
+    def timeless(self) -> bool:
+        return True
+
     def due_ps(self, request: Request) -> int:
         """When it is due."""
         facts = request.facts

@@ -15,10 +15,11 @@ from heapq import heapify, heappop, heappush
 
 from kvsim.allocators.option import option
 from kvsim.sim.deployment.engine import EngineConfig
+from kvsim.sim.policies.answers import Answers
 from kvsim.sim.policies.base import Policy
 from kvsim.sim.serving.decision import Decision
 from kvsim.sim.serving.queues import Queue
-from kvsim.sim.serving.request import Request, State
+from kvsim.sim.serving.request import Request
 
 Entry = tuple[int, int, Request]
 """(row, sample, request)"""
@@ -153,7 +154,7 @@ class Dlpm(Policy):
         super().__init__(config, max_model_len)
         self._quantum = self.own(DeficitOptions).deficit_quantum
         self.deficits: dict[str, int] = {}
-        self._charged: dict[Request, int] = {}  # tokens of its answer that were charged
+        self._answers = Answers()  # what of them was charged
         self._waiting = ByPrefix(self)
 
     def queue(self) -> Queue:
@@ -169,20 +170,14 @@ class Dlpm(Policy):
     def waits(self, request: Request) -> None:
         """Its client has a quantum at first."""
         self.deficits.setdefault(request.facts.client, self._quantum)
-        if request in self._charged:  # it was preempted
-            self._charge(request, request.generated)
+        if request in self._answers:  # it was preempted
+            self.deficits[request.facts.client] -= self._answers.rest(request, request.generated)
 
     def settle(self) -> None:
         """Charge what was generated, and refill where nobody has anything left."""
-        generated = self.server.progress.generated
-        for request in self.server.running.values():
-            if request.state is State.DECODE:
-                self._charge(request, generated(request))
+        for client, tokens in self._answers.since(self.server).items():
+            self.deficits[client] -= tokens
         self._refill()
-
-    def _charge(self, request: Request, generated: int) -> None:
-        self.deficits[request.facts.client] -= generated - self._charged[request]
-        self._charged[request] = generated
 
     def _refill(self) -> None:
         deficits, clients = self.deficits, self._waiting.clients
@@ -194,11 +189,11 @@ class Dlpm(Policy):
 
     def admitted(self, request: Request, cached: int) -> None:
         """It runs from now on, with so much of its prompt cached."""
-        if request not in self._charged:
-            self._charged[request] = 0
+        if request not in self._answers:
+            self._answers.enter(request)
             self.deficits[request.facts.client] -= request.prompt_tokens - cached
         self._refill()
 
     def finished(self, request: Request) -> None:
-        self._charge(request, request.output_tokens)
-        del self._charged[request]
+        self.deficits[request.facts.client] -= self._answers.rest(request, request.output_tokens)
+        self._answers.end(request)

@@ -41,6 +41,9 @@ class EarlyRejection(Predicting):
         self._usual_ps = round(self.own(RejectionOptions).usual_slo * PS_PER_S)
         self._new: list[Request] = []
 
+    def timeless(self) -> bool:
+        return False
+
     def key(self, request: Request, now_ps: int) -> int:
         return 0
 

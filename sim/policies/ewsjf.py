@@ -55,6 +55,9 @@ class Ewsjf(Policy):
         self._step, self._weight = own.ewsjf_step, own.ewsjf_weight
         self._weights: dict[int, int] = {}  # by length
 
+    def timeless(self) -> bool:
+        return True
+
     def queue(self) -> Queue:
         self._queue = ByClient(self)
         return self._queue

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from kvsim.allocators.option import option
 from kvsim.sim.deployment.engine import EngineConfig
+from kvsim.sim.policies.displacing import Displacing
 from kvsim.sim.policies.pars import StarvationOptions
-from kvsim.sim.policies.predicted import Predicting
 from kvsim.sim.serving.facts import PS_PER_S
 from kvsim.sim.serving.request import Request
 
@@ -28,7 +28,7 @@ class LtrOptions(StarvationOptions):
     )
 
 
-class Ltr(Predicting):
+class Ltr(Displacing):
     """By rank, with preemption and promotion."""
 
     family = "predicted length"
@@ -36,7 +36,6 @@ class Ltr(Predicting):
     needs = "a predictor"
     source = "NeurIPS '24; hao-ai-lab/vllm-ltr, vllm/core/scheduler.py"
     declares = LtrOptions
-    preempts = True
 
     def __init__(self, config: EngineConfig, max_model_len: int) -> None:
         super().__init__(config, max_model_len)
@@ -46,12 +45,18 @@ class Ltr(Predicting):
         self._until: dict[Request, int] = {}  # promoted until it has so many tokens
 
     def key(self, request: Request, now_ps: int) -> tuple[int, int]:
-        if request in self._since:
-            starves = now_ps >= self._since[request] + self._patience_ps
-            return (0, 0) if starves else (1, self.said(request))
-        return (
-            (0, 0) if request in self._until and not self.displaceable(request) else (1, self.said(request))
-        )
+        since_ps = self._since.get(request)
+        if since_ps is None:
+            promoted = not self.displaceable(request)
+        else:
+            promoted = now_ps >= since_ps + self._patience_ps
+        return (0, 0) if promoted else (1, self.said(request))
+
+    def mark(self, request: Request) -> int | None:
+        return self.said(request) if self.displaceable(request) else None
+
+    def marked_key(self, mark: int) -> tuple[int, int]:
+        return 1, mark
 
     def turns_ps(self, request: Request) -> int:
         return self._since[request] + self._patience_ps
@@ -62,17 +67,15 @@ class Ltr(Predicting):
 
     def alike_steps(self) -> int:
         """A promotion ends when the quantum is used up."""
-        left = [
-            self._until[r] - self.generated(r)
-            for r in self._until
-            if r not in self._since and not self.displaceable(r)
-        ]
+        left = [self._until[r] - self.generated(r) for r in self.unlike if not self.displaceable(r)]
         return min(filter(None, (super().alike_steps(), *left)), default=0)
 
     def waits(self, request: Request) -> None:
+        super().waits(request)
         self._since[request] = self.server.now_ps if request.preemptions else request.arrival_ps
 
     def entered(self, request: Request) -> None:
+        super().entered(request)
         if self.server.now_ps >= self._since.pop(request) + self._patience_ps:
             self._until[request] = request.generated + self._quantum
 

@@ -15,13 +15,16 @@ steps, here when it is due.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from heapq import heappop, heappush
+from operator import itemgetter
 
 from kvsim.allocators.option import option
 from kvsim.sim.deployment.engine import EngineConfig
-from kvsim.sim.policies.base import NEVER_PS, Policy
+from kvsim.sim.policies.base import Policy
+from kvsim.sim.policies.running import Running
 from kvsim.sim.serving.facts import PS_PER_S
 from kvsim.sim.serving.request import Request, State
+
+LAST_ADMITTED = itemgetter(1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,97 +58,69 @@ class Mlfq(Policy):
         own = self.own(MlfqOptions)
         self._quantum_ps = max(1, round(own.mlfq_quantum * PS_PER_S))
         self._patience_ps = round(own.mlfq_promotion * PS_PER_S)
-        self._joined: dict[Request, int] = {}  # the queue in which its quanta began
-        self._ran_ps: dict[Request, int] = {}  # in the batch since then, up to `_since_ps`
-        self._since_ps: dict[Request, int] = {}  # when it began to wait, or to run
-        self._running: list[dict[Request, int]] = []  # by queue: who runs, and its entry in the heap
-        self._down: list[tuple[int, int, int, Request]] = []  # (when, entry, from which queue, who)
-        self._entries = 0
+        self._reached_ps: dict[Request, int] = {}  # of those who wait: how far up the scale
+        self._since_ps: dict[Request, int] = {}  # of those who wait: when they began to
+        self._running = Running()  # by how far up they are, less the clock
+        self._admissions = 0
 
     def key(self, request: Request, now_ps: int) -> int:
-        since_ps = self._since_ps[request]
-        if request.state is State.WAITING:
-            return 0 if now_ps >= since_ps + self._patience_ps else self._level(request, 0)[0]
-        return self._level(request, now_ps - since_ps)[0]
+        since_ps = self._since_ps.get(request)
+        if since_ps is None:
+            return self._level(self._running.mark(request) + now_ps)
+        return 0 if now_ps >= since_ps + self._patience_ps else self._level(self._reached_ps[request])
 
-    def _level(self, request: Request, more_ps: int) -> tuple[int, int]:
-        """Its queue, and how much of that one's quantum is left."""
-        level, left_ps = self._joined[request], self._ran_ps[request] + more_ps
-        while left_ps >= self._quantum_ps << level:
-            left_ps -= self._quantum_ps << level
-            level += 1
-        return level, (self._quantum_ps << level) - left_ps
+    def _level(self, reached_ps: int) -> int:
+        """The queue to which a place on the scale belongs: queue k is from 2^k quanta to 2^(k + 1)."""
+        return (reached_ps // self._quantum_ps).bit_length() - 1
 
     def turns_ps(self, request: Request) -> int | None:
         return self._since_ps[request] + self._patience_ps
 
-    # -- who runs, by queue -------------------------------------------------------------------
+    # -- who runs -----------------------------------------------------------------------------
+
+    def _first_below(self, level: int, now_ps: int) -> int:
+        """The place of the first who is in a lower queue than this one."""
+        return self._running.first_from((self._quantum_ps << level + 1) - now_ps)
 
     def rivals(self, least: int, now_ps: int) -> Iterator[Request]:
-        self._move_down(now_ps)
-        for level in range(len(self._running) - 1, least, -1):
-            living = [r for r in self._running[level] if r.state is not State.FINISHED]
-            yield from sorted(living, key=lambda r: -r.seq)
+        running = self._running.entries
+        first, end = self._first_below(least, now_ps), len(running)
+        while first < end:
+            start = max(first, self._first_below(self._level(running[end - 1][0] + now_ps) - 1, now_ps))
+            for _, _, request in sorted(running[start:end], key=LAST_ADMITTED, reverse=True):
+                if request.state is not State.FINISHED:
+                    yield request
+            end = start
 
     def alike_until_ps(self) -> int:
-        """Somebody is promoted, or somebody who runs goes a queue down."""
-        self._move_down(self.server.now_ps)
-        while self._down and (not self._is_in(self._down[0]) or self._down[0][-1].state is State.FINISHED):
-            heappop(self._down)
-        return min(super().alike_until_ps(), self._down[0][0] if self._down else NEVER_PS)
-
-    def _run_in(self, request: Request, level: int, until_ps: int) -> None:
-        while len(self._running) <= level:
-            self._running.append({})
-        self._entries += 1
-        self._running[level][request] = self._entries
-        heappush(self._down, (until_ps, self._entries, level, request))
-
-    def _is_in(self, entry: tuple[int, int, int, Request]) -> bool:
-        """Whether an entry of the heap still counts."""
-        _, number, level, request = entry
-        return self._running[level].get(request) == number
-
-    def _move_down(self, now_ps: int) -> None:
-        down = self._down
-        while down and down[0][0] <= now_ps:
-            entry = heappop(down)
-            if self._is_in(entry):
-                until_ps, _, level, request = entry
-                del self._running[level][request]
-                self._run_in(request, level + 1, until_ps + (self._quantum_ps << level + 1))
-
-    def _stop(self, request: Request) -> None:
-        for level in self._running:
-            level.pop(request, None)
+        """Somebody is promoted, or somebody who runs goes below the queue of the head."""
+        now_ps, level = self.server.now_ps, self.key(self.server.waiting[0], self.server.now_ps)
+        until_ps = super().alike_until_ps()
+        for place in range(self._first_below(level, now_ps) - 1, -1, -1):
+            less_clock, _, request = self._running.entries[place]
+            if request.state is not State.FINISHED:
+                return min(until_ps, (self._quantum_ps << level + 1) - less_clock)
+        return until_ps
 
     # -- what happens to one ------------------------------------------------------------------
 
     def waits(self, request: Request) -> None:
-        if request not in self._joined:
-            self._since_ps[request] = request.arrival_ps
-            self._join(request, self.prefill_ps(request.prompt_tokens))
-            return
         now_ps = self.server.now_ps
-        self._stop(request)
-        self._ran_ps[request] += now_ps - self._since_ps[request]
-        self._since_ps[request] = now_ps
-
-    def _join(self, request: Request, prefill_ps: int) -> None:
-        level = 0
-        while self._quantum_ps << level < prefill_ps:
-            level += 1
-        self._joined[request], self._ran_ps[request] = level, 0
+        if request in self._running:
+            self._reached_ps[request] = self._running.take_out(request) + now_ps
+            self._since_ps[request] = now_ps
+            return
+        reached_ps, prefill_ps = self._quantum_ps, self.prefill_ps(request.prompt_tokens)
+        while reached_ps < prefill_ps:
+            reached_ps *= 2
+        self._reached_ps[request], self._since_ps[request] = reached_ps, request.arrival_ps
 
     def entered(self, request: Request) -> None:
-        now_ps = self.server.now_ps
-        if now_ps >= self._since_ps[request] + self._patience_ps:
-            self._join(request, 0)
-        self._since_ps[request] = now_ps
-        level, left_ps = self._level(request, 0)
-        self._run_in(request, level, now_ps + left_ps)
+        now_ps, reached_ps = self.server.now_ps, self._reached_ps.pop(request)
+        if now_ps >= self._since_ps.pop(request) + self._patience_ps:
+            reached_ps = self._quantum_ps
+        self._admissions += 1
+        self._running.add(reached_ps - now_ps, self._admissions, request)
 
     def finished(self, request: Request) -> None:
-        self._stop(request)
-        for known in (self._joined, self._ran_ps, self._since_ps):
-            del known[request]
+        self._running.take_out(request)

@@ -20,6 +20,9 @@ class Predicting(Policy):
         self.predictor = predictor_of(self.own(PredictorOptions).predictor, max_model_len)
         self._said: dict[Request, int] = {}  # once and for all, unless the predictor moves
 
+    def timeless(self) -> bool:
+        return not self.predictor.moves
+
     def said(self, request: Request) -> int:
         """Tokens that its answer is said to have."""
         if self.predictor.moves:

@@ -47,6 +47,9 @@ class Preflow(Policy):
         super().__init__(config, max_model_len)
         self._doubling_ps = self.own(PreflowOptions).age_doubling * PS_PER_S
 
+    def timeless(self) -> bool:
+        return not self.server.allocator.caches
+
     def key(self, request: Request, now_ps: int) -> float:
         cached = self.server.cached_tokens(request) if self.server.allocator.caches else 0
         whole = max(work(request.prompt_tokens) - work(cached), 1)

@@ -36,10 +36,15 @@ class Keys(Protocol):
         """It was admitted."""
 
 
-class Sorted:
-    """The smallest key first; of equals, who came first."""
+class Sorted(dict[Request, int]):
+    """The smallest key first; of equals, who came first.
+
+    Who waits, and the number of its entry in the heap. What no longer counts stays there, but never on its
+    top. A `dict` for the sake of the server, which asks for its length all the time.
+    """
 
     def __init__(self, policy: Keys) -> None:
+        super().__init__()
         self.policy = policy
         self._heap: list[Entry] = []
         self._number = 0
@@ -47,6 +52,7 @@ class Sorted:
 
     def append(self, request: Request) -> None:
         """Put a request where it belongs."""
+        self[request] = 0
         self._fresh.append(request)
 
     def place(self) -> None:
@@ -58,9 +64,9 @@ class Sorted:
                 self._place(request)
 
     def _place(self, request: Request) -> None:
-        self._number += 1
+        number = self._number = self[request] = self._number + 1
         key = self.policy.key(request, self.policy.server.now_ps)
-        heappush(self._heap, (key, request.index, request.sample, self._number, request))
+        heappush(self._heap, (key, request.index, request.sample, number, request))
 
     def appendleft(self, request: Request) -> None:
         """Likewise."""
@@ -70,27 +76,33 @@ class Sorted:
         """Take the head: it was admitted."""
         self.place()
         request = heappop(self._heap)[-1]
+        del self[request]
+        self._uncover()
         self.policy.entered(request)
         return request
 
     def remove(self, request: Request) -> None:
         """Take a request out, wherever it stands."""
         self.place()
-        self._heap = [entry for entry in self._heap if entry[-1] is not request]
-        heapify(self._heap)
+        del self[request]
+        self._uncover()
 
-    def __getitem__(self, index: int) -> Request:
+    def _uncover(self) -> None:
+        """Drop what no longer counts from the top."""
+        heap, number_of = self._heap, self.get
+        while heap and number_of(heap[0][-1]) != heap[0][3]:
+            heappop(heap)
+
+    def __getitem__(self, index: int) -> Request:  # type: ignore[override]
         if index:
             raise IndexError(f"only the head can be seen, got {index}")
         self.place()
         return self._heap[0][-1]
 
-    def __len__(self) -> int:
-        return len(self._heap) + len(self._fresh)
-
     def __iter__(self) -> Iterator[Request]:
         self.place()
-        return (entry[-1] for entry in sorted(self._heap))
+        number_of = self.get
+        return (entry[-1] for entry in sorted(self._heap) if number_of(entry[-1]) == entry[3])
 
 
 class Turning(Sorted):
@@ -99,77 +111,53 @@ class Turning(Sorted):
     def __init__(self, policy: Keys) -> None:
         super().__init__(policy)
         self._turns: list[tuple[int, int, Request]] = []
-        self._step: Decision | None = None  # for which the head of the heap is the head
-        self._numbers: dict[Request, int] = {}  # of the entry that counts
+        self._next_ps = FAR_PS  # nobody turns before
 
     def _place(self, request: Request) -> None:
         super()._place(request)
-        self._numbers[request] = self._number
         turns_ps = self.policy.turns_ps(request)
         if turns_ps is not None and turns_ps > self.policy.server.now_ps:
             heappush(self._turns, (turns_ps, self._number, request))
+            if turns_ps < self._next_ps:
+                self._next_ps = turns_ps
 
     def next_turn_ps(self) -> int:
         """When the next of those who wait gets another key."""
-        turns, numbers = self._turns, self._numbers
-        while turns and numbers.get(turns[0][2]) != turns[0][1]:
+        turns, number_of = self._turns, self.get
+        while turns and number_of(turns[0][2]) != turns[0][1]:
             heappop(turns)
-        return turns[0][0] if turns else FAR_PS
+        self._next_ps = turns[0][0] if turns else FAR_PS
+        return self._next_ps
 
-    def _turn(self) -> None:
-        """Once a decision: move whose time has come, and drop what no longer counts from the top."""
-        step = self.policy.server.step
-        if self._step is step and not self._fresh:
-            return
-        self._step = step
-        self.place()
+    def place(self) -> None:
+        """Likewise, and move those whose time has come."""
+        if self._fresh:
+            super().place()
         now_ps = self.policy.server.now_ps
-        while self.next_turn_ps() <= now_ps:
-            self._place(heappop(self._turns)[2])
-        heap, numbers = self._heap, self._numbers
-        while heap and numbers.get(heap[0][-1]) != heap[0][3]:
-            heappop(heap)
+        if self._next_ps <= now_ps:
+            while self.next_turn_ps() <= now_ps:
+                self._place(heappop(self._turns)[2])
+            self._uncover()
 
-    def popleft(self) -> Request:
-        """Take the head: it was admitted."""
-        self._turn()
-        request = super().popleft()
-        del self._numbers[request]
-        self._step = None
-        return request
-
-    def remove(self, request: Request) -> None:
-        """Take a request out, wherever it stands."""
-        super().remove(request)
-        del self._numbers[request]
-        self._step = None
-
-    def __getitem__(self, index: int) -> Request:
-        self._turn()
-        return super().__getitem__(index)
-
-    def __len__(self) -> int:
-        return len(self._numbers) + len(self._fresh)
-
-    def __iter__(self) -> Iterator[Request]:
-        self._turn()
-        numbers = self._numbers
-        return (entry[-1] for entry in sorted(self._heap) if numbers.get(entry[-1]) == entry[3])
+    def __getitem__(self, index: int) -> Request:  # type: ignore[override]
+        if index or self._fresh or self._next_ps <= self.policy.server.now_ps:
+            return super().__getitem__(index)
+        return self._heap[0][-1]
 
 
-class Moving:
+class Moving(dict[Request, None]):
     """Requests as they came, and in the order of their keys of this step once somebody looks."""
 
     def __init__(self, policy: Keys) -> None:
+        super().__init__()
         self.policy = policy
-        self.requests: dict[Request, None] = {}
         self._heap: list[Entry] = []
         self._step: Decision | None = None  # for which the heap holds
 
     def append(self, request: Request) -> None:
         """One more."""
         self.policy.waits(request)
-        self.requests[request] = None
+        self[request] = None
         self._step = None
 
     appendleft = append
@@ -178,32 +166,25 @@ class Moving:
         """Take the head: it was admitted."""
         request = self[0]
         heappop(self._heap)
-        del self.requests[request]
+        del self[request]
         self.policy.entered(request)
         return request
 
     def remove(self, request: Request) -> None:
         """Take a request out, wherever it stands."""
-        del self.requests[request]
+        del self[request]
         self._step = None
 
-    def again(self) -> None:
-        """Keys have changed within the step."""
-        self._step = None
-
-    def __getitem__(self, index: int) -> Request:
+    def __getitem__(self, index: int) -> Request:  # type: ignore[override]
         if index:
             raise IndexError(f"only the head can be seen, got {index}")
         step = self.policy.server.step
         if self._step is not step:
             self._step, now_ps, key = step, self.policy.server.now_ps, self.policy.key
-            self._heap = [(key(r, now_ps), r.index, r.sample, 0, r) for r in self.requests]
+            self._heap = [(key(r, now_ps), r.index, r.sample, 0, r) for r in self.keys()]
             heapify(self._heap)
         return self._heap[0][-1]
 
-    def __len__(self) -> int:
-        return len(self.requests)
-
     def __iter__(self) -> Iterator[Request]:
         now_ps, key = self.policy.server.now_ps, self.policy.key
-        return iter(sorted(self.requests, key=lambda r: (key(r, now_ps), r.index, r.sample)))
+        return iter(sorted(self.keys(), key=lambda r: (key(r, now_ps), r.index, r.sample)))

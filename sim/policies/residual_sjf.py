@@ -42,6 +42,9 @@ class ResidualSjf(Policy):
         self._patience_ps = round(self.own(AgingOptions).aging * PS_PER_S)
         self._blocks: dict[Request, int] = {}
 
+    def timeless(self) -> bool:
+        return not self.server.allocator.caches
+
     def waits(self, request: Request) -> None:
         cached = self.server.cached_tokens(request) if self.server.allocator.caches else 0
         size = self.config.block_size

@@ -56,23 +56,26 @@ class Planned(Sorted):
             return
         fresh, self._fresh = self._fresh, []
         for place, request in enumerate(self._plans.plan(fresh)):
+            self[request] = place
             self._heap.append((place, request.index, request.sample, place, request))
         heapify(self._heap)
 
     def appendleft(self, request: Request) -> None:
         """Who was preempted goes before the plan."""
+        self[request] = -1
         heappush(self._heap, (-1, request.index, request.sample, -1, request))
 
     def remove(self, request: Request) -> None:
         """Take a request out, wherever it stands."""
         if request in self._fresh:
             self._fresh.remove(request)
+            del self[request]
         else:
             super().remove(request)
 
     def __iter__(self) -> Iterator[Request]:
         self.place()
-        return iter([*(entry[-1] for entry in sorted(self._heap)), *self._fresh])
+        return iter([*super().__iter__(), *self._fresh])
 
 
 class SloAnnealing(Predicting):
@@ -93,6 +96,9 @@ class SloAnnealing(Predicting):
 
     def queue(self) -> Queue:
         return Planned(self, self)
+
+    def timeless(self) -> bool:
+        return False
 
     def key(self, request: Request, now_ps: int) -> int:
         return 0

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from kvsim.allocators.option import option
 from kvsim.sim.deployment.engine import EngineConfig
-from kvsim.sim.policies.predicted import Predicting
+from kvsim.sim.policies.displacing import Displacing
 from kvsim.sim.predictors.base import PredictorOptions
 from kvsim.sim.serving.request import Request
 
@@ -33,7 +33,7 @@ class SrptOptions(PredictorOptions):
     )
 
 
-class Srpt(Predicting):
+class Srpt(Displacing):
     """By predicted tokens still to come, with preemption."""
 
     family = "predicted length"
@@ -41,7 +41,6 @@ class Srpt(Predicting):
     needs = "a predictor"
     source = "Schrage 1968; TRAIL, arXiv 2410.01035"
     declares = SrptOptions
-    preempts = True
 
     def __init__(self, config: EngineConfig, max_model_len: int) -> None:
         super().__init__(config, max_model_len)
@@ -49,6 +48,13 @@ class Srpt(Predicting):
 
     def key(self, request: Request, now_ps: int) -> int:
         return self.left(request)
+
+    def mark(self, request: Request) -> int | None:
+        progress = self.server.progress
+        return self.said(request) - self.generated(request) + progress.clock if request.is_decoding else None
+
+    def marked_key(self, mark: int) -> int:
+        return max(mark - self.server.progress.clock, 0)
 
     def displaceable(self, request: Request) -> bool:
         return self.generated(request) <= self._limit * self.said(request)

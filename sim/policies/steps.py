@@ -13,8 +13,10 @@ class ByPolicy(Around):
         self._policy, self._seats, self._budget = policy, seats, budget
 
     def decide(self) -> None:
-        policy, departed = self._policy, list(self.server.batch.departed.values())
-        self.server.step.displaced = policy.decide(self._seats, self._budget)
+        policy, batch = self._policy, self.server.batch
+        departed = list(batch.departed.values()) if batch.departed else ()
+        if policy.looks:
+            self.server.step.displaced = policy.decide(self._seats, self._budget)
         self.inner.decide()
         policy.decided()
         for request in departed:  # as is known after this decision

@@ -89,6 +89,8 @@ class Decision:
         Whether the head of the queue was refused memory.
     until_ps : int
         The decision holds for steps that begin before this; `NEVER_PS`: however late.
+    stands : bool
+        Whether it holds whoever comes: nobody enters before somebody leaves.
     asks_by_cached : bool
         Whether how much it asks for depends on how much of it is cached: spans must leave that alone.
     refusal : Refusal or None
@@ -120,6 +122,7 @@ class Decision:
     cow_copies: int = 0
     delay_ps: int = 0
     no_room: bool = False
+    stands: bool = False
     asks_by_cached: bool = False
     until_ps: int = NEVER_PS
     refusal: Refusal | None = None

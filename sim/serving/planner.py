@@ -130,7 +130,7 @@ class Planner:
         if self._observers:
             at_most = min(at_most, *[observer.most_steps for observer in self._observers])
         anybody = len(server.waiting) > 0
-        self.stands = stands = self._in_turn and anybody
+        self.stands = stands = anybody and (self._in_turn or step.stands)
         if not stands and self.coming.next_ps < limit_ps:
             limit_ps = self.coming.next_ps
         if step.until_ps < limit_ps:

@@ -1,5 +1,6 @@
 """The report in a real browser."""
 
+import json
 import re
 import time
 
@@ -408,6 +409,22 @@ def test_the_page_tells_of_every_request_what_explain_tells(browser, reports):
     all_answers = opened.page.evaluate("() => kvsim.storyOf(kvsim.lives[3], 0).map(({ text }) => text)")
     assert sum(text.startswith("2 more answers forked off, sharing ") for text in all_answers) == 1
     assert any(re.match(r"Answers? [012]", text) for text in all_answers)
+    opened.check()
+    opened.context.close()
+
+
+def test_who_was_passed_over_reads_it_at_the_head_of_its_tale(browser, tmp_path):
+    """One seat, the shortest answer first: 0 has the longest of three."""
+    rows = [{"arrival_s": 0, "prompt_tokens": 5, "output_tokens": size} for size in (30, 9, 4)]
+    (tmp_path / "three.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    record(tmp_path / "run", "--trace", tmp_path / "three.jsonl", "--policy", "sjf", "--max-num-seqs", 1)
+    opened = Opened(browser, write_report([tmp_path / "run"], tmp_path / "page.html"))
+    opened.page.fill("#whom", "0")
+    opened.page.press("#whom", "Enter")
+    assert opened.texts("#life .tale dd")[0] == "Passed over 2 times, as their answers are shorter."
+    opened.page.fill("#whom", "2")
+    opened.page.press("#whom", "Enter")
+    assert opened.texts("#life .tale dd")[0].startswith("Arrived")
     opened.check()
     opened.context.close()
 

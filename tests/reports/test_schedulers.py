@@ -22,6 +22,12 @@ def test_every_request_ends_after_a_step_for_each_token(settings):
         assert row[-1] in "dPR"
 
 
+@pytest.mark.parametrize("policy", ["priority", "sjf", *POLICIES])
+def test_six_requests_show_what_a_policy_does(policy):
+    """No picture is that of fcfs."""
+    assert drawn(policy=policy) != drawn(policy="fcfs")
+
+
 def test_all_stand_in_the_tree_once(capsys):
     assert cli.main(["schedulers"]) == 0
     printed = capsys.readouterr().out

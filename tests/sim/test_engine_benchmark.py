@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FEW = ["--requests=60", "--reference-requests=40", "--other-requests=40", "--sizes=20,40", "--repeat=1"]
-QUICK = "speed,reference,linearity,prefix,windows,drafts,others"
+QUICK = "speed,reference,linearity,prefix,windows,drafts,policies,others"
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import pytest
 from kvsim import workloads
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.options.traffic import Traffic
+from kvsim.sim.serving.facts import Facts, facts_of
 from kvsim.workloads.closed import closed_sessions
 from kvsim.workloads.formats import load_file, recognised
 from kvsim.workloads.source import opened
@@ -225,6 +226,23 @@ def test_mooncakes_dialect_may_name_its_blocks_and_when_requests_were_made(tmp_p
     assert lengths.arrival_s.tolist() == [0, 2] and shared(lengths, 0, 1) == 64
     path.write_text(json.dumps({"timestamp": 0, "input_length": 1, "output_length": 1, "block_size": "x"}))
     with pytest.raises(KvsimError, match="line 1: block_size must be a whole number"):
+        load_file(str(path))
+
+
+def test_rows_of_mooncake_may_say_whose_they_are_and_what_is_due(tmp_path):
+    plain = {"input_length": 600, "output_length": 5, "hash_ids": [1, 2]}
+    told = {"client": "a", "priority": 2, "slo_ttft_s": 0.5, "deadline_s": 9, "predicted_tokens": 7}
+    path = tmp_path / "trace.jsonl"
+    path.write_text(
+        "\n".join(json.dumps({"timestamp": 0, **plain, **row}) for row in (told, {}, {"client": 4}))
+    )
+    lengths = load_file(str(path))
+    assert label(lengths, "client") == ["a", None, "4"]
+    assert lengths.priority.tolist() == [2, 0, 0]
+    found = facts_of(lengths.labels)
+    assert found[0] == Facts("a", 5 * 10**11, None, 9 * 10**12, 7) and found[1] == Facts()
+    path.write_text(json.dumps({"timestamp": 0, **plain, "slo_tpot_s": 0}))
+    with pytest.raises(KvsimError, match="slo_tpot_s must be above 0 and at most 1,000,000, got 0"):
         load_file(str(path))
 
 

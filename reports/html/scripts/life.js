@@ -82,6 +82,8 @@ function strip(life, row, lanes, from, to) {
 function tale(life, row, request, player) {
   const { run, events } = life, list = element("dl", { class: "tale" }), end = Math.max(...systems.map((each) => each.end));
   const told = events ? storyOf(life, request).map(({ tick, text }) => ({ time: tick * run.tick, text })) : untold(life, row);
+  const passed = events && run.passed[life.requests.passed[row]]; // as `sim explain` has it
+  if (passed) told.unshift({ time: null, text: sentence(passed) });
   const most = 60, shown = told.length > most ? [...told.slice(0, most - 1), told.at(-1)] : told;
   if (told.length > most) shown.splice(most - 1, 0, { time: null, text: `... ${count(told.length - most)} more: see sim explain --json` });
   for (const { time, text } of shown) {
