@@ -40,9 +40,9 @@ def in_bulk(spans):
         columns = Columns([span for span in spans if span[1][HELD_BY] == held_by], PER_TOKEN)
         sums.append(Integrals())
         sums[-1].add_spans(columns)
-        gaps.add_spans(columns.ends, columns.decoding)
-        held_ps += sum(columns.totals) if held_by else 0
-        running, peak = max(running, *columns.running), columns.peak_slots(peak)
+        gaps.add_ends(columns.ends_ps, columns.steps, columns.starts[0])
+        held_ps += sum(columns.totals_ps.tolist()) if held_by else 0
+        running, peak = max(running, int(columns.starts[1].max())), columns.peak_slots(peak)
     return sums, (gaps.bins(), gaps.count, gaps.total, gaps.maximum), held_ps, (running, peak)
 
 
