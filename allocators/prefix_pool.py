@@ -157,14 +157,6 @@ class PrefixPool(Pool):
         for span in self._ends.others():
             yield from reversed(span.blocks)
 
-    def keyed_queue(self) -> Iterator[tuple[int, int]]:
-        """The same with their keys; -1: none."""
-        equals = self._equals.key
-        for span in self._ends.others():
-            blocks, key = span.blocks, span.key
-            for at in range(len(blocks) - 1, -1, -1):
-                yield blocks[at], key + at if key is not None else equals.get(blocks[at], -1)
-
     def span_of(self, block: int, key: int) -> Span | None:
         """The span of a block, if it is free; `key` is the one it had when it was seen last, or -1."""
         if key >= 0:

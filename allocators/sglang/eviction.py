@@ -3,11 +3,10 @@
     lru       used longest ago                     mru       used last
     fifo      made first                           filo      made last
     lfu       found least often, then lru          slru      found once, then lru; those found twice, then lru
-    priority  least important, then lru            tlru      what cannot help the next turn, then lru
+    priority  least important, then lru
 
-`tlru` knows how long a conversation was (`history`) and how much the next prompt will add: of a cached path
-more than `history + estimate - threshold` tokens cannot bring the next prefill below its time limit, so
-what lies behind goes first (arXiv 2510.15152). Source: SGLang 0.5.23, `mem_cache/evict_policy.py`.
+`tlru`, which must know how much the next turn of a conversation adds, is left out.
+Source: SGLang 0.5.23, `mem_cache/evict_policy.py`.
 """
 
 from collections.abc import Callable
@@ -42,13 +41,3 @@ class EvictionOptions:
         value="NAME",
         allowed=tuple(STRATEGIES),
     )
-
-
-def tail_optimised(threshold: int, estimate: int) -> Strategy:
-    """The strategy `tlru`: prompts of up to `threshold` tokens are quick, the next one adds `estimate`."""
-
-    def key(node: Node) -> tuple[int, ...]:
-        budget = max(node.history + estimate - threshold, 0)
-        return (-1 if node.end - node.tokens >= budget else 0, node.last)
-
-    return key

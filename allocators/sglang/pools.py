@@ -13,7 +13,6 @@ A refused call returns None and changes nothing, but that the two lists may be m
 
 from collections import deque
 from collections.abc import Sequence
-from itertools import islice
 
 
 class PagePool:
@@ -82,24 +81,6 @@ class TokenPool(PagePool):
     def take(self, pages: int, at_most: int | None = None) -> list[int] | None:
         """As of pages; the lists are merged only when they must be."""
         return super().take(pages)
-
-
-def slots_in(
-    pages: list[int] | None, size: int, growing: Sequence[tuple[int, int]], lasts: Sequence[int]
-) -> list[int] | None:
-    """For each (tokens before, after): the slots behind its last one in that page, then new pages."""
-    if pages is None:
-        return None
-    slots: list[int] = []
-    left = iter(pages)
-    for (before, after), last in zip(growing, lasts, strict=True):
-        inside = min(-before % size, after - before)
-        slots += range(last + 1, last + 1 + inside)
-        missing = after - before - inside
-        for page in islice(left, -(-missing // size)):
-            slots += range(page * size, page * size + min(size, missing))
-            missing -= size
-    return slots
 
 
 def pool_of(pages: int, page_size: int, need_sort: bool = False) -> PagePool:

@@ -72,7 +72,7 @@ class SglangUnified(SglangWindows):
         full.below, swa.above = swa, full
         for pool in (full, swa):
             pool.on_move = self._moved(pool.page_bytes)
-        self.both = UnifiedPair(full, swa, page_size)
+        self.both = UnifiedPair(full, swa)
 
     def _moved(self, slots: int) -> Callable[[Sequence[int], Sequence[int]], None]:
         """What counts the slots of pages that a pool moves."""

@@ -142,15 +142,6 @@ class VllmLru(EvictionOrder):
         if group not in self._running:
             del self._pieces[group]
 
-    def least_first(self) -> list[int]:
-        """All keys in the order in which they would leave."""
-        found: list[int] = []
-        for group, pieces in self._pieces.items():
-            ordered = by_depth(pieces, larger_first=True) if group in self._unsorted else pieces
-            keys = list(keys_of(ordered))
-            found += [key for key in reversed(keys) if self.group[key] == group]
-        return found
-
     def leave(self, user: int) -> None:
         own = self._own.pop(user, -1)
         self._running.discard(own)

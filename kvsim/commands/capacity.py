@@ -267,17 +267,14 @@ def capacity(
     slo : str
         Limits on latencies, as in `ttft:p99=0.5s,tpot:p99=50ms`.
     find : str
-        `rate` (requests per second), `clients` of a closed loop, or `rate-scale`, the speed of a trace. The
-        rate of a trace that comes at its own times is sought by its speed.
-    seeds : int
-        Searches of each system, with the same random numbers for all systems; the interval is theirs.
-    tolerance : float
-        The answer is less than this share below a load that misses the SLO.
-    for_rate : float, optional
-        Also the fleet that serves so many requests per second, the cheapest first; with `gpu="all"` of every
-        deployment that fits, at listed prices unless `gpu_price` gives others.
-    margin : str
-        How much more than that the fleet is to carry, as in `20%`.
+        `rate` (requests per second), `clients` of a closed loop, or `rate-scale`, the speed of a trace, by
+        which the rate of one that comes at its own times is sought, too.
+    seeds, tolerance : int, float
+        Searches of each system, with the same random numbers for all systems; the interval is theirs. The
+        answer is less than this share below a load that misses the SLO.
+    for_rate, margin : float, str, optional
+        Also the fleet that serves so many requests per second and a share more (`20%`), the cheapest first;
+        with `gpu="all"` of every deployment that fits, at listed prices unless `gpu_price` gives others.
     more_kv : float, optional
         Also the gain of so many GiB of KV memory more on each GPU.
     file, zip, case, jobs, backend, address, out, allow_code
@@ -288,9 +285,8 @@ def capacity(
     Returns
     -------
     pandas.DataFrame
-        Every setting that varies, `status` (`met`, `unmet`, `failed`, `impossible`), `gpus`,
-        `requests_per_s` (`clients`, `rate_scale`) with the bounds of its 95 % interval, the same per GPU,
-        tokens per second, and `limited_by`: the reason why not more.
+        Every setting that varies, `status` (`met`, `unmet`, `failed`, `impossible`), `gpus`, `requests_per_s`
+        (`clients`, `rate_scale`) with its 95 % interval, per GPU, too, tokens per second, and `limited_by`.
 
     Raises
     ------
@@ -300,18 +296,20 @@ def capacity(
     Examples
     --------
     >>> import kvsim
-    >>> slo = "ttft:p99=0.5s,tpot:p99=50ms"
-    >>> found = kvsim.capacity(slo=slo, allocator=["contiguous", "paged"], seeds=2)  # doctest: +SKIP
+    >>> kvsim.capacity(slo="ttft:p99=0.5s", allocator=["contiguous", "paged"], seeds=2)  # doctest: +SKIP
     """
-    beside = {"slo": slo, "seeds": seeds, "zip": zip or None, "case": list(case) or None}
-    given = with_file(file, {**options, **beside})
     asked = Sought(find=find, tolerance=tolerance, for_rate=for_rate, margin=margin, more_kv=more_kv)
-    where = Where(jobs=jobs, backend=backend, address=address)
+    beside = {"slo": slo, "seeds": seeds, "zip": zip or None, "case": [*case] or None}
     with trusting(None if allow_code else repr([options, case])):
-        search = planned_search(given, asked)
-        with kept(out) as journal:
-            carry_out(search, journal, where)
-            rows, labels = told(search, journal)
+        search = planned_search(with_file(file, {**options, **beside}), asked)
+        return _searched(search, out, Where(jobs=jobs, backend=backend, address=address))
+
+
+def _searched(search: Search, out: str | Path | None, where: Where) -> "pd.DataFrame":
+    """The table of a search; what failed is told by warnings, or raised where all did."""
+    with kept(out) as journal:
+        carry_out(search, journal, where)
+        rows, labels = told(search, journal)
     failed = failures(rows, labels)
     if failed and not {row["status"] for row in rows} - {FAILED, IMPOSSIBLE}:
         raise KvsimError("; ".join(failed))

@@ -376,12 +376,8 @@ def sweep(
         Options whose lists go together, first with first; True: all.
     case : sequence of mappings
         Settings of cases, each with the combinations of its own; `name` names one.
-    jobs : int, optional
-        Processes at once; None: one per core.
-    backend : str
-        `local`, `ray` or `dask`.
-    address : str, optional
-        Of the cluster's head or scheduler.
+    jobs, backend, address
+        Processes at once, one per core by default; `local`, `ray` or `dask`; where the cluster's head is.
     out : str or Path, optional
         A directory that keeps the runs that are done, as that of `sim sweep`; None: nothing is kept.
     allow_code : bool

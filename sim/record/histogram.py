@@ -7,9 +7,11 @@ which a long run has hundreds of millions, so it takes them in bulk.
 
 from collections.abc import Sequence
 from itertools import chain
-from operator import mul
 
 import numpy as np
+
+from kvsim.sim.record.products import sums_of_products
+from kvsim.sim.workload import Int64Column
 
 MANTISSA_BITS = 10
 BINS = 64 << MANTISSA_BITS
@@ -34,14 +36,18 @@ class Histogram:
     def add_spans(self, spans: Sequence[Sequence[int]], weights: Sequence[int]) -> None:
         """Count gaps: of each span, `weight` times those between 0, its first number, its second, ..."""
         counts = list(map(len, spans))
-        self.count += sum(map(mul, weights, counts))
-        self.total += sum(map(mul, weights, [ends[-1] for ends in spans]))
-        lengths = np.array(counts)
         ends = np.fromiter(chain.from_iterable(spans), np.int64, sum(counts))
+        self.add_ends(ends, np.array(counts), np.array(weights, np.int64))
+
+    def add_ends(self, ends: Int64Column, lengths: Int64Column, weights: Int64Column) -> None:
+        """The same of spans one behind the other, of so many numbers each."""
+        behind = lengths.cumsum()
+        self.count += int(weights @ lengths)
+        self.total += sums_of_products(weights[None], ends[behind - 1])[0]
         gaps = np.diff(ends, prepend=0)
-        firsts = lengths.cumsum() - lengths
+        firsts = behind - lengths
         gaps[firsts] = ends[firsts]
-        repeated = np.array(weights).repeat(lengths)
+        repeated = weights.repeat(lengths)
         self.maximum = max(self.maximum, int(gaps.max(where=repeated > 0, initial=0)))
         shifts = np.maximum(np.frexp(gaps.astype(np.float64))[1] - MANTISSA_BITS, 0)
         bins = (shifts << MANTISSA_BITS) | (gaps >> shifts)

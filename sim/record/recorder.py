@@ -283,10 +283,10 @@ class Recorder:
             return
         columns = Columns(spans, self.slots_per_token)
         if columns.held_by[0]:
-            for held_by, duration_ps in zip(columns.held_by, columns.totals, strict=True):
+            for held_by, duration_ps in zip(columns.held_by, columns.totals_ps.tolist(), strict=True):
                 self.held_ps[held_by] += duration_ps
-        self.token_gaps.add_spans(columns.ends, columns.decoding)
-        self.max_running = max(self.max_running, *columns.running)
+        self.token_gaps.add_ends(columns.ends_ps, columns.steps, columns.starts[0])
+        self.max_running = max(self.max_running, int(columns.starts[1].max()))
         self.peak_used_slots = columns.peak_slots(self.peak_used_slots)
         sums.add_spans(columns)
 

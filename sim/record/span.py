@@ -6,9 +6,13 @@ in slot-picoseconds, or requests times picoseconds.
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
-from operator import add, mul, sub
+from itertools import chain
+from operator import mul, sub
 from typing import Final
 
+import numpy as np
+
+from kvsim.sim.record.products import FITS, Times, sums_of_products
 from kvsim.sim.serving.growth import Grown
 
 Rest = tuple[int, int, int, int]
@@ -58,38 +62,46 @@ class Columns:
 
     Attributes
     ----------
-    totals : list of int
-        Of each span, its duration in picoseconds.
-    steps : list of int
-        How many steps it has.
-    more : sequence of int
+    starts : int64 array, shape (5, spans)
+        The first five numbers of every `Start`.
+    steps, totals_ps : int64 arrays, shape (spans,)
+        How many steps each span has, and its duration.
+    ends_ps : int64 array, shape (steps,)
+        When each step of all of them ended, from the start of its span.
+    more : int64 array, shape (spans,)
         Slots that every step after the first adds.
     """
 
     def __init__(self, spans: list[Span], slots_per_token: int) -> None:
         columns = zip(*spans, strict=True)
         self.ends: Sequence[list[int]] = next(columns)
-        starts = zip(*next(columns), strict=True)
+        *starts, held_by, rest = zip(*next(columns), strict=True)
         self.grown: Sequence[Grown | None] = next(columns)
-        self.decoding: Sequence[int] = next(starts)
-        self.running: Sequence[int] = next(starts)
-        self.held: Sequence[int] = next(starts)
-        self.used: Sequence[int] = next(starts)
-        self.internal: Sequence[int] = next(starts)
-        self.held_by: Sequence[str] = next(starts)
-        self.rest: Sequence[Rest | None] = next(starts)
-        self.totals: list[int] = [ends[-1] for ends in self.ends]
-        self.steps = list(map(len, self.ends))
-        self.more = self.decoding
-        if slots_per_token != 1:
-            self.more = [slots_per_token * decoding for decoding in self.decoding]
+        self.held_by: Sequence[str] = held_by
+        self.rest: Sequence[Rest | None] = rest
+        self.starts = np.array(starts, np.int64)
+        self.steps = np.fromiter(map(len, self.ends), np.int64, len(spans))
+        self._behind = self.steps.cumsum()
+        self.ends_ps = np.fromiter(chain.from_iterable(self.ends), np.int64, int(self._behind[-1]))
+        self.totals_ps = self.ends_ps[self._behind - 1]
+        self.more = slots_per_token * self.starts[0]
 
     def peak_slots(self, known: int) -> int:
         """The most slots that held a token in any step, or `known` if that is more."""
-        at_most = map(sub, map(add, self.held, map(mul, self.more, self.steps)), self.more)
-        if max(at_most) <= known:  # even if nobody left any behind
+        steps, held = self.steps, self.starts[2]
+        if int((held + self.more * (steps - 1)).max()) <= known:  # even if nobody left any behind
             return known
-        return max(known, *map(peak_slots, self.steps, self.held, self.more, self.grown))
+        return max(known, *map(peak_slots, steps.tolist(), held.tolist(), self.more.tolist(), self.grown))
+
+    def later_ps(self) -> Times:
+        """Of each span, the time behind its steps, summed: step i holds i * more slots than the first."""
+        steps, totals_ps = self.steps, self.totals_ps
+        if int(steps.max()) * int(totals_ps.max()) < FITS:
+            later: Times = steps * totals_ps - np.add.reduceat(self.ends_ps, self._behind - steps)
+        else:
+            each = map(sub, map(mul, steps.tolist(), totals_ps.tolist()), map(sum, self.ends))
+            later = np.array(list(each), object)
+        return later
 
 
 @dataclass
@@ -117,14 +129,12 @@ class Integrals:
 
     def add_spans(self, spans: Columns) -> None:
         """Add steps that were carried out."""
-        totals = spans.totals
-        # step i holds i * more slots than the first, and sum(i * duration) = steps * total - sum(ends)
-        later = map(sub, map(mul, spans.steps, totals), map(sum, spans.ends))
-        self.time_ps += sum(totals)
-        self.token += sum(map(mul, spans.held, totals)) + sum(map(mul, spans.more, later))
-        self.used += sum(map(mul, spans.used, totals))
-        self.internal += sum(map(mul, spans.internal, totals))
-        self.running += sum(map(mul, spans.running, totals))
+        _, running, held, used, internal = sums_of_products(spans.starts, spans.totals_ps)
+        self.time_ps += sum(spans.totals_ps.tolist())
+        self.token += held + sums_of_products(spans.more[None], spans.later_ps())[0]
+        self.used += used
+        self.internal += internal
+        self.running += running
         self.add_changes(spans.ends, spans.rest, spans.grown)
 
     def add_changes(

@@ -344,7 +344,8 @@ class InTurn(Steps):
                 match = server.match_head(budget=None if whole else min(budget, longest))
                 hits = match.tokens if match else 0
                 chunk -= hits
-            chunk = min(chunk, longest)
+            if chunk > longest:
+                chunk = longest
             if chunk > budget:
                 if not limits.in_pieces:
                     return

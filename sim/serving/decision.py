@@ -141,7 +141,9 @@ class Decision:
 
     def computes(self) -> bool:
         """Whether there is anything to do: tokens to compute, or blocks to move to the host pool or back."""
-        return bool(self.decodes or self.chunks or self.swapped_in_blocks or self.swapped_out_blocks)
+        if self.decodes or self.chunks:
+            return True
+        return self.swapped_in_blocks > 0 or self.swapped_out_blocks > 0
 
     def compute(self, request: Request, start: int, tokens: int) -> None:
         """Compute `tokens` of a prompt behind the first `start`."""

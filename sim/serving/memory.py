@@ -20,6 +20,8 @@ class KvMemory:
         What the allocator can do; asked once.
     prefixes : Prefixes or None
         The allocator, if it keeps prefixes.
+    windows : bool
+        Whether a token may take several slots, or none any more.
     internal : int
         Allocated slots that will never be written.
     prefill_held : int
@@ -36,6 +38,7 @@ class KvMemory:
         self.allocator = allocator
         self.abilities = abilities = Abilities.of(allocator)
         self.prefixes = abilities.prefixes
+        self.windows = allocator.windows
         self.internal = 0
         self.prefill_held = 0
         self.admissions = 0

@@ -66,20 +66,20 @@ class Planner:
         self.unheard: list[Request] = []
         self._in_turn, self._rests = scheduler.in_turn, (server.memory.abilities.rests or server.batch.shares)
         self._beside, self._allocator = pricing.beside, server.allocator
-        self._batch, self._memory = server.batch, server.memory
+        self._batch, self._memory, self._progress = server.batch, server.memory, server.progress
         self._plain = pricing.plain and not scheduler.forks  # does a step cost what its batch says, no more?
 
     def plan(self, step: Decision) -> list[int] | None:
         """When the steps end for which a decision holds, counted from now; None: nothing is computed."""
-        server, progress = self._server, self._server.progress
+        server = self._server
         held, contexts = server.tokens()
         if server.now_ps >= self._recorder.next_sample_ps:
             self._recorder.sample(instant_of(server, held))
         if self._observers:
             self._tell_decided(step)
         decodes, due, alone = step.decodes, False, step.changed
-        if decodes and progress.late:
-            self.late = progress.late_tokens(server.now_ps)
+        if decodes and self._progress.late:
+            self.late = self._progress.late_tokens(server.now_ps)
             if self.late:  # these tokens are counted one by one
                 alone, decodes = True, 0
         if self._beside:
@@ -137,14 +137,18 @@ class Planner:
             limit_ps = step.until_ps
         if self.unheard:
             at_most = 1
-        repeats = step.repeats
-        foreseen = min(repeats, at_most) if repeats else at_most
+        foreseen, repeats = at_most, step.repeats
+        if repeats and repeats < at_most:
+            foreseen = repeats
         steps = self._batch.guaranteed_steps(foreseen, step.asks_by_cached, anybody or server.swapped > 0)
-        limit_ps = max(limit_ps - server.now_ps, 1)  # who comes may be unheard of
+        limit_ps -= server.now_ps
+        if limit_ps < 1:  # who comes may be unheard of
+            limit_ps = 1
         if self._plain:
-            seats, apart, cost = step.decodes + server.seats.count, server.progress.spread, self._pricing.cost
-            spread = None if apart is None else apart.at(server.progress.clock + 1)
-            return cost.span_ends(seats, contexts, steps, limit_ps, spread)
+            apart = self._progress.spread
+            spread = None if apart is None else apart.at(self._progress.clock + 1)
+            seats = step.decodes + server.seats.count
+            return self._pricing.cost.span_ends(seats, contexts, steps, limit_ps, spread)
         ends = self._pricing.ends(step, steps, limit_ps, contexts, due)
         if repeats:
             self._go_on(step, ends, contexts, at_most)

@@ -38,7 +38,7 @@ from kvsim.sim.serving.planner import Planner
 from kvsim.sim.serving.pricing import Pricing
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.server import Server
-from kvsim.sim.serving.turned_away import TurnedAway
+from kvsim.sim.serving.turned_away import TurnedAway, steps_behind
 
 LATE_PS: Final = 1 << 61
 """Some way before the clock ends: from here on it is looked at."""
@@ -118,6 +118,8 @@ class Replica:
             max_span = 1
         self._planner = Planner(server, scheduler, self.pricing, self.recorder, self.observers, max_span)
         self._turned_away = TurnedAway(self.recorder, self.observers)
+        self._noted = self._turned_away.noted
+        self._passed: tuple[list[int], int] = ([], 0)  # the steps carried out last, and when they were over
         self._alarm = Alarm()
         self._takes = False  # does it take requests from the columns itself?
         self.input_queue = InputQueue(server, hears_late)
@@ -346,7 +348,11 @@ class Replica:
 
     def turn_away(self, row: int, reason: str) -> None:
         """Count a request that came and can never be served; in the course of a plan, after that."""
-        self._turned_away.note(row, self._arrivals.now_ps, reason, self.server, self._current)
+        came = row, self._arrivals.now_ps
+        if self._current is not None:
+            self._turned_away.note(*came, reason, self.server, self._current)
+        else:
+            self._turned_away.write(*came, self.server.steps - steps_behind(came[1], *self._passed), reason)
 
     def _write_facts(self) -> None:
         """Write down whom the scheduler dropped, and evicted although they had finished."""
@@ -365,22 +371,22 @@ class Replica:
         server, step, planner = self.server, self.decision, self._planner
         progress, batch = server.progress, server.batch
         grown = batch.grow_within(ends) if len(ends) > 1 else None
+        steps = len(ends)
         if self._hear_of:
             for hear in self._hear_of:
                 hear(ends)
         self._record((ends, planner.start, grown))
-        now_ps = server.now_ps + ends[-1]
+        server.now_ps = now_ps = server.now_ps + ends[-1]
         if now_ps > LATE_PS:
             self._on_the_clock(now_ps)
         if planner.late:
             self._count_late(now_ps)
-        server.now_ps = now_ps
-        server.steps += len(ends)
-        if step.paused:
+        server.steps += steps
+        if step.decodes:
+            progress.advance(steps, now_ps)
+        elif step.paused:
             progress.pause()
-        elif progress.size:
-            progress.advance(len(ends), now_ps)
-        self._turned_away.ends, self._turned_away.began_ps = ends, now_ps - ends[-1]
+        self._passed = ends, now_ps
         if progress.clock == progress.next_finish:
             for request in batch.finished(step):
                 self._finish(request)
@@ -389,7 +395,7 @@ class Replica:
         if self._after_steps:
             for act in self._after_steps:
                 act()
-        if self._turned_away.noted:
+        if self._noted:
             self._turned_away.write_noted()
 
     def _count_late(self, now_ps: int) -> None:

@@ -147,16 +147,15 @@ class Server:
 
         The slots that hold a token, and the sum of the contexts of all seats that decode.
         """
-        progress = self.progress
+        progress, memory, allocator = self.progress, self.memory, self.allocator
         if self.step.paused:
             held, contexts = progress.all_stored(), 0
         else:
             held = contexts = progress.contexts()
             if self.seats.count:
                 contexts += self.seats.contexts(progress.clock)
-        held += self.memory.prefill_held
-        if self.allocator.windows or self.allocator.shared_tokens:
-            allocator = self.allocator
+        held += memory.prefill_held
+        if memory.windows or allocator.shared_tokens:
             held = held * allocator.slots_per_token - allocator.expired_slots - allocator.shared_tokens
             held += allocator.state_slots
         return held, contexts

@@ -15,27 +15,18 @@ class TurnedAway:
 
     Attributes
     ----------
-    ends, began_ps : list of int, int
-        When the steps ended that were carried out last, counted from the first one's start; when that was.
     noted : list
         Who came during the plan, and is written down after it: (row, when, step, reason).
     """
 
     def __init__(self, recorder: Recorder, observers: list[Observer]) -> None:
-        self.ends: list[int] = []
-        self.began_ps = 0
         self.noted: list[tuple[int, int, int, str]] = []
         self._recorder, self._observers = recorder, observers
 
-    def note(self, row: int, now_ps: int, reason: str, server: Server, plan: list[int] | None) -> None:
+    def note(self, row: int, now_ps: int, reason: str, server: Server, plan: list[int]) -> None:
         """One came now; `plan` is when the steps end that are under way."""
-        if plan is not None:
-            step = server.steps + bisect_left(plan, now_ps - server.now_ps) + 1
-            self.noted.append((row, now_ps, step, reason))
-            return
-        came_ps = now_ps - self.began_ps
-        in_step = bisect_left(self.ends, came_ps) if came_ps > 0 else -1  # heard late: in the step before
-        self.write(row, now_ps, server.steps - max(len(self.ends) - in_step - 1, 0), reason)
+        step = server.steps + bisect_left(plan, now_ps - server.now_ps) + 1
+        self.noted.append((row, now_ps, step, reason))
 
     def write(self, row: int, now_ps: int, step: int, reason: str) -> None:
         """Write one down."""
@@ -49,3 +40,15 @@ class TurnedAway:
         for each in self.noted:
             self.write(*each)
         self.noted.clear()
+
+
+def steps_behind(came_ps: int, ends: list[int], over_ps: int) -> int:
+    """How many of the steps that were carried out last, up to `over_ps`, began after somebody had come.
+
+    `ends` says when each ended, counted from when the first began.
+    """
+    if not ends:
+        return 0
+    into_ps = came_ps - over_ps + ends[-1]
+    in_step = bisect_left(ends, into_ps) if into_ps > 0 else -1  # heard late: in the step before
+    return max(len(ends) - in_step - 1, 0)

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 from support.zoo import rows_at
 
-from kvsim.allocators.sglang.eviction import STRATEGIES, tail_optimised
+from kvsim.allocators.sglang.eviction import STRATEGIES
 from kvsim.allocators.sglang.pools import pool_of
 from kvsim.allocators.sglang.tree import DEPTH, SglangTree
 
@@ -26,10 +26,16 @@ def text(tokens):
 
 
 def strategy(config):
+    """By name; `tlru`: what cannot help the next turn goes first, then as in `lru`.
+
+    Of a cached path more than history + estimate - threshold tokens cannot bring the next prefill below its
+    time limit.
+    """
     if config["policy"] != "tlru":
         return STRATEGIES[config["policy"]]
     chosen = config["policy_config"]
-    return tail_optimised(chosen["threshold"], chosen["next_prompt_estimate"])
+    more = chosen["next_prompt_estimate"] - chosen["threshold"]
+    return lambda node: (-(node.end - node.tokens >= max(node.history + more, 0)), node.last)
 
 
 class Replay:

@@ -4,11 +4,11 @@ from itertools import pairwise
 
 import pytest
 from support.sglang_floating import Floating
+from support.sglang_unified import TokenPair
 from support.zoo import rows_at
 
 from kvsim.allocators.sglang.ends import End
 from kvsim.allocators.sglang.members import Pass
-from kvsim.allocators.sglang.unified import UnifiedPair
 
 pytestmark = pytest.mark.golden
 POOLS = rows_at("sglang/unified_pool.json.gz")
@@ -33,7 +33,7 @@ class Replay:
         for lower, upper in pairwise(self.pools.values()):
             lower.above, upper.below = upper, lower
         if "swa" in self.pools:
-            self.both = UnifiedPair(self.pools["full"], self.pools["swa"], self.size)
+            self.both = TokenPair(self.pools["full"], self.pools["swa"], self.size)
 
     def watch(self, name):
         return lambda sources, targets: self.moves.extend(

@@ -1,6 +1,7 @@
 """vLLM's CPU tier answers every operation as the genuine manager of vLLM 0.33.0 did."""
 
 import pytest
+from support.offloaded import least_first
 from support.scheduled import names_in, recording
 
 from kvsim.allocators.tiers.pieces import keys_of
@@ -85,7 +86,7 @@ def state(tier, names, policy):
     }
     if policy == "lru":
         chunks = [[*each, number[key], references(key)] for key, each in zip(there, told(there), strict=True)]
-        idle = [key for key in order.least_first() if not references(key)]
+        idle = [key for key in least_first(order) if not references(key)]
         return found | {"resident": tier.held, "chunks": chunks, "eviction_order": told(idle)}
     lists = {"t1": order.once, "t2": order.again, "b1": order.left_once, "b2": order.left_again}
     found |= {name: len(keys) for name, keys in lists.items()} | {"target_t1": order.target}

@@ -1,11 +1,14 @@
 """Spans counted one by one, as a compiled recorder does, come to the sums that are counted in bulk."""
 
+from operator import mul
 from random import Random
 
+import numpy as np
 import pytest
 
 from kvsim.sim.record.counting import LARGEST, LONGEST_PS, MOST_SLOTS, Counting
 from kvsim.sim.record.histogram import Histogram
+from kvsim.sim.record.products import sums_of_products
 from kvsim.sim.record.span import HELD_BY, Columns, Integrals
 
 PER_TOKEN = 3
@@ -40,9 +43,9 @@ def in_bulk(spans):
         columns = Columns([span for span in spans if span[1][HELD_BY] == held_by], PER_TOKEN)
         sums.append(Integrals())
         sums[-1].add_spans(columns)
-        gaps.add_spans(columns.ends, columns.decoding)
-        held_ps += sum(columns.totals) if held_by else 0
-        running, peak = max(running, *columns.running), columns.peak_slots(peak)
+        gaps.add_ends(columns.ends_ps, columns.steps, columns.starts[0])
+        held_ps += sum(columns.totals_ps.tolist()) if held_by else 0
+        running, peak = max(running, int(columns.starts[1].max())), columns.peak_slots(peak)
     return sums, (gaps.bins(), gaps.count, gaps.total, gaps.maximum), held_ps, (running, peak)
 
 
@@ -91,3 +94,14 @@ def test_late_tokens_one_by_one_and_in_bulk_come_to_the_same():
     bulk.add_spans([[gap] for gap, _ in late], [count for _, count in late])
     found, expected = ((each.bins(), each.count, each.total, each.maximum) for each in (gaps, bulk))
     assert found == expected
+
+
+@pytest.mark.parametrize("most", [1 << 20, 1 << 31, 1 << 40, 1 << 62])
+@pytest.mark.parametrize("longest_ps", [1 << 20, 1 << 42, (1 << 63) - 1])
+def test_sums_of_products_are_exact_whatever_their_size(most, longest_ps):
+    random = Random(most ^ longest_ps)
+    rows = [[random.randrange(most) for _ in range(1_500)] for _ in range(2)]
+    times = [random.randrange(longest_ps) for _ in range(1_500)]
+    expected = [sum(map(mul, row, times)) for row in rows]
+    for kind in (np.int64, object):
+        assert sums_of_products(np.array(rows), np.array(times, kind)) == expected

@@ -9,6 +9,7 @@ from random import Random
 
 import numpy as np
 import pytest
+from support.counted import Counted
 from support.naive import Uneven, assert_as_told, requests_of
 from support.serving import engine_of, server_of
 
@@ -18,7 +19,6 @@ from kvsim.reference import Continuous
 from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.schedulers.orca import Orca
 from kvsim.sim.schedulers.vllm_v1 import VllmV1
-from kvsim.sim.serving.progress import Counted
 from kvsim.sim.serving.reservation import reservation
 from kvsim.sim.workload import Workload
 

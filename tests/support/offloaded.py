@@ -10,7 +10,7 @@ from operator import itemgetter
 from random import Random
 
 from kvsim.allocators.tiers.chunks import WRITTEN
-from kvsim.allocators.tiers.pieces import keys_of
+from kvsim.allocators.tiers.pieces import by_depth, keys_of
 from kvsim.allocators.tiers.vllm import VllmTier
 from kvsim.sim.content import ascending
 from kvsim.sim.serving.lower_tier import LowerTier
@@ -28,6 +28,15 @@ FACTS = (
 )
 UNORDERED = ("adm", "blocks", "new_blocks", "flush")
 DONE = ("loads_done", "stores_done")
+
+
+def least_first(order):
+    """All keys of vLLM's LRU in the order in which they would leave."""
+    found = []
+    for group, pieces in order._pieces.items():
+        ordered = by_depth(pieces, larger_first=True) if group in order._unsorted else pieces
+        found += [key for key in reversed([*keys_of(ordered)]) if order.group[key] == group]
+    return found
 
 
 class Drawn(Transfers):
@@ -261,7 +270,7 @@ class Noted:
         pending = chunks.state.count(WRITTEN)
         found = {"free": chunks.free, "evictable": chunks.idle, "write_pending": pending}
         if self.case["config"]["policy"] == "lru":
-            return found | {"chunks": told(order.least_first())}
+            return found | {"chunks": told(least_first(order))}
         found |= {"target": order.target, "T1": told(order.once), "T2": told(order.again)}
         return found | {"B1": self._keys(order.left_once), "B2": self._keys(order.left_again)}
 

@@ -41,6 +41,13 @@ def numbers(blocks):
     return [block + FIRST_BLOCK for block in blocks]
 
 
+def keyed_queue(pool):
+    """The free blocks in the order in which they will be allocated, with their keys; -1: none."""
+    for span in pool._ends.others():
+        for at, block in reversed([*enumerate(span.blocks)]):
+            yield block, pool._equals.key.get(block, -1) if span.key is None else span.key + at
+
+
 class NotedSecond(Noted):
     """An engine with a second pool whose decisions are written down in the recording's words."""
 
@@ -153,7 +160,7 @@ class NotedSecond(Noted):
 
     def _second(self):
         pool = self.simple.second
-        queue = [(block, key) for block, key in pool.pool.keyed_queue()]
+        queue = list(keyed_queue(pool.pool))
         hashed = sorted([block + FIRST_BLOCK, self._key(key)] for block, key in pool.pool.known_blocks())
         return {
             "queue": numbers(block for block, _ in queue),

@@ -11,9 +11,28 @@ have pages of the same size, and a page of the full pool belongs to one page of 
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 
 from kvsim.allocators.base import InvariantError
-from kvsim.allocators.sglang.pools import PagePool, TokenPool, slots_in
+from kvsim.allocators.sglang.pools import PagePool, TokenPool
+
+
+def slots_in(
+    pages: list[int] | None, size: int, growing: Sequence[tuple[int, int]], lasts: Sequence[int]
+) -> list[int] | None:
+    """For each (tokens before, after): the slots behind its last one in that page, then new pages."""
+    if pages is None:
+        return None
+    slots: list[int] = []
+    left = iter(pages)
+    for (before, after), last in zip(growing, lasts, strict=True):
+        inside = min(-before % size, after - before)
+        slots += range(last + 1, last + 1 + inside)
+        missing = after - before - inside
+        for page in islice(left, -(-missing // size)):
+            slots += range(page * size, page * size + min(size, missing))
+            missing -= size
+    return slots
 
 
 class Slots(PagePool):
