@@ -87,6 +87,16 @@ def link_figures(text: str, deployment: Deployment, option: str = "kv_offloading
     return Figures(load, store, LATENCY_PS / 1e6, "given")
 
 
+def link_of(text: str, deployment: Deployment, option: str, block_bytes: int) -> Link:
+    """A link of blocks of so many bytes."""
+    figures = link_figures(text, deployment, option)
+    latency_ps = int(figures.latency_us * 1e6)
+    load, store = (
+        Way(int(rate * 1e9), latency_ps) for rate in (figures.load_gb_per_s, figures.store_gb_per_s)
+    )
+    return Link(load, store, block_bytes)
+
+
 def tier_below(
     deployment: Deployment, server: Server, own: VllmV1Options, limits: Limits, shared: SharedTiers
 ) -> LowerTier | None:
@@ -115,13 +125,8 @@ def tier_below(
             f"{at_host} must hold {least} tokens, "
             f"{(1 + simple) * chunk_tokens * gpu_bytes * tp / 2**20:,.1f} MiB, got {asked!r}"
         )
-    figures = link_figures(own.kv_offloading_link, deployment)
-    latency_ps = int(figures.latency_us * 1e6)
-    load, store = (
-        Way(int(rate * 1e9), latency_ps) for rate in (figures.load_gb_per_s, figures.store_gb_per_s)
-    )
     chunk_bytes = chunk_tokens * gpu_bytes * tp
-    link = Link(load, store, allocator.block_size * gpu_bytes)
+    link = link_of(own.kv_offloading_link, deployment, "kv_offloading_link", allocator.block_size * gpu_bytes)
     connector: Connector
     if simple:
         lazy_blocks = 2 * -(-limits.budget // block) if own.lazy_offload else 0
@@ -161,10 +166,7 @@ def _secondary(
     found = class_named("eviction", policy, EVICTION, Eviction)  # type: ignore[type-abstract]
     if found.offline:
         raise KvsimError(f"{option} must evict without knowing the future, got {policy} in {text!r}")
-    figures = link_figures(link.replace("/", ":"), deployment, option)
-    latency_ps = int(figures.latency_us * 1e6)
-    ways = [Way(int(rate * 1e9), latency_ps) for rate in (figures.load_gb_per_s, figures.store_gb_per_s)]
-    between = Link(ways[0], ways[1], chunk.total_bytes)
+    between = link_of(link.replace("/", ":"), deployment, option, chunk.total_bytes)
     if is_shared:
         return shared.tier(name, text, chunk, lambda: Secondary(found(chunks), between, shared.sharers))
     return Secondary(found(chunks), between)

@@ -63,6 +63,27 @@ class WaitingList:
         return iter(self._waiting)
 
 
+class Below:
+    """What SGLang's scheduler asks of the memory below the GPU's: here there is none (hicache.py)."""
+
+    def begin_step(self) -> None:
+        """A step is to be decided, or nobody is left: copies begin, and some have ended."""
+
+    def on_host(self, match: Match | None) -> int:
+        """Tokens that the host has behind a match."""
+        return 0
+
+    def load(self, match: Match | None) -> int:
+        """Let the step that is decided load them, all or none: the match is longer by so many tokens then."""
+        return 0
+
+    def start_loading(self) -> None:
+        """All who enter are chosen: their loads begin."""
+
+    def end_step(self) -> None:
+        """A step is decided."""
+
+
 class SglangMemory(KvMemory):
     """Prefixes are entered when they are computed, or when the next piece is decided.
 

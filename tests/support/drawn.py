@@ -98,6 +98,16 @@ OWN = {
     "client_weights": "--client-weights A=2,B=1",
     "tier": "--tier host:4GiB --tier ssd:64GiB:nvme",
     "secondary_tiers": "--secondary-tiers ssd:64GiB:nvme --kv-offloading-size 4",
+    **{
+        name: f"{flag} --enable-hierarchical-cache --allocator sglang"
+        for name, flag in {
+            "enable_hierarchical_cache": "",
+            "hicache_ratio": "--hicache-ratio 0.5",
+            "hicache_size": "--hicache-size 1",
+            "hicache_write_policy": "--hicache-write-policy write_back",
+            "hicache_link": "--hicache-link 6.5:4",
+        }.items()
+    },
     "predictor": "--predictor oracle",
     "srpt_limit": "--srpt-limit 0.5",
 }
