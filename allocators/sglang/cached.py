@@ -120,10 +120,14 @@ class SglangCached(Allocator):
             match.node = self.tree.touch(match.node, match.common)
             self.tree.lock(match.node)
         row = Row(match.content, match.own, match.node, match.node.path())
+        if not self._extend(row, tokens):
+            self.tree.unlock(match.node)
+            self._count()
+            return False
         self._rows[seq] = row
         self._pages[seq] = row.pages
         self._entered += row.entered
-        self._extend(row, tokens)
+        self._count()
         return True
 
     def _check_match(self, match: SglangMatch, seq: int, tokens: int) -> None:
@@ -137,9 +141,11 @@ class SglangCached(Allocator):
         missing = self.slots_needed(tokens, 0) - len(row.pages) * self.page_size
         if missing > self.free_slots:
             return False
-        if missing > 0:
-            self._extend(row, tokens)
-        return True
+        if missing <= 0:
+            return True
+        grown = self._extend(row, tokens)
+        self._count()
+        return grown
 
     def grow_many(self, seqs: Sequence[int]) -> None:
         """As in the base; `evicted_by` names a growth once for each slot that was cached until then."""
@@ -216,15 +222,15 @@ class SglangCached(Allocator):
         self._count()
         return tokens
 
-    def end_copies(self, written: Iterable[Node], loaded: Iterable[Node]) -> None:
-        """Copies to the host have ended, and loads from it."""
+    def end_copies(self, written: Iterable[Node], loaded: Iterable[Node]) -> list[Node]:
+        """Copies to the host have ended, and loads from it; returns what has become of the former."""
         tree = self.tree
         assert isinstance(tree, HostTree)
-        for node in written:
-            tree.written(node)
+        pieces = [piece for node in written for piece in tree.written(node)]
         for node in loaded:
             tree.loaded(node)
         self._count()
+        return pieces
 
     def make_room(self, slots: int) -> bool:
         """Evict leaves until so many slots are in the pool; False: there are not as many."""
@@ -268,11 +274,13 @@ class SglangCached(Allocator):
 
     # -- pieces -------------------------------------------------------------------------------
 
-    def _extend(self, row: Row, tokens: int) -> None:
+    def _extend(self, row: Row, tokens: int) -> bool:
+        """Give a row pages for so many tokens; False: what could be evicted finds no room on the host."""
         missing = -(-tokens // self.page_size) - len(row.pages)
-        self.make_room(missing * self.page_size)
+        if not self.make_room(missing * self.page_size):
+            return False
         row.pages += self.pool.take(missing) or ()
-        self._count()
+        return True
 
     def _count(self) -> None:
         """Say what the pool and the tree come to."""

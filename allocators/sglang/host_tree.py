@@ -25,7 +25,7 @@ from heapq import heappop, heappush
 from typing import Final
 
 from kvsim.allocators.base import InvariantError, Run
-from kvsim.allocators.runs import cut
+from kvsim.allocators.runs import cut, take_common
 from kvsim.allocators.sglang.eviction import Strategy
 from kvsim.allocators.sglang.leaves import Leaves
 from kvsim.allocators.sglang.nodes import Node
@@ -34,6 +34,9 @@ from kvsim.allocators.text_tree import follow, key_of, nodes_below
 
 HITS: Final = {"write_through": 1, "write_through_selective": 2, "write_back": 0}
 """By policy: how often a node is found before it is copied; 0: it is copied when it is evicted."""
+
+LEAST_PRIORITY: Final = 1 - (1 << 63)
+"""Of the root, and of what comes from a storage before anything was entered."""
 
 
 class GpuLeaves(Leaves):
@@ -111,8 +114,8 @@ class HostTree(SglangTree):
         Tokens for which the host has memory; those of them that are free.
     queued : list of Node
         Whose copies to the host are to begin, in their order; each is locked until it is `written`.
-    waited : list of int
-        Tokens of each copy that an eviction waits for, since somebody took the list.
+    waited : list of (Node, int)
+        What an eviction copied, and waits for, with its tokens; since somebody took the list.
     refused, forgotten : int
         Nodes that the host had no room for; tokens that it evicted.
     """
@@ -123,10 +126,10 @@ class HostTree(SglangTree):
         self.capacity = self.room = capacity - capacity % page_size
         self.threshold, self.writes_back = HITS[policy], policy == "write_back"
         self.queued: list[Node] = []
-        self.waited: list[int] = []
+        self.waited: list[tuple[Node, int]] = []
         self.refused = self.forgotten = 0
         self._doubles: dict[Node, None] = {}  # perhaps in both memories, the oldest first
-        self.root.on_host = True
+        self.root.on_host, self.root.priority = True, LEAST_PRIORITY
 
     # -- looking up ---------------------------------------------------------------------------
 
@@ -284,6 +287,58 @@ class HostTree(SglangTree):
             self._note_double(at)
             at = at.parent
 
+    # -- from below the host ------------------------------------------------------------------
+
+    def hold_on_host(self, node: Node) -> int:
+        """Somebody needs what the host has of a node; returns where its text begins, for `let_go`."""
+        if node is not self.root and (node.on_host or self.writes_back):
+            node.host_locks += 1
+        return node.end - node.tokens
+
+    def let_go(self, node: Node, start: int) -> None:
+        """Nobody needs it for that any more: all pieces of it from `start` on."""
+        while node is not self.root and (node.on_host or self.writes_back):
+            node.host_locks -= 1
+            self.leaves.queue(node)
+            if node.end - node.tokens == start:
+                return
+            node = node.parent
+
+    def insert_below(self, node: Node, text: Sequence[Run], tokens: int) -> int:
+        """The host got so many tokens of a text behind a node, for which it has given room.
+
+        Returns how many of them were there: that room is free again; all of it, if nothing may follow a node
+        that the host lacks.
+        """
+        self.changes += 1
+        end, found, size, kept = node.end + tokens, 0, self.page_size, node.end
+        node.last = self._tick()
+        while node.end < end:
+            rest = cut(text, node.end, end)
+            child = node.children.get(key_of(rest, size))
+            if child is None:
+                break
+            child.last = self._tick()
+            common = take_common(child.runs, rest[::-1])
+            common -= common % size
+            node = self._split(child, common) if common < child.tokens else child
+            if self.writes_back or node.on_host:
+                found += node.tokens
+            else:
+                node.on_host = True
+                self._note_double(node)
+            kept = node.end
+            self.leaves.queue(node)
+        if kept < end and (node is self.root or node.on_host or self.writes_back):
+            leaf = self._new(node, cut(text, kept, end), [])
+            leaf.priority, leaf.on_host = node.priority, True
+            node.children[key_of(leaf.runs, size)] = leaf
+            leaf.raise_history()
+            self.leaves.queue(leaf)
+            kept = end
+        self.room += found + end - kept
+        return found + end - kept
+
     # -- evicting -----------------------------------------------------------------------------
 
     def evict(self, tokens: int) -> Evicted:
@@ -293,7 +348,7 @@ class HostTree(SglangTree):
             freed = leaf.pages
             if leaf.on_host or self._write_back(leaf):
                 self._demote(leaf)
-            elif not (self.writes_back and leaf.children) or self._drop_below(leaf):
+            elif not leaf.children or self._drop_below(leaf):
                 self._remove(leaf)
             else:
                 kept.append(leaf)
@@ -313,7 +368,7 @@ class HostTree(SglangTree):
             return False
         self._give_host(leaf)
         self._note_double(leaf)
-        self.waited.append(leaf.tokens)
+        self.waited.append((leaf, leaf.tokens))
         return True
 
     def _demote(self, leaf: Node) -> None:

@@ -9,11 +9,14 @@ from kvsim.allocators.base import Allocator
 from kvsim.allocators.sglang.cached import SglangCached
 from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.deployment.host_memory import host_tokens
-from kvsim.sim.deployment.offloading import link_of
+from kvsim.sim.deployment.offloading import link_of, secondary
+from kvsim.sim.deployment.sharing import ChunkSize
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.schedulers.sglang_options import SglangOptions
 from kvsim.sim.serving.hicache import Hicache
+from kvsim.sim.serving.hicache_storage import Storage
 from kvsim.sim.serving.server import Server
+from kvsim.sim.serving.sglang_parts import WaitingList
 
 ALONE: Final = ("pipeline_parallel_size", "data_parallel_size")
 """Ways to use several GPUs that share no prompts, or no layers."""
@@ -31,7 +34,14 @@ def hicache_below(deployment: Deployment, server: Server, own: SglangOptions) ->
     tokens = host_tokens(own, cached.capacity_slots, cached.page_size, gpu_bytes)
     tree = cached.put_below(tokens, own.hicache_write_policy)
     link = link_of(own.hicache_link, deployment, "hicache_link", gpu_bytes)
-    return Hicache(server, cached, tree, link, max(model.caching_layers, 1), gpu_bytes * tp)
+    found = Hicache(server, cached, tree, link, max(model.caching_layers, 1), gpu_bytes * tp)
+    if own.hicache_storage_backend is not None:
+        size = ChunkSize(model.name, cached.page_size, cached.page_size * gpu_bytes * tp)
+        store = secondary(own.hicache_storage_backend, "hicache_storage_backend", deployment, size, None)
+        assert isinstance(server.waiting, WaitingList)
+        policy, least = own.hicache_storage_prefetch_policy, own.hicache_prefetch_threshold
+        found.storage = Storage(server, server.waiting, cached, tree, store, policy, least, found.totals)
+    return found
 
 
 def _cached(deployment: Deployment, allocator: Allocator) -> SglangCached:

@@ -144,15 +144,15 @@ def tier_below(
                 )
             size = ChunkSize(deployment.served_model.name, chunk_tokens, chunk_bytes)
             words = own.secondary_tiers.split("+")
-            below = [_secondary(each, below_it, deployment, size, shared) for each in words]
+            below = [secondary(each, below_it, deployment, size, shared) for each in words]
             offload.stack = Stack(server, tier, below, chunk_tokens, chunk_bytes, offload.totals)
     return LowerTier(connector, limits, own.sync_load_budget_bytes, gpu_bytes * tp)
 
 
-def _secondary(
-    text: str, option: str, deployment: Deployment, chunk: ChunkSize, shared: SharedTiers
+def secondary(
+    text: str, option: str, deployment: Deployment, chunk: ChunkSize, shared: SharedTiers | None
 ) -> Secondary:
-    """A tier of a stack, as in `ssd:2TiB:nvme:arc`; of a fleet, as in `remote:20TiB:100gb:shared`."""
+    """A tier below a host, as in `ssd:2TiB:nvme:arc`; of a fleet, as in `remote:20TiB:100gb:shared`."""
     name, size, link, policy, is_shared = tier_words(text, option, NAMES)
     if link is None:
         raise KvsimError(f"{option} must be as in {SPELLED}, got {text!r}")
@@ -167,7 +167,9 @@ def _secondary(
     if found.offline:
         raise KvsimError(f"{option} must evict without knowing the future, got {policy} in {text!r}")
     between = link_of(link.replace("/", ":"), deployment, option, chunk.total_bytes)
-    if is_shared:
+    if is_shared and shared is None:
+        raise KvsimError(f"{option} must be of one replica, got {text!r}")
+    if is_shared and shared is not None:
         return shared.tier(name, text, chunk, lambda: Secondary(found(chunks), between, shared.sharers))
     return Secondary(found(chunks), between)
 

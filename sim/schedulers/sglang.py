@@ -120,6 +120,11 @@ class Sglang(Scheduler):
             self._below = hicache_below(deployment, server, self.options)
 
     @property
+    def in_turn(self) -> bool:
+        """Not where who comes may go ahead of those whose prompts are fetched."""
+        return super().in_turn and self.options.hicache_storage_backend is None
+
+    @property
     def reads_facts(self) -> bool:
         """Routing keys are clients."""
         return self.config.policy == "routing-key"
@@ -295,6 +300,7 @@ class Sglang(Scheduler):
             self._answers = FixedAnswers(self._to_come(server, cut if went_on else None))
         chosen: list[Admission] = []
         preempted: list[Request] = []
+        passed = False
         for request in list(self._waiting):
             if budget.spent:
                 self._held = "token budget"
@@ -303,18 +309,31 @@ class Sglang(Scheduler):
                 self.full, self._held = True, "seats"
             if self.full and not (self._preempts and self._preempt(server, budget, request, preempted)):
                 break
-            if not self._admit(server, budget, request, chosen):
+            if not self._below.ready(request):
+                passed = True
+            elif not self._admit(server, budget, request, chosen):
                 break
+        if passed and chosen:
+            entering = {request: None for request, *_ in chosen}
+            self._waiting.arrange([*entering, *(one for one in self._waiting if one not in entering)])
         self._below.start_loading()
         if self._cached is not None:
-            self._make_room(server, cut, went_on, chosen)
-            if cut is not None and went_on:
-                server.continue_prefill(cut, went_on)
-            for _, match, tokens in chosen:
-                server.admit_head((match.tokens if match else 0) + tokens, match)
+            self._enter(server, cut, went_on, chosen)
         for request in preempted:
             self._waiting.append(request)
         return chosen, went_on
+
+    def _enter(self, server: Server, cut: Request | None, went_on: int, chosen: Sequence[Admission]) -> None:
+        """Give those who were chosen, the first of the queue, their memory."""
+        self._make_room(server, cut, went_on, chosen)
+        if cut is not None and went_on:
+            server.continue_prefill(cut, went_on)
+        for request, match, tokens in chosen:
+            if not server.admit_head((match.tokens if match else 0) + tokens, match):
+                raise KvsimError(
+                    f"request {request.index} finds no memory, and SGLang would end: what the GPU could give "
+                    "up finds no room on the host, which waits for its storage; use a higher hicache_ratio"
+                )
 
     def _go_on(self, server: Server, budget: Budget, cut: Request) -> int:
         """The next piece of the prompt that was cut; 0: it waits."""

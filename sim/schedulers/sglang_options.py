@@ -65,6 +65,29 @@ class SglangOptions:
         doc="the [link](tiers.md#links) of each GPU to it, as of `--kv-offloading-link`",
     )
 
+    hicache_storage_backend: str | None = option(
+        "A storage below it: file:2TiB:nvme, with a policy.",
+        default=None,
+        value="TIER",
+        shown="none",
+        doc="a [storage](tiers.md#hicache) below it: name, size, link and policy, as in `file:2TiB:nvme:lru`",
+    )
+    hicache_storage_prefetch_policy: str = option(
+        "When who could enter no longer waits for it: best_effort, wait_complete, timeout.",
+        default="timeout",
+        value="NAME",
+        allowed=("best_effort", "wait_complete", "timeout"),
+        doc="when a request that could enter no longer waits for what is fetched: at once (`best_effort`), "
+        "never (`wait_complete`), or after 1 s and 0.25 s for each 1,024 tokens (`timeout`)",
+    )
+    hicache_prefetch_threshold: int = option(
+        "Fewest tokens that are fetched from it.",
+        default=256,
+        value="N",
+        least=1,
+        doc="the fewest tokens that are fetched from it: SGLang's `prefetch_threshold`",
+    )
+
     def __post_init__(self) -> None:
         if self.ignore_eos and self.max_tokens is not None:
             raise ValueError(
@@ -72,7 +95,10 @@ class SglangOptions:
                 f"got {self.max_tokens}"
             )
         if not self.enable_hierarchical_cache:
-            for name in ("ratio", "size", "write_policy", "link"):
+            for name in (
+                *("ratio", "size", "write_policy", "link"),
+                *("storage_backend", "storage_prefetch_policy", "prefetch_threshold"),
+            ):
                 value, default = (getattr(one, f"hicache_{name}") for one in (self, type(self)))
                 if value != default:
                     raise ValueError(

@@ -23,6 +23,7 @@ from kvsim.allocators.sglang.host_tree import HostTree
 from kvsim.allocators.sglang.nodes import Node
 from kvsim.allocators.sglang.rows import SglangMatch
 from kvsim.sim.serving.decision import LayerLoad
+from kvsim.sim.serving.hicache_storage import NoStorage
 from kvsim.sim.serving.link import Link
 from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.server import Server
@@ -44,6 +45,11 @@ class Hicache(Below):
         Whose keys and values come one after another.
     token_bytes : int
         Of a token, on all GPUs together.
+
+    Attributes
+    ----------
+    storage : NoStorage
+        What is below the host.
     """
 
     def __init__(  # noqa: PLR0917 - what a host is
@@ -55,6 +61,7 @@ class Hicache(Below):
         self._loads: list[Node] = []  # where those of the last step end
         self._load_tokens = 0
         self._counted_ps = self._delay_ps = 0
+        self.storage = NoStorage()
         self.totals = TierTotals(tree.capacity * token_bytes)
         server.totals.tier, server.memory.below = self.totals, self.below
         server.wakes.beside = server.wakes.polls = True
@@ -71,13 +78,16 @@ class Hicache(Below):
         now_ps, totals = self.server.now_ps, self.totals
         totals.held_bytes_ps += totals.held_bytes * (now_ps - self._counted_ps)
         self._counted_ps, self._delay_ps = now_ps, 0
+        self.storage.meet()
         self._write(now_ps)
         written: list[Node] = []
         while self._writes and self._writes[0][0] <= now_ps:
             written += self._writes.popleft()[1]
         loaded, self._loads = self._loads, []
         if written or loaded:
-            self.cached.end_copies(written, loaded)
+            for node in self.cached.end_copies(written, loaded):
+                self.storage.store(node, node.tokens)
+        self.storage.settle()
         self._count()
 
     def _write(self, now_ps: int) -> None:
@@ -104,21 +114,24 @@ class Hicache(Below):
         """
         server = self.server
         self._wait_for_evicted()
+        self.storage.meet()
         self.totals.steps_waited_ps += self._delay_ps
         server.step.delay_ps += self._delay_ps
         self._count()
         anybody = len(server.running) > 0 or len(server.waiting) > 0
         server.wakes.works = anybody or len(self._writes) > 0
-        if self._writes:
-            server.hold_until(max(self._writes[0][0], server.now_ps))
-        elif not anybody:
-            server.hold_until(server.now_ps)
+        ends = [self._writes[0][0]] if self._writes else []
+        if anybody and (stored_ps := self.storage.next_ps()) is not None:
+            ends.append(stored_ps)
+        if ends or not anybody:
+            server.hold_until(max(min(ends, default=0), server.now_ps))
 
     def _wait_for_evicted(self) -> None:
         """Let the step begin when what was evicted until now is copied, node by node."""
         now_ps = self.server.now_ps
         waited, self.tree.waited = self.tree.waited, []
-        for tokens in waited:
+        for node, tokens in waited:
+            self.storage.store(node, tokens)
             self._delay_ps = self._copy(loads=False, tokens=tokens, now_ps=now_ps + self._delay_ps) - now_ps
 
     def _count(self) -> None:
@@ -126,6 +139,10 @@ class Hicache(Below):
         totals.held_bytes = (tree.capacity - tree.room) * self.token_bytes
         totals.peak_bytes = max(totals.peak_bytes, totals.held_bytes)
         totals.refused_stores, totals.evicted_bytes = tree.refused, tree.forgotten * self.token_bytes
+
+    def ready(self, request: Request) -> bool:
+        """Whether a request may enter now: what is fetched for it is there, or is not waited for."""
+        return self.storage.ready(request)
 
     # -- loads --------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ class Replay:
         size = config["page_size"]
         self.allocator = SglangCached(config["pages"] * size, size, True, config["eviction"])
         self.tree = self.allocator.put_below(config["host_tokens"], config["write_policy"])
-        self.under_way, self.loads, self.match = [], [], None
+        self.under_way, self.loads, self.match, self.fetches = [], [], None, []
 
     def look(self, text, most, on_gpu, on_host):
         self.match = match = self.allocator.look(tuple(map(tuple, text)), 0, most)
@@ -67,6 +67,27 @@ class Replay:
         self.allocator.end_copies([], self.loads)
         self.loads = []
 
+    def ask(self, text, most, taken, begins=False):
+        """Somebody fetches what follows a match from a storage: room for it is taken on the host."""
+        text, tree = list(map(tuple, text)), self.tree
+        anchor = self.allocator.look(tuple(text), 0, most).below
+        if begins:
+            start, size = tree.hold_on_host(anchor), self.allocator.page_size
+            wanted = (most - anchor.end) // size * size
+            if tree.room < wanted:
+                tree.evict_host(wanted)
+            assert taken == min(wanted, tree.room // size * size)
+            tree.room -= taken
+            self.fetches.append((anchor, start, text, taken))
+
+    def fetched(self, tokens):
+        """So many of them came."""
+        anchor, start, text, taken = self.fetches.pop(0)
+        if tokens:
+            self.tree.insert_below(anchor, text, tokens)
+        self.tree.room += taken - tokens
+        self.tree.let_go(anchor, start)
+
     def state(self):
         tree = self.tree
         nodes = sorted(
@@ -96,7 +117,7 @@ def test_every_call_as_recorded(number):
 
 
 def test_what_the_recordings_meet():
-    """Each policy and strategy, loads, and texts that find no room on the host."""
+    """Each policy and strategy, loads, and what comes from a storage."""
     assert {each["write_policy"] for each in RECORDED} == {
         "write_through",
         "write_through_selective",
@@ -104,5 +125,6 @@ def test_what_the_recordings_meet():
     }
     assert len({each["eviction"] for each in RECORDED}) == 7
     calls = [call for each in RECORDED for call in each["ops"]]
-    assert sum(name == "load" and asked[0] > 0 for name, asked, *_ in calls) == 73
-    assert len(calls) == 10_058
+    assert sum(name == "load" and asked[0] > 0 for name, asked, *_ in calls) == 75
+    assert len(calls) == 9_975
+    assert sum(name == "fetched" and asked[0] > 0 for name, asked, *_ in calls) > 100

@@ -191,6 +191,11 @@ def test_fast_forward_equals_step_mode():
             "enable_hierarchical_cache must be off for allocator paged with model opt-13b",
         ),
         ({"enable_prefix_caching": False}, "enable_prefix_caching must be on with enable_hierarchical_cache"),
+        (
+            {"hicache_storage_backend": "file:1GiB:nvme:shared"},
+            "hicache_storage_backend must be of one replica, got 'file:1GiB:nvme:shared'",
+        ),
+        ({"hicache_storage_backend": "file:1GiB"}, "hicache_storage_backend must be as in ssd:2TiB:nvme or"),
         ({"hicache_size": -1}, "hicache_size must be at least 0, got -1"),
         ({"hicache_link": "0"}, "hicache_link must be above 0 GB/s each way, got '0'"),
         ({"hicache_ratio": 0.0}, "hicache_ratio must be above 0, got 0.0"),
@@ -204,3 +209,82 @@ def test_fast_forward_equals_step_mode():
 def test_what_cannot_be_is_refused_in_one_line(settings, said):
     with pytest.raises(KvsimError, match=said):
         run(in_turn(0), **settings)
+
+
+# -- storage ------------------------------------------------------------------------------------------
+
+STORED = {
+    "hicache_ratio": 1.5,
+    "hicache_link": "81920",
+    "hicache_storage_backend": "file:1GiB:0.8192",
+    "hicache_prefetch_threshold": 30,
+}
+"""A host for two prompts of 40 tokens above a storage that reads and writes a token in a millisecond."""
+SHORT = 20 * MS + 2 * MS // 100
+
+
+def test_what_the_host_forgot_is_fetched_before_its_request_enters():
+    """10 us until it is known what there is, 39 ms to read it, 10 us to begin; then it is loaded."""
+    result = run(in_turn(0, 1, 2, 0), **STORED)
+    fetched = 39 * MS + 2 * MS // 100
+    last = first_tokens_ps(result)[3]
+    assert fetched + 20 * MS < last < fetched + SHORT
+    assert result.tier.promoted_tokens == result.tier.hit_tokens == 39
+    assert result.tier.cascaded_bytes == 3 * 40 * 819_200
+
+
+@pytest.mark.parametrize(("policy", "fetched"), [("best_effort", 0), ("timeout", 39), ("wait_complete", 39)])
+def test_best_effort_waits_for_nothing(policy, fetched):
+    result = run(in_turn(0, 1, 2, 0), **STORED, hicache_storage_prefetch_policy=policy)
+    assert result.tier.promoted_tokens == fetched
+
+
+def test_who_waits_too_long_takes_what_is_there():
+    """A token takes 8 ms: 128 of 159 are there when 1 s and 159/4096 s are over, the others after 1.27 s."""
+    rows = [Row(60, 160, [1], "same", group, 0) for group in (0, 1, 2, 0)]
+    for policy, there, least, most in (("timeout", 128, 1038, 1090), ("wait_complete", 159, 1272, 1320)):
+        store = {"hicache_storage_backend": "file:1GiB:0.1024", "hicache_storage_prefetch_policy": policy}
+        result = run(rows, 200, max_model_len=512, **STORED | store | {"hicache_ratio": 2.0})
+        assert result.tier.promoted_tokens == result.tier.hit_tokens == there
+        assert least * MS < first_tokens_ps(result)[3] < most * MS
+
+
+def busy(rng, count):
+    """Prompts of up to 120 tokens in a few texts, close together, with answers of some tokens."""
+    return [
+        Row(
+            rng.choice([0, 0, 1, 30]), rng.randint(20, 120), [rng.randint(1, 9)], "same", rng.randint(0, 7), 0
+        )
+        for _ in range(count)
+    ]
+
+
+def test_fast_forward_equals_step_mode_above_a_storage():
+    fetched = 0
+    for seed in range(24):
+        rng = Random(seed)
+        work = spaced(busy(rng, 40), 10**10)
+        settings = SGLANG | {
+            "block_size": rng.choice([1, 4]),
+            "max_num_seqs": rng.choice([2, 8]),
+            "hicache_ratio": rng.choice([1.2, 2.0]),
+            "hicache_write_policy": rng.choice(["write_through", "write_through_selective", "write_back"]),
+            "hicache_link": rng.choice(["0.5", "50"]),
+            "hicache_storage_backend": f"file:{rng.choice([0.2, 4])}GiB:{rng.choice(['0.1', '1/0.3', '20'])}",
+            "hicache_storage_prefetch_policy": rng.choice(["best_effort", "wait_complete", "timeout"]),
+            "hicache_prefetch_threshold": rng.choice([8, 40]),
+        }
+        blocks = 240 // settings["block_size"]
+        found = []
+        for span in (1, 1 << 20):
+            try:
+                result = engine_above(work, blocks, max_span=span, **settings).run()
+                assert result.finished.all()
+                found.append((told(result), result.tier))
+                fetched += result.tier.promoted_tokens > 0
+            except KvsimError as error:
+                assert settings["hicache_write_policy"] == "write_back"
+                assert "finds no memory, and SGLang would end" in str(error)
+                found.append(str(error))
+        assert found[0] == found[1], seed
+    assert fetched > 16

@@ -106,6 +106,9 @@ OWN = {
             "hicache_size": "--hicache-size 1",
             "hicache_write_policy": "--hicache-write-policy write_back",
             "hicache_link": "--hicache-link 6.5:4",
+            "hicache_storage_backend": "--hicache-storage-backend file:64GiB:nvme",
+            "hicache_storage_prefetch_policy": "--hicache-storage-prefetch-policy wait_complete",
+            "hicache_prefetch_threshold": "--hicache-prefetch-threshold 64",
         }.items()
     },
     "predictor": "--predictor oracle",

@@ -125,7 +125,14 @@ def draw_tier(rng: Random, block_size: int, stacked: bool) -> dict[str, object]:
 def draw_hicache(rng: Random) -> dict[str, object]:
     """A host's memory below SGLang's, sometimes smaller than the GPU's."""
     keeps = rng.random() < 0.95
-    return {
+    storage = {
+        "hicache_storage_backend": f"file:{mib(rng.choice([20, 400, 4000]), 1)}"
+        f":{rng.choice(['0.05', '1/0.2', '20', 'nvme'])}"
+        f":{rng.choice([name for name in EVICTION if name != 'belady'])}",
+        "hicache_storage_prefetch_policy": rng.choice(["best_effort", "wait_complete", "timeout"]),
+        "hicache_prefetch_threshold": rng.choice([1, 8, 30]),
+    }
+    return (storage if rng.random() < 0.5 else {}) | {
         "allocator": "sglang" if keeps else "paged",
         "enable_prefix_caching": keeps or rng.random() < 0.5,
         "enable_hierarchical_cache": True,
@@ -176,6 +183,7 @@ SAID = {
     *("speculative_config", *SHORT, "kv_offloading_size", "kv_offloading_backend", "kv_offloading_link"),
     *("kv_offloading_policy", "secondary_tiers", "kv_transfer_link", "blocks_per_chunk"),
     *("enable_hierarchical_cache", "hicache_ratio", "hicache_size", "hicache_write_policy", "hicache_link"),
+    *("hicache_storage_backend", "hicache_storage_prefetch_policy", "hicache_prefetch_threshold"),
 }
 """Options that `put_below` and `_of_pool` set, with what they need."""
 
