@@ -16,13 +16,15 @@ that will enter, and only then evicts. Without a cache (`caches=False`) there ar
 rows.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from kvsim.allocators.arena import Layout, Table, layout_of_tables
 from kvsim.allocators.base import Allocator, Content, Holdings, InvariantError, Match, Region
 from kvsim.allocators.options import Options
 from kvsim.allocators.runs import text_of
 from kvsim.allocators.sglang.eviction import STRATEGIES, EvictionOptions
+from kvsim.allocators.sglang.host_tree import HostTree
+from kvsim.allocators.sglang.nodes import Node
 from kvsim.allocators.sglang.pools import pool_of
 from kvsim.allocators.sglang.rows import UNKNOWN, Row, SglangMatch
 from kvsim.allocators.sglang.tree import SglangTree
@@ -58,10 +60,16 @@ class SglangCached(Allocator):
         self.caches = caches
         self.pool = pool_of(pages, page_size)
         self.eviction = eviction
-        self.tree = SglangTree(page_size, STRATEGIES[eviction])
+        self.tree: SglangTree = SglangTree(page_size, STRATEGIES[eviction])
         self._rows: Holdings[Row] = Holdings()
         self._pages: dict[int, list[int]] = {}  # of each of them
         self._entered = 0  # tokens in the tree, summed over sequences
+
+    def put_below(self, host_tokens: int, policy: str) -> HostTree:
+        """Give the tree a host's memory with room for so many tokens, before anybody comes."""
+        found = HostTree(self.page_size, STRATEGIES[self.eviction], host_tokens, policy)
+        self.tree = found
+        return found
 
     # -- looking ------------------------------------------------------------------------------
 
@@ -81,8 +89,12 @@ class SglangCached(Allocator):
         return len(self._rows[seq].pages) * self.page_size
 
     def growth_budget(self) -> int:
-        """Pages in the pool; of one token also cached ones, which then go exactly when they must."""
-        return len(self.pool.free) + (self.tree.evictable if self.page_size == 1 else 0)
+        """Pages in the pool; of one token also cached ones, which then go exactly when they must.
+
+        Where what goes is copied first, none of those.
+        """
+        alone = self.page_size == 1 and not self.tree.writes_back
+        return len(self.pool.free) + (self.tree.evictable if alone else 0)
 
     def regions(self) -> Iterator[Region]:
         return self.layout().regions()
@@ -108,10 +120,14 @@ class SglangCached(Allocator):
             match.node = self.tree.touch(match.node, match.common)
             self.tree.lock(match.node)
         row = Row(match.content, match.own, match.node, match.node.path())
+        if not self._extend(row, tokens):
+            self.tree.unlock(match.node)
+            self._count()
+            return False
         self._rows[seq] = row
         self._pages[seq] = row.pages
         self._entered += row.entered
-        self._extend(row, tokens)
+        self._count()
         return True
 
     def _check_match(self, match: SglangMatch, seq: int, tokens: int) -> None:
@@ -125,9 +141,11 @@ class SglangCached(Allocator):
         missing = self.slots_needed(tokens, 0) - len(row.pages) * self.page_size
         if missing > self.free_slots:
             return False
-        if missing > 0:
-            self._extend(row, tokens)
-        return True
+        if missing <= 0:
+            return True
+        grown = self._extend(row, tokens)
+        self._count()
+        return grown
 
     def grow_many(self, seqs: Sequence[int]) -> None:
         """As in the base; `evicted_by` names a growth once for each slot that was cached until then."""
@@ -167,12 +185,14 @@ class SglangCached(Allocator):
 
     def look(self, content: Content, own: int, most: int) -> SglangMatch:
         """As `match`, but what is found counts as used, and is a node of its own from now on."""
-        node, idle = self.tree.match(text_of(content, own, most), most), 0
-        at = node
+        end, idle = self.tree.match(text_of(content, own, most), most), 0
+        node = at = self.tree.resident(end)
         while not at.locks:
             idle += at.tokens
             at = at.parent
-        return SglangMatch((node, node.tokens, idle), content, own, self.tree.changes)
+        match = SglangMatch((node, node.tokens, idle), content, own, self.tree.changes)
+        match.below = end
+        return match
 
     def touch(self, content: Content, own: int, tokens: int) -> None:
         """As `look`, for those who wait: what is found counts as used."""
@@ -183,6 +203,34 @@ class SglangCached(Allocator):
         self.tree.lock(match.node)
         match.woken_slots, match.held = 0, True
         self._count()
+
+    def load(self, match: SglangMatch) -> int:
+        """Take back to the GPU what only the host has of a match, which is longer then; returns the tokens.
+
+        None of them, if there is no room; else the path to `match.below` is locked until the load is over.
+        """
+        tree, end = self.tree, match.below
+        assert isinstance(tree, HostTree)
+        nodes = tree.lacking(end)
+        tokens = end.end - match.tokens
+        tree.lock(end)
+        if not self.make_room(tokens):
+            tree.unlock(end)
+            return 0
+        tree.load(nodes, self.pool.take(tokens // self.page_size) or ())
+        match.node, match.common, match.tokens = end, end.tokens, end.end
+        self._count()
+        return tokens
+
+    def end_copies(self, written: Iterable[Node], loaded: Iterable[Node]) -> list[Node]:
+        """Copies to the host have ended, and loads from it; returns what has become of the former."""
+        tree = self.tree
+        assert isinstance(tree, HostTree)
+        pieces = [piece for node in written for piece in tree.written(node)]
+        for node in loaded:
+            tree.loaded(node)
+        self._count()
+        return pieces
 
     def make_room(self, slots: int) -> bool:
         """Evict leaves until so many slots are in the pool; False: there are not as many."""
@@ -226,11 +274,13 @@ class SglangCached(Allocator):
 
     # -- pieces -------------------------------------------------------------------------------
 
-    def _extend(self, row: Row, tokens: int) -> None:
+    def _extend(self, row: Row, tokens: int) -> bool:
+        """Give a row pages for so many tokens; False: what could be evicted finds no room on the host."""
         missing = -(-tokens // self.page_size) - len(row.pages)
-        self.make_room(missing * self.page_size)
+        if not self.make_room(missing * self.page_size):
+            return False
         row.pages += self.pool.take(missing) or ()
-        self._count()
+        return True
 
     def _count(self) -> None:
         """Say what the pool and the tree come to."""

@@ -30,11 +30,15 @@ class Node:
         The key under which it waits for its eviction.
     windowed, window_locks, recent
         Whether it has windowed pages, who needs them, and when they were used (window_tree.py).
+    on_host, resident, copied, host_locks
+        Whether the host has it, too, or alone; children that the GPU has; the copy under way; who
+        needs what is there (host_tree.py).
     """
 
     __slots__ = (
         *("children", "created", "end", "history", "hits", "last", "locks", "pages", "parent"),
         *("priority", "queued", "recent", "runs", "serial", "tokens", "window_locks", "windowed"),
+        *("copied", "host_locks", "on_host", "resident"),
     )
 
     def __init__(self, serial: int, parent: "Node | None", runs: Sequence[Run], pages: list[int]) -> None:
@@ -50,6 +54,8 @@ class Node:
         self.queued: tuple[int, ...] | None = None
         self.windowed = False  # this and what follows: WindowedTree's
         self.window_locks = self.recent = 0
+        self.on_host = False  # this and what follows: HostTree's
+        self.resident = self.copied = self.host_locks = 0
 
     def path(self) -> list[int]:
         """The pages from the root to its end."""

@@ -34,14 +34,18 @@ class Row:
 
 
 class SglangMatch(Found):
-    """A path down the tree to `common` tokens of `node`, as it was after so many `changes`."""
+    """A path down the tree to `common` tokens of `node`, as it was after so many `changes`.
 
-    __slots__ = ("common", "held", "idle", "node")
+    The host may have more of the text, up to the end of the node `below`.
+    """
+
+    __slots__ = ("below", "common", "held", "idle", "node")
 
     def __init__(self, found: tuple[Node, int, int], content: Content, own: int, changes: int) -> None:
         self.node, self.common, self.idle = found
         super().__init__(self.node.parent.end + self.common, self.idle, content, own, changes)
         self.held = False
+        self.below = self.node
 
 
 class WindowRow(Row):

@@ -45,7 +45,11 @@ class SglangTree:
         Tokens of nodes without a lock, and with one.
     changes : int
         Counts what may move, split or evict a node.
+    writes_back : bool
+        Whether what is evicted is copied first, which takes time.
     """
+
+    writes_back = False
 
     def __init__(self, page_size: int, strategy: Strategy = STRATEGIES["lru"], unified: bool = False) -> None:
         self.page_size = page_size
@@ -69,6 +73,10 @@ class SglangTree:
             return self.root
         node, common = follow(self.root, cut(text, 0, most)[::-1], self.page_size)
         return self.touch(node, common)
+
+    def resident(self, node: Node) -> Node:
+        """The end of what the GPU has of the path to a node: here all of it."""
+        return node
 
     def touch(self, node: Node, common: int) -> Node:
         """The path to the first `common` tokens of a node counts as used; returns where it ends."""
@@ -190,7 +198,7 @@ class SglangTree:
         node = Node(self._nodes, parent, runs, pages)
         self._nodes += 1
         node.last, node.created = self._tick(), self._tick()
-        node.tokens = len(pages) * self.page_size
+        node.tokens = sum([length for _, _, length in runs])
         node.end = node.tokens + (parent.end if parent else 0)
         return node
 

@@ -20,6 +20,7 @@ from kvsim.commands.sweep_runs import drawn_anew, prepared, replays
 from kvsim.reports.rundir.formats import plain
 from kvsim.reports.sweeps.search import FACTOR, Found, Tried, search
 from kvsim.reports.sweeps.table import FAILED, FINISHED
+from kvsim.sim.deployment.host_memory import host_gib
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.catalog import GIB
 from kvsim.sim.options.goals import Goals
@@ -153,14 +154,14 @@ def _search(
 
 def _hardware(simulation: Simulation, pooled: bool) -> dict[str, Any]:
     """The GPUs; of a fleet that pools describe also how many of each; the host memory, where there is any."""
-    host_gib = sum(pool.replicas * pool.server.host_gib for pool in simulation.deployment.every_pool)
+    below_gib = sum(pool.replicas * host_gib(pool.server) for pool in simulation.deployment.every_pool)
     kinds: dict[str, int] = {}
     for pool in simulation.deployment.every_pool:
         kinds[pool.server.gpu.name] = kinds.get(pool.server.gpu.name, 0) + pool.gpus
     return {
         "gpus": simulation.gpus,
         **({"gpus_by_kind": kinds} if pooled else {}),
-        **({"host_gib": host_gib} if host_gib else {}),
+        **({"host_gib": below_gib} if below_gib else {}),
     }
 
 

@@ -15,9 +15,7 @@ from kvsim.allocators.base import Allocator
 from kvsim.sim.checks import check_int, check_number
 from kvsim.sim.deployment.engine import MEMORY, EngineConfig
 from kvsim.sim.deployment.registry import Classes, usual_scheduler
-from kvsim.sim.deployment.tier_words import host_bytes
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.models.own_gpu import GIB
 from kvsim.sim.models.spec import KV_CACHE_DTYPES, GpuSpec, ModelSpec, can_split
 from kvsim.sim.option import option
 from kvsim.sim.serving.fleet import ONE, FleetConfig
@@ -269,11 +267,6 @@ class Deployment(ServerChoices):
     def gpus(self) -> int:
         """GPUs of the server."""
         return self.tensor_parallel_size * self.batches
-
-    @property
-    def host_gib(self) -> float:
-        """Host memory below that of the server's GPUs."""
-        return host_bytes(self.options) / GIB
 
     @property
     def every_pool(self) -> "tuple[Pool, ...]":

@@ -87,6 +87,16 @@ def link_figures(text: str, deployment: Deployment, option: str = "kv_offloading
     return Figures(load, store, LATENCY_PS / 1e6, "given")
 
 
+def link_of(text: str, deployment: Deployment, option: str, block_bytes: int) -> Link:
+    """A link of blocks of so many bytes."""
+    figures = link_figures(text, deployment, option)
+    latency_ps = int(figures.latency_us * 1e6)
+    load, store = (
+        Way(int(rate * 1e9), latency_ps) for rate in (figures.load_gb_per_s, figures.store_gb_per_s)
+    )
+    return Link(load, store, block_bytes)
+
+
 def tier_below(
     deployment: Deployment, server: Server, own: VllmV1Options, limits: Limits, shared: SharedTiers
 ) -> LowerTier | None:
@@ -115,13 +125,8 @@ def tier_below(
             f"{at_host} must hold {least} tokens, "
             f"{(1 + simple) * chunk_tokens * gpu_bytes * tp / 2**20:,.1f} MiB, got {asked!r}"
         )
-    figures = link_figures(own.kv_offloading_link, deployment)
-    latency_ps = int(figures.latency_us * 1e6)
-    load, store = (
-        Way(int(rate * 1e9), latency_ps) for rate in (figures.load_gb_per_s, figures.store_gb_per_s)
-    )
     chunk_bytes = chunk_tokens * gpu_bytes * tp
-    link = Link(load, store, allocator.block_size * gpu_bytes)
+    link = link_of(own.kv_offloading_link, deployment, "kv_offloading_link", allocator.block_size * gpu_bytes)
     connector: Connector
     if simple:
         lazy_blocks = 2 * -(-limits.budget // block) if own.lazy_offload else 0
@@ -139,15 +144,15 @@ def tier_below(
                 )
             size = ChunkSize(deployment.served_model.name, chunk_tokens, chunk_bytes)
             words = own.secondary_tiers.split("+")
-            below = [_secondary(each, below_it, deployment, size, shared) for each in words]
+            below = [secondary(each, below_it, deployment, size, shared) for each in words]
             offload.stack = Stack(server, tier, below, chunk_tokens, chunk_bytes, offload.totals)
     return LowerTier(connector, limits, own.sync_load_budget_bytes, gpu_bytes * tp)
 
 
-def _secondary(
-    text: str, option: str, deployment: Deployment, chunk: ChunkSize, shared: SharedTiers
+def secondary(
+    text: str, option: str, deployment: Deployment, chunk: ChunkSize, shared: SharedTiers | None
 ) -> Secondary:
-    """A tier of a stack, as in `ssd:2TiB:nvme:arc`; of a fleet, as in `remote:20TiB:100gb:shared`."""
+    """A tier below a host, as in `ssd:2TiB:nvme:arc`; of a fleet, as in `remote:20TiB:100gb:shared`."""
     name, size, link, policy, is_shared = tier_words(text, option, NAMES)
     if link is None:
         raise KvsimError(f"{option} must be as in {SPELLED}, got {text!r}")
@@ -161,11 +166,10 @@ def _secondary(
     found = class_named("eviction", policy, EVICTION, Eviction)  # type: ignore[type-abstract]
     if found.offline:
         raise KvsimError(f"{option} must evict without knowing the future, got {policy} in {text!r}")
-    figures = link_figures(link.replace("/", ":"), deployment, option)
-    latency_ps = int(figures.latency_us * 1e6)
-    ways = [Way(int(rate * 1e9), latency_ps) for rate in (figures.load_gb_per_s, figures.store_gb_per_s)]
-    between = Link(ways[0], ways[1], chunk.total_bytes)
-    if is_shared:
+    between = link_of(link.replace("/", ":"), deployment, option, chunk.total_bytes)
+    if is_shared and shared is None:
+        raise KvsimError(f"{option} must be of one replica, got {text!r}")
+    if is_shared and shared is not None:
         return shared.tier(name, text, chunk, lambda: Secondary(found(chunks), between, shared.sharers))
     return Secondary(found(chunks), between)
 

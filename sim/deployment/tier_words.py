@@ -7,12 +7,11 @@
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.models.sizes import size_bytes
 
 if TYPE_CHECKING:
     from kvsim.sim.schedulers.vllm_options import VllmV1Options
@@ -99,11 +98,3 @@ def in_flags(own: "VllmV1Options", links: Collection[str]) -> "VllmV1Options":
         kv_offloading_link=(host.link or own.kv_offloading_link).replace("/", ":"),
         secondary_tiers="+".join(below) or None,
     )
-
-
-def host_bytes(options: Mapping[str, object]) -> int:
-    """The size of the host's memory among the options of a server; 0 without one."""
-    asked, tiers = options.get("kv_offloading_size"), options.get("tier")
-    if tiers is not None:
-        return size_bytes(tier_words(str(tiers).split()[0], "tier", ()).size, "tier")
-    return 0 if asked is None else size_bytes(str(asked))

@@ -11,6 +11,7 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, get_type_hints
 
+from kvsim.sim.deployment.host_memory import host_gib
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.files.reading import text_of, understood
 from kvsim.sim.option import check_kinds, option
@@ -105,7 +106,7 @@ class Goals:
 
     def price_of_server(self, server: "Deployment") -> float | None:
         """The price per hour of a GPU of a server, with its share of the host memory below them."""
-        return self.with_host(self.price_of(server.gpu.name), server.host_gib / server.gpus)
+        return self.with_host(self.price_of(server.gpu.name), host_gib(server) / server.gpus)
 
     def with_host(self, price: float | None, gib: float) -> float | None:
         """A price of a GPU per hour, and that of so much host memory beside it."""

@@ -18,11 +18,9 @@ preempts those that are less urgent by more than that. Without overlap schedulin
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from kvsim.allocators.base import Allocator, Match
-from kvsim.allocators.option import option
 from kvsim.allocators.options import CacheRules, Order
 from kvsim.allocators.sglang.rows import SglangMatch
 from kvsim.sim.deployment.engine import POLICIES, EngineConfig
@@ -37,56 +35,18 @@ from kvsim.sim.schedulers.sglang_budget import (
     NewTokenRatio,
     WindowBudget,
 )
+from kvsim.sim.schedulers.sglang_options import SglangOptions
 from kvsim.sim.schedulers.sglang_order import Orders, woken
 from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.server import Rules, Server
-from kvsim.sim.serving.sglang_parts import SglangBatch, SglangMemory, WaitingList
+from kvsim.sim.serving.sglang_parts import Below, SglangBatch, SglangMemory, WaitingList
+
+if TYPE_CHECKING:
+    from kvsim.sim.deployment.deployment import Deployment
+    from kvsim.sim.deployment.sharing import SharedTiers
 
 CHUNK = 8192
 Admission = tuple[Request, Match | None, int]
-
-
-@dataclass(frozen=True, kw_only=True)
-class SglangOptions:
-    """What of SGLang's scheduler no other engine has."""
-
-    schedule_conservativeness: float = option(
-        "Factor of what is set aside for running answers.", default=1.0, value="X", above=0
-    )
-    enable_mixed_chunk: bool = option(
-        "Decode in steps that compute prompts, too.",
-        default=False,
-    )
-    max_tokens: int | None = option(
-        "Longest answer that clients ask for.",
-        default=None,
-        value="N",
-        least=1,
-        shown="as long as each will be",
-        doc="the `max_tokens` of every request, of which a share is set aside",
-    )
-    ignore_eos: bool = option("Answers end at their length only: all of it is set aside.", default=False)
-    preemption_threshold: int | None = option(
-        "Preempts who is less urgent by more than this.",
-        default=None,
-        value="N",
-        least=0,
-        shown="never",
-    )
-    random_seed: int = option(
-        "Of the order that the policy random draws.",
-        default=0,
-        value="N",
-        least=0,
-        doc="of the order in which `--policy random` shuffles who waits",
-    )
-
-    def __post_init__(self) -> None:
-        if self.ignore_eos and self.max_tokens is not None:
-            raise ValueError(
-                "max_tokens must be left out with ignore_eos, which makes each answer as long as asked, "
-                f"got {self.max_tokens}"
-            )
 
 
 class Sglang(Scheduler):
@@ -137,6 +97,7 @@ class Sglang(Scheduler):
         self._waits = -1  # of the server, when the ratio was reset last
         self._capacity = 0
         self._answers: FixedAnswers | None = None  # known in this step, where nobody ends early
+        self._below = Below()
 
     def new_server(self, allocator: Allocator, bound: Callable[[Request], int]) -> Server:
         """A server whose queue it sorts."""
@@ -150,6 +111,18 @@ class Sglang(Scheduler):
             self._capacity = self._cached.pool.pages * self._page
         self._retries = self._preempts or self._windowed is not None
         return Server(self._batch, Rules(bound, publishes_late=True), self._waiting)
+
+    def put_below(self, server: Server, deployment: "Deployment", shared: "SharedTiers") -> None:
+        """HiCache, if its options ask for it."""
+        if self.options.enable_hierarchical_cache:
+            from kvsim.sim.deployment.hicache import hicache_below  # late: most runs do without
+
+            self._below = hicache_below(deployment, server, self.options)
+
+    @property
+    def in_turn(self) -> bool:
+        """Not where who comes may go ahead of those whose prompts are fetched."""
+        return super().in_turn and self.options.hicache_storage_backend is None
 
     @property
     def reads_facts(self) -> bool:
@@ -195,6 +168,11 @@ class Sglang(Scheduler):
 
     def schedule(self, server: Server) -> None:
         """Prefill whoever fits, else decode."""
+        self._below.begin_step()
+        self._choose_step(server)
+        self._below.end_step()
+
+    def _choose_step(self, server: Server) -> None:
         self._catch_up(server)
         if self.cut is not None and self._entered != (self.cut, self.cut.computed):
             self._memory.enter(self.cut)
@@ -286,7 +264,7 @@ class Sglang(Scheduler):
             if running >= config.max_num_seqs and not self._preempts:
                 self.full, self._held = True, "seats"
                 return False
-        self.orders.sort(self._waiting, self._memory, server.running.values())
+        self.orders.sort(self._waiting, self._memory, server.running.values(), self._below)
         mixed = running if self.options.enable_mixed_chunk else 0
         decoding = sum([self._set_aside(server, r) for r in self._batch.requests()])
         budget = self._budget(self._memory.free_tokens(), decoding, mixed)
@@ -322,6 +300,7 @@ class Sglang(Scheduler):
             self._answers = FixedAnswers(self._to_come(server, cut if went_on else None))
         chosen: list[Admission] = []
         preempted: list[Request] = []
+        passed = False
         for request in list(self._waiting):
             if budget.spent:
                 self._held = "token budget"
@@ -330,17 +309,31 @@ class Sglang(Scheduler):
                 self.full, self._held = True, "seats"
             if self.full and not (self._preempts and self._preempt(server, budget, request, preempted)):
                 break
-            if not self._admit(server, budget, request, chosen):
+            if not self._below.ready(request):
+                passed = True
+            elif not self._admit(server, budget, request, chosen):
                 break
+        if passed and chosen:
+            entering = {request: None for request, *_ in chosen}
+            self._waiting.arrange([*entering, *(one for one in self._waiting if one not in entering)])
+        self._below.start_loading()
         if self._cached is not None:
-            self._make_room(server, cut, went_on, chosen)
-            if cut is not None and went_on:
-                server.continue_prefill(cut, went_on)
-            for _, match, tokens in chosen:
-                server.admit_head((match.tokens if match else 0) + tokens, match)
+            self._enter(server, cut, went_on, chosen)
         for request in preempted:
             self._waiting.append(request)
         return chosen, went_on
+
+    def _enter(self, server: Server, cut: Request | None, went_on: int, chosen: Sequence[Admission]) -> None:
+        """Give those who were chosen, the first of the queue, their memory."""
+        self._make_room(server, cut, went_on, chosen)
+        if cut is not None and went_on:
+            server.continue_prefill(cut, went_on)
+        for request, match, tokens in chosen:
+            if not server.admit_head((match.tokens if match else 0) + tokens, match):
+                raise KvsimError(
+                    f"request {request.index} finds no memory, and SGLang would end: what the GPU could give "
+                    "up finds no room on the host, which waits for its storage; use a higher hicache_ratio"
+                )
 
     def _go_on(self, server: Server, budget: Budget, cut: Request) -> int:
         """The next piece of the prompt that was cut; 0: it waits."""
@@ -366,11 +359,18 @@ class Sglang(Scheduler):
         missing = self._looked[request] = request.known_tokens - cached
         still = min(max(self.most_new(request) - request.generated, 0), MOST_ESTIMATED)
         budget.hold(*woken(match))
+        below = self._below.on_host(match)
         if self._answers is not None:
             self._answers.add(self.most_new(request) - request.generated, request.known_tokens)
             tokens = budget.admit_fixed(missing, still, self._answers)
         else:
-            tokens = budget.admit(cached, missing, still)
+            tokens = budget.admit(cached + below, missing - below, still, below)
+            if tokens and below:
+                loaded = self._below.load(match)
+                cached, missing = cached + loaded, missing - loaded
+                budget.hold(loaded)
+                if not loaded:
+                    tokens = budget.admit(cached, missing, still)
         if tokens is None:
             self._no_room(server, budget, request)
             return False

@@ -151,12 +151,12 @@ class Budget:
         piece = min(self.tokens, int(self.left))
         return min(missing, piece if piece > 0 else max(self.tokens, self.page_size))
 
-    def admit(self, cached: int, missing: int, most_new: int) -> int | None:
+    def admit(self, cached: int, missing: int, most_new: int, below: int = 0) -> int | None:
         """How many of `missing` tokens of a prompt the step computes; 0: no more; None: no memory.
 
-        What is `cached` is held already.
+        What is `cached` is held already, but for the last `below` tokens, which come from a tier below.
         """
-        if not missing + most_new + self.page_size < self.left:
+        if not below + missing + most_new + self.page_size < self.left:
             return None
         most = self._most(missing, most_new)
         if most is None:

@@ -30,7 +30,7 @@ from kvsim.allocators.sglang.nodes import Node
 from kvsim.allocators.sglang.rows import SglangMatch, WindowMatch
 from kvsim.allocators.sglang.tree import SglangTree
 from kvsim.sim.serving.request import Request
-from kvsim.sim.serving.sglang_parts import SglangMemory, WaitingList
+from kvsim.sim.serving.sglang_parts import Below, SglangMemory, WaitingList
 
 Key = tuple[float | str, ...]
 
@@ -38,6 +38,7 @@ BY_PREFIX = ("lpm", "hrrn", "shortest-prefill-first")
 MOST_MATCHED = 128
 REFRESH_EVERY = 32
 SHORT_HIT = LONG_COMMON = 32
+NOTHING = Below()
 
 
 class Orders:
@@ -57,7 +58,13 @@ class Orders:
         self._came: dict[Request, int] = {}  # what was processed when it came
         self._refreshes = 0
 
-    def sort(self, waiting: WaitingList, memory: SglangMemory, running: Iterable[Request] = ()) -> None:
+    def sort(
+        self,
+        waiting: WaitingList,
+        memory: SglangMemory,
+        running: Iterable[Request] = (),
+        below: Below = NOTHING,
+    ) -> None:
         """Bring what waits into order; what is looked up for it counts as used."""
         policy = self.policy
         if policy in (*BY_PREFIX, "dfs-weight") and not memory.allocator.caches:
@@ -67,7 +74,7 @@ class Orders:
                 self._came.setdefault(request, self.processed)
         if policy in BY_PREFIX:
             if policy == "shortest-prefill-first" or len(waiting) <= MOST_MATCHED:
-                key = self._key_by_prefix(waiting, memory)
+                key = self._key_by_prefix(waiting, memory, below)
                 waiting.arrange(sorted(waiting, key=key))
             return
         if policy == "dfs-weight":
@@ -93,8 +100,10 @@ class Orders:
         """It is finished."""
         self._came.pop(request, None)
 
-    def _key_by_prefix(self, waiting: WaitingList, memory: SglangMemory) -> Callable[[Request], Key]:
-        hits, alike = _matched(memory, list(waiting))
+    def _key_by_prefix(
+        self, waiting: WaitingList, memory: SglangMemory, below: Below
+    ) -> Callable[[Request], Key]:
+        hits, alike = _matched(memory, list(waiting), below)
 
         def longest(request: Request) -> Key:
             return (1, 0) if request in alike else (0, -hits[request])
@@ -127,12 +136,18 @@ def _by_key(key: str, running: Counter[str]) -> tuple[int, int, str]:
     return (0, -running[key], key) if running[key] else (1, 0, key)
 
 
-def _matched(memory: SglangMemory, waiting: Sequence[Request]) -> tuple[dict[Request, int], set[Request]]:
-    """What each finds cached, but for its last token; and those whose beginning one before will compute."""
+def _matched(
+    memory: SglangMemory, waiting: Sequence[Request], below: Below
+) -> tuple[dict[Request, int], set[Request]]:
+    """What each finds cached, but for its last token; and those whose beginning one before will compute.
+
+    What the host has counts as cached; but who finds nothing else may be alike.
+    """
     others, hits, alike = SglangTree(1), {}, set()
     for request in waiting:
-        found = memory.look(request, request.known_tokens).tokens
-        hits[request] = min(found, request.known_tokens - 1)
+        match = memory.look(request, request.known_tokens)
+        found = match.tokens
+        hits[request] = min(found + below.on_host(match), request.known_tokens - 1)
         if found > SHORT_HIT:
             continue
         text = text_of(request)

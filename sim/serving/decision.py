@@ -8,7 +8,7 @@ is derived from its record: what the step computes and costs, whether the next s
 log says. What fast-forward adds to it is a span of equal steps (sim/record/span.py).
 """
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from kvsim.sim.record.events import Refusal
 from kvsim.sim.serving.request import Request
@@ -38,11 +38,31 @@ NAMES = (
         "copied_slots",
         "cow_copies",
         "delay_ps",
+        "load",
         "no_room",
         "asks_by_cached",
     ),
 )
 """What is printed, where there is anything to say."""
+
+
+class LayerLoad(NamedTuple):
+    """Keys and values that come to the GPU layer by layer, while the step computes those that are there.
+
+    load      |1|2|3|4|
+    compute     |1 |2 |3 |4 |
+    """
+
+    first_ps: int
+    """when those of the first layer are there, counted from the decision"""
+    last_ps: int
+    """when those of the last one are"""
+    layers: int
+
+    def end_ps(self, ready_ps: int, compute_ps: int) -> int:
+        """When a step ends that may begin at `ready_ps`; rounded up."""
+        last_layer_ps = -(-compute_ps // self.layers)
+        return max(max(ready_ps, self.first_ps) + compute_ps, self.last_ps + last_layer_ps)
 
 
 class Decision:
@@ -85,6 +105,8 @@ class Decision:
         Slots that were copied; copies on write among the copies.
     delay_ps : int
         By which it begins later: it waits for transfers to or from a tier below.
+    load : LayerLoad or None
+        What comes from there while it computes.
     no_room : bool
         Whether the head of the queue was refused memory.
     until_ps : int
@@ -121,6 +143,7 @@ class Decision:
     copied_slots: int = 0
     cow_copies: int = 0
     delay_ps: int = 0
+    load: LayerLoad | None = None
     no_room: bool = False
     stands: bool = False
     asks_by_cached: bool = False

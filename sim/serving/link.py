@@ -54,12 +54,15 @@ class Link(Transfers):
         self._busy_ps = {True: 0, False: 0}
 
     def end_of(self, job: Job, now_ps: int) -> int:
-        """When a job ends, behind all before it that go the same way."""
-        which, blocks = job.loads, len(job.blocks)
-        duration = self.ways[which].duration_ps(blocks, blocks * self.block_bytes)
-        self._busy_ps[which] += duration
-        self.free_ps[which] = max(now_ps, self.free_ps[which]) + duration
-        return self.free_ps[which]
+        """When a job ends that takes its place now."""
+        return self.copied_ps(job.loads, len(job.blocks), now_ps)
+
+    def copied_ps(self, loads: bool, blocks: int, now_ps: int) -> int:
+        """When so many blocks are copied, behind all before them that go the same way."""
+        duration = self.ways[loads].duration_ps(blocks, blocks * self.block_bytes)
+        self._busy_ps[loads] += duration
+        self.free_ps[loads] = max(now_ps, self.free_ps[loads]) + duration
+        return self.free_ps[loads]
 
     def busy_ps(self, loads: bool) -> int:
         """How long all jobs that way take."""

@@ -115,8 +115,17 @@ class Pricing:
         duration = self.cost.step_ps(shape)
         if self._hears:
             self.cost.carried_out(shape, duration)
-        duration += step.delay_ps
+        duration = self._with_load(step, duration) if step.load is not None else duration + step.delay_ps
         return self._upkeep.step_ps(duration, self.cost) if due and self._upkeep else duration
+
+    def _with_load(self, step: Decision, compute_ps: int) -> int:
+        """The same of a step that computes while a load goes on."""
+        load, tier = step.load, self._server.totals.tier
+        assert load is not None
+        end_ps = load.end_ps(step.delay_ps, compute_ps)
+        if tier is not None:
+            tier.steps_waited_ps += end_ps - compute_ps - step.delay_ps
+        return end_ps
 
     # -- several ------------------------------------------------------------------------------
 

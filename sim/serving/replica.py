@@ -252,9 +252,11 @@ class Replica:
             )
 
     def _wait_for_transfers(self) -> Process:
-        """Nothing can be computed before a transfer ends, or somebody comes; a step is spent at least."""
+        """Nothing can be computed before a transfer ends, or somebody comes; most spend a step at least."""
         server, step = self.server, self.decision
-        least = server.now_ps + self.pricing.step_ps(step, 0, self.pricing.due())
+        least = server.now_ps
+        if not server.wakes.polls:
+            least += self.pricing.step_ps(step, 0, self.pricing.due())
         held_by = limit(server, self.scheduler) if server.waiting or server.swapped else ""
         until_ps = self._on_the_clock(max(least, min(step.until_ps, self._arrivals.next_ps)))
         rest, start_ps = server.rest(), server.now_ps

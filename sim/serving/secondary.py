@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from kvsim.allocators.eviction.base import Eviction
-from kvsim.allocators.tiers.pieces import Piece, before, joined, keys_of, one_by_one
+from kvsim.allocators.tiers.pieces import Piece, before, joined, keys_of, one_by_one, size
 from kvsim.sim.serving.link import Link
 from kvsim.sim.serving.server import Server
 from kvsim.sim.serving.tier_jobs import Job
@@ -120,10 +120,19 @@ class Secondary:
         """A job takes its place; returns when it ends."""
         job.ends_ps = self.link.end_of(job, now_ps)
         if not job.loads:
-            self._ends.append(job.ends_ps)
-            held = self.policy.held
-            self.whole_ps.update((key, job.ends_ps) for key in keys_of(job.pieces) if key in held)
+            self._written(job.pieces, job.ends_ps)
         return job.ends_ps
+
+    def write(self, pieces: Sequence[Piece], now_ps: int) -> int:
+        """What was taken is written behind all before it; returns when it is whole."""
+        ends_ps = self.link.copied_ps(False, size(pieces), now_ps)
+        self._written(pieces, ends_ps)
+        return ends_ps
+
+    def _written(self, pieces: Sequence[Piece], ends_ps: int) -> None:
+        self._ends.append(ends_ps)
+        held = self.policy.held
+        self.whole_ps.update((key, ends_ps) for key in keys_of(pieces) if key in held)
 
     def next_ps(self, after_ps: int) -> int | None:
         """When something more is whole, as far as is known; None: never."""

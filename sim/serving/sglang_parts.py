@@ -49,6 +49,17 @@ class WaitingList:
         """It is finished."""
         del self._came[request]
 
+    @property
+    def number(self) -> int:
+        """How often somebody came, or came back."""
+        return self._number
+
+    def since(self, number: int) -> list[Request]:
+        """Those who came after so many, or came back, in that order."""
+        if number == self._number:
+            return []
+        return sorted([one for one in self._waiting if self._came[one] > number], key=self._came.__getitem__)
+
     def arrange(self, requests: Iterable[Request]) -> None:
         """The same requests in another order."""
         self._waiting = deque(requests)
@@ -61,6 +72,31 @@ class WaitingList:
 
     def __iter__(self) -> Iterator[Request]:
         return iter(self._waiting)
+
+
+class Below:
+    """What SGLang's scheduler asks of the memory below the GPU's: here there is none (hicache.py)."""
+
+    def begin_step(self) -> None:
+        """A step is to be decided, or nobody is left: copies begin, and some have ended."""
+
+    def ready(self, request: Request) -> bool:
+        """Whether a request may enter now; else others may go ahead of it."""
+        return True
+
+    def on_host(self, match: Match | None) -> int:
+        """Tokens that the host has behind a match."""
+        return 0
+
+    def load(self, match: Match | None) -> int:
+        """Let the step that is decided load them, all or none: the match is longer by so many tokens then."""
+        return 0
+
+    def start_loading(self) -> None:
+        """All who enter are chosen: their loads begin."""
+
+    def end_step(self) -> None:
+        """A step is decided."""
 
 
 class SglangMemory(KvMemory):

@@ -15,6 +15,8 @@ class Wakes:
         Whether anything ends beside the steps: a step that computes nothing then waits for it.
     before_ps : int
         A time before which it has looked what had ended, in the last span or while it was idle.
+    polls : bool
+        Whether it looks all the time what has ended while it computes nothing; else a step at a time.
     works : bool
         Whether it decides though nobody is there, as transfers are under way that its decisions follow.
     waits : int
@@ -25,6 +27,7 @@ class Wakes:
 
     def __init__(self) -> None:
         self.beside = False
+        self.polls = False
         self.before_ps = 0
         self.works = False
         self.waits = 0

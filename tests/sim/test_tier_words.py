@@ -1,10 +1,13 @@
 """Tiers in one spelling: what each part says, that it is what vLLM's flags say, and what cannot be said."""
 
 import pytest
+from support.cases import GPU, MODEL
+from support.settings import deployed, engine_config
 
 import kvsim
+from kvsim.sim.deployment.host_memory import host_gib
 from kvsim.sim.deployment.offloading import NAMES
-from kvsim.sim.deployment.tier_words import TierWords, host_bytes, tier_words
+from kvsim.sim.deployment.tier_words import TierWords, tier_words
 from kvsim.sim.errors import KvsimError
 
 
@@ -53,9 +56,12 @@ def test_both_spellings_are_one_server():
 
 
 def test_the_host_is_paid_for_however_it_is_said():
-    assert host_bytes({"tier": "host:100GiB:lru ssd:2TiB:nvme"}) == 100 * 2**30
-    assert host_bytes({"kv_offloading_size": 3}) == 3 * 2**30
-    assert host_bytes({}) == 0
+    for said, gib in (
+        ({"tier": "host:100GiB:lru ssd:2TiB:nvme"}, 100),
+        ({"kv_offloading_size": "3"}, 3),
+        ({}, 0),
+    ):
+        assert host_gib(deployed(engine_config(**said), model=MODEL, gpu=GPU)) == gib
 
 
 @pytest.mark.parametrize(

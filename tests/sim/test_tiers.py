@@ -13,6 +13,7 @@ from support.tiered import TOKEN_BYTES, below, engine_above, first_tokens_ps, hi
 from kvsim import cli
 from kvsim.allocators.eviction import EVICTION
 from kvsim.sim.build import build_engine
+from kvsim.sim.deployment.host_memory import host_gib
 from kvsim.sim.errors import KvsimError, NoProgress
 from kvsim.sim.options.goals import Goals
 from kvsim.sim.serving.fleet import FleetConfig
@@ -272,7 +273,7 @@ def test_host_memory_is_paid_for_by_the_gpus_above_it():
     )
     gib = 500 * 4 * TOKEN_BYTES / 2**30
     goals = Goals(gpu_price=2.0, host_price=0.5)
-    assert where.host_gib == pytest.approx(gib)
+    assert host_gib(where) == pytest.approx(gib)
     assert goals.price_of_server(where) == pytest.approx(2.0 + 0.5 * gib)
     assert Goals(gpu_price=2.0).price_of_server(where) == 2.0
 

@@ -98,6 +98,19 @@ OWN = {
     "client_weights": "--client-weights A=2,B=1",
     "tier": "--tier host:4GiB --tier ssd:64GiB:nvme",
     "secondary_tiers": "--secondary-tiers ssd:64GiB:nvme --kv-offloading-size 4",
+    **{
+        name: f"{flag} --enable-hierarchical-cache --allocator sglang"
+        for name, flag in {
+            "enable_hierarchical_cache": "",
+            "hicache_ratio": "--hicache-ratio 0.5",
+            "hicache_size": "--hicache-size 1",
+            "hicache_write_policy": "--hicache-write-policy write_back",
+            "hicache_link": "--hicache-link 6.5:4",
+            "hicache_storage_backend": "--hicache-storage-backend file:64GiB:nvme",
+            "hicache_storage_prefetch_policy": "--hicache-storage-prefetch-policy wait_complete",
+            "hicache_prefetch_threshold": "--hicache-prefetch-threshold 64",
+        }.items()
+    },
     "predictor": "--predictor oracle",
     "srpt_limit": "--srpt-limit 0.5",
 }

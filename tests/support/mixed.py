@@ -13,6 +13,7 @@ from random import Random
 import numpy as np
 
 from kvsim.allocators.eviction import EVICTION
+from kvsim.allocators.sglang.host_tree import HITS
 from kvsim.sim.build import build_engine
 from kvsim.sim.deployment.deployment import Deployment, Pool
 from kvsim.sim.deployment.engine import EngineConfig
@@ -32,7 +33,7 @@ TOKEN_BYTES = 819_200
 """Of the keys and values of the model that random cases have."""
 STEP_S = 0.02
 OWN = [f"support.own_policies:{name}" for name in ("Mine", "Displacing", "Turning", "Restless")]
-BELOW = ["nothing", "nothing", "tier", "stack", "second pool", "drafts"]
+BELOW = ["nothing", "nothing", "tier", "stack", "second pool", "drafts", "hicache"]
 AROUND = ["alone", "alone", "fleet", "deaths", "scaling", "pools"]
 LINKS = ["0.02", "0.3:0.1", "2", "pcie"]
 
@@ -53,6 +54,7 @@ def draw_mixture(rng: Random) -> Mixture:
         around = rng.choice([around, around, "apart"])
     plain = (below == "nothing" and around != "apart") or rng.random() < 0.05
     base = rng.choice(sorted([*POLICIES, *HAPPENS, *OWN])) if plain else "vllm-v1@0.33.0"
+    base = "sglang" if below == "hicache" and not plain else base
     case = draw_keyed(rng, base) if base in (*POLICIES, *OWN) else draw_case(rng, base)
     if below != "nothing" or around == "apart":
         case = replace(case, engine=put_below(rng, case.engine, below), samples=False)
@@ -65,6 +67,8 @@ def draw_mixture(rng: Random) -> Mixture:
 
 def put_below(rng: Random, engine: EngineConfig, kind: str) -> EngineConfig:
     """The same engine with this below its memory, now and then with two of them."""
+    if kind == "hicache":
+        return with_settings(engine, **draw_hicache(rng))
     settings = {"allocator": "paged", "reserve": None, **draw_below(rng, engine, kind)}
     if rng.random() < 0.03:
         settings |= draw_below(rng, engine, rng.choice(BELOW))
@@ -118,6 +122,27 @@ def draw_tier(rng: Random, block_size: int, stacked: bool) -> dict[str, object]:
     return found
 
 
+def draw_hicache(rng: Random) -> dict[str, object]:
+    """A host's memory below SGLang's, sometimes smaller than the GPU's."""
+    keeps = rng.random() < 0.95
+    storage = {
+        "hicache_storage_backend": f"file:{mib(rng.choice([20, 400, 4000]), 1)}"
+        f":{rng.choice(['0.05', '1/0.2', '20', 'nvme'])}"
+        f":{rng.choice([name for name in EVICTION if name != 'belady'])}",
+        "hicache_storage_prefetch_policy": rng.choice(["best_effort", "wait_complete", "timeout"]),
+        "hicache_prefetch_threshold": rng.choice([1, 8, 30]),
+    }
+    return (storage if rng.random() < 0.5 else {}) | {
+        "allocator": "sglang" if keeps else "paged",
+        "enable_prefix_caching": keeps or rng.random() < 0.5,
+        "enable_hierarchical_cache": True,
+        "hicache_ratio": rng.choice([0.1, 0.5, 1.0, 2.0, 5.0]),
+        "hicache_size": rng.choice([0, 0, 0, 1]),
+        "hicache_write_policy": rng.choice(sorted(HITS)),
+        "hicache_link": rng.choice(LINKS),
+    }
+
+
 def draw_drafts(rng: Random) -> dict[str, object]:
     """Speculative decoding, said in JSON or in short."""
     most, method = rng.randint(1, 4), rng.choice(METHODS)
@@ -157,6 +182,8 @@ def draw_options(rng: Random, engine: EngineConfig, router: str | None) -> dict[
 SAID = {
     *("speculative_config", *SHORT, "kv_offloading_size", "kv_offloading_backend", "kv_offloading_link"),
     *("kv_offloading_policy", "secondary_tiers", "kv_transfer_link", "blocks_per_chunk"),
+    *("enable_hierarchical_cache", "hicache_ratio", "hicache_size", "hicache_write_policy", "hicache_link"),
+    *("hicache_storage_backend", "hicache_storage_prefetch_policy", "hicache_prefetch_threshold"),
 }
 """Options that `put_below` and `_of_pool` set, with what they need."""
 

@@ -1,0 +1,458 @@
+"""The tree of SGLang's HiCache: what the GPU must give up stays in the host's memory, and can come back.
+
+    (root) --- gpu, host --- gpu, host --- gpu        the GPU has the path from the root down to some node,
+                         '--- host --- host           the host what was written there; nobody has the rest
+
+    write_through             a node is copied when it is found, or made, the first time; with all before it
+    write_through_selective   ... the second time
+    write_back                when the GPU needs its pages, which waits for the copy
+
+A GPU's leaf, without a child on the GPU, leaves it by the strategy; if the host has it too, it is a node of
+the host from then on, else it is gone. Leaves of the host go by the same strategy when the host is full; with
+`write_back` first what the GPU has as well, the oldest copies first. A text that is entered again takes its
+nodes back to the GPU without a copy.
+
+Locks are of those who use a path, of copies, and (`host_locks`) of those who need what the host has. No clock
+here: copies are *queued*, and *written* when somebody says so (sim/serving/hicache.py). Hits count only where
+something is written through, as in SGLang: `lfu` and `slru` are `lru` with `write_back`.
+
+Source: SGLang 0.5.23, `mem_cache/unified_radix_cache.py`, `unified_cache/unified_tree_core.py`,
+`components/full.py`.
+"""
+
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from typing import Final
+
+from kvsim.allocators.base import InvariantError, Run
+from kvsim.allocators.runs import cut, take_common
+from kvsim.allocators.sglang.eviction import Strategy
+from kvsim.allocators.sglang.leaves import Leaves
+from kvsim.allocators.sglang.nodes import Node
+from kvsim.allocators.sglang.tree import Evicted, SglangTree
+from kvsim.allocators.text_tree import follow, key_of, nodes_below
+
+HITS: Final = {"write_through": 1, "write_through_selective": 2, "write_back": 0}
+"""By policy: how often a node is found before it is copied; 0: it is copied when it is evicted."""
+
+LEAST_PRIORITY: Final = 1 - (1 << 63)
+"""Of the root, and of what comes from a storage before anything was entered."""
+
+
+class GpuLeaves(Leaves):
+    """Nodes that the GPU has without any child, and that the host may have children of."""
+
+    def queue(self, node: Node) -> None:
+        if not node.pages or node.locks or node.resident:
+            return
+        key = self.strategy(node)
+        if node.queued != key:
+            node.queued = key
+            heappush(self._heap, (key, node.serial, node))
+
+    def next(self) -> Node | None:
+        while self._heap:
+            key, _, leaf = heappop(self._heap)
+            if leaf.queued != key:
+                continue
+            leaf.queued = None
+            if leaf.pages and not (leaf.locks or leaf.resident):
+                return leaf
+        return None
+
+
+class HostLeaves:
+    """Nodes without children that only the host has."""
+
+    def __init__(self, strategy: Strategy) -> None:
+        self.strategy = strategy
+        self._heap: list[tuple[tuple[int, ...], int, Node]] = []
+        self._keys: dict[Node, tuple[int, ...]] = {}
+
+    def queue(self, node: Node) -> None:
+        """Let a node be evicted in its turn, if it may be."""
+        if may_leave_host(node):
+            key = self.strategy(node)
+            if self._keys.get(node) != key:
+                self._keys[node] = key
+                heappush(self._heap, (key, node.serial, node))
+
+    def next(self) -> Node | None:
+        """The leaf to evict next; None: there is none."""
+        while self._heap:
+            key, _, leaf = heappop(self._heap)
+            if self._keys.get(leaf) == key:
+                del self._keys[leaf]
+                if may_leave_host(leaf):
+                    return leaf
+        return None
+
+
+def may_leave_host(node: Node) -> bool:
+    """Whether it is a leaf of the host's that nobody needs."""
+    return node.on_host and not (node.pages or node.children or node.locks or node.host_locks)
+
+
+class BothLeaves(GpuLeaves):
+    """Those of the GPU, and beside them those of the host."""
+
+    def __init__(self, strategy: Strategy) -> None:
+        super().__init__(strategy)
+        self.host = HostLeaves(strategy)
+
+    def queue(self, node: Node) -> None:
+        super().queue(node)
+        self.host.queue(node)
+
+
+class HostTree(SglangTree):
+    """Texts in whole pages, on the GPU and on a host with room for `capacity` tokens.
+
+    Attributes
+    ----------
+    capacity, room : int
+        Tokens for which the host has memory; those of them that are free.
+    queued : list of Node
+        Whose copies to the host are to begin, in their order; each is locked until it is `written`.
+    waited : list of (Node, int)
+        What an eviction copied, and waits for, with its tokens; since somebody took the list.
+    refused, forgotten : int
+        Nodes that the host had no room for; tokens that it evicted.
+    """
+
+    def __init__(self, page_size: int, strategy: Strategy, capacity: int, policy: str) -> None:
+        super().__init__(page_size, strategy, unified=True)
+        self.leaves: BothLeaves = BothLeaves(strategy)
+        self.capacity = self.room = capacity - capacity % page_size
+        self.threshold, self.writes_back = HITS[policy], policy == "write_back"
+        self.queued: list[Node] = []
+        self.waited: list[tuple[Node, int]] = []
+        self.refused = self.forgotten = 0
+        self._doubles: dict[Node, None] = {}  # perhaps in both memories, the oldest first
+        self.root.on_host, self.root.priority = True, LEAST_PRIORITY
+
+    # -- looking up ---------------------------------------------------------------------------
+
+    def find(self, text: Sequence[Run], most: int) -> tuple[Node, int, int]:
+        """As in the base, of what the GPU has."""
+        node, common, _ = super().find(text, most)
+        if node is not self.root and not node.pages:
+            node = self.resident(node)
+            common = node.tokens
+        idle, at = 0, node
+        while not at.locks:
+            idle += common if at is node else at.tokens
+            at = at.parent
+        return node, common, idle
+
+    def reach(self, text: Sequence[Run], most: int) -> int:
+        """How many of a text's first `most` tokens are in either memory; changes nothing."""
+        node, common = follow(self.root, cut(text, 0, most - most % self.page_size)[::-1], self.page_size)
+        return node.parent.end + common
+
+    def resident(self, node: Node) -> Node:
+        """The end of what the GPU has of the path to a node."""
+        while not node.pages and node is not self.root:
+            node = node.parent
+        return node
+
+    # -- entering -----------------------------------------------------------------------------
+
+    def insert(
+        self, text: Sequence[Run], pages: Sequence[int], priority: int = 0, entered: int = 0
+    ) -> tuple[int, Node]:
+        """As in the base; what only the host had takes the new pages, and is not among what was there."""
+        size, node, found = self.page_size, self.root, 0
+        for node in self._along(text, priority):
+            if node.pages:
+                found = node.end
+            else:
+                self._take_pages(node, pages[(node.end - node.tokens) // size : node.end // size])
+                self._note_double(node)
+            self._hit(node, entered)
+        if node.end < len(pages) * size:
+            node = self._append(node, text, pages, priority)
+            node.parent.resident += 1
+            self._hit(node, entered)
+        return found, node
+
+    def _hit(self, node: Node, entered: int) -> None:
+        """A text was found, or entered, here; those who look on count it once."""
+        if not self.writes_back and node.end > entered:
+            node.hits += 1
+            if not node.on_host and node.hits >= self.threshold:
+                self._write_through(node)
+        self.leaves.queue(node)
+
+    def _take_pages(self, node: Node, pages: Sequence[int]) -> None:
+        """The GPU has a node again."""
+        node.pages = list(pages)
+        node.parent.resident += 1
+        if node.locks:
+            self.protected += node.tokens
+        else:
+            self.evictable += node.tokens
+        self.leaves.queue(node)
+
+    def _split(self, node: Node, tokens: int) -> Node:
+        head = super()._split(node, tokens)
+        head.on_host, head.copied, head.host_locks = node.on_host, node.copied, node.host_locks
+        head.resident = int(len(node.pages) > 0)
+        self._note_double(head)
+        return head
+
+    # -- locking ------------------------------------------------------------------------------
+
+    def lock(self, node: Node) -> None:
+        """As in the base; pages count where there are any."""
+        self.changes += 1
+        while node is not self.root:
+            if node.pages and not node.locks:
+                self.evictable -= node.tokens
+                self.protected += node.tokens
+            node.locks += 1
+            node = node.parent
+
+    def unlock(self, node: Node) -> None:
+        self.changes += 1
+        while node is not self.root:
+            node.locks -= 1
+            if not node.locks:
+                if node.pages:
+                    self.evictable += node.tokens
+                    self.protected -= node.tokens
+                self.leaves.queue(node)
+            node = node.parent
+
+    # -- to the host --------------------------------------------------------------------------
+
+    def _write_through(self, node: Node) -> None:
+        """Queue copies of a node and of all before it that the host lacks, as far as it has room."""
+        lacking: list[Node] = []
+        while not node.on_host:
+            lacking.append(node)
+            node = node.parent
+        for node in reversed(lacking):
+            if not self._make_room(node.tokens):
+                self.refused += 1
+                return
+            self._give_host(node)
+            node.copied = node.serial
+            self.lock(node)
+            self.queued.append(node)
+
+    def _give_host(self, node: Node) -> None:
+        node.on_host = True
+        self.room -= node.tokens
+
+    def written(self, node: Node) -> list[Node]:
+        """A queued copy is there: returns what has become of its node by splits, the first piece first."""
+        copy, pieces, at = node.serial, [node], node.parent
+        while at.copied == copy:
+            pieces.append(at)
+            at = at.parent
+        pieces.reverse()
+        for piece in pieces:
+            piece.copied = 0
+        self.unlock(node)
+        return pieces
+
+    # -- from the host ------------------------------------------------------------------------
+
+    def lacking(self, node: Node) -> list[Node]:
+        """The nodes of a path that only the host has, the first one first."""
+        found: list[Node] = []
+        while not node.pages and node is not self.root:
+            found.append(node)
+            node = node.parent
+        return found[::-1]
+
+    def load(self, nodes: Sequence[Node], pages: Sequence[int]) -> None:
+        """The GPU has these again, in these pages; the path to the last of them is locked."""
+        self.changes += 1
+        size, at = self.page_size, 0
+        for node in nodes:
+            count = node.tokens // size
+            self._take_pages(node, pages[at : at + count])
+            if self.writes_back:
+                node.copied = nodes[-1].serial
+            at += count
+
+    def loaded(self, node: Node) -> None:
+        """A load that ended with this node is over."""
+        load, at = node.serial, node
+        self.unlock(node)
+        while at.copied == load:
+            at.copied = 0
+            self._note_double(at)
+            at = at.parent
+
+    # -- from below the host ------------------------------------------------------------------
+
+    def hold_on_host(self, node: Node) -> int:
+        """Somebody needs what the host has of a node; returns where its text begins, for `let_go`."""
+        if node is not self.root and (node.on_host or self.writes_back):
+            node.host_locks += 1
+        return node.end - node.tokens
+
+    def let_go(self, node: Node, start: int) -> None:
+        """Nobody needs it for that any more: all pieces of it from `start` on."""
+        while node is not self.root and (node.on_host or self.writes_back):
+            node.host_locks -= 1
+            self.leaves.queue(node)
+            if node.end - node.tokens == start:
+                return
+            node = node.parent
+
+    def insert_below(self, node: Node, text: Sequence[Run], tokens: int) -> int:
+        """The host got so many tokens of a text behind a node, for which it has given room.
+
+        Returns how many of them were there: that room is free again; all of it, if nothing may follow a node
+        that the host lacks.
+        """
+        self.changes += 1
+        end, found, size, kept = node.end + tokens, 0, self.page_size, node.end
+        node.last = self._tick()
+        while node.end < end:
+            rest = cut(text, node.end, end)
+            child = node.children.get(key_of(rest, size))
+            if child is None:
+                break
+            child.last = self._tick()
+            common = take_common(child.runs, rest[::-1])
+            common -= common % size
+            node = self._split(child, common) if common < child.tokens else child
+            if self.writes_back or node.on_host:
+                found += node.tokens
+            else:
+                node.on_host = True
+                self._note_double(node)
+            kept = node.end
+            self.leaves.queue(node)
+        if kept < end and (node is self.root or node.on_host or self.writes_back):
+            leaf = self._new(node, cut(text, kept, end), [])
+            leaf.priority, leaf.on_host = node.priority, True
+            node.children[key_of(leaf.runs, size)] = leaf
+            leaf.raise_history()
+            self.leaves.queue(leaf)
+            kept = end
+        self.room += found + end - kept
+        return found + end - kept
+
+    # -- evicting -----------------------------------------------------------------------------
+
+    def evict(self, tokens: int) -> Evicted:
+        """Take leaves from the GPU until so many tokens are gone, or nothing is left that can go."""
+        gone, pages, kept = 0, [], []
+        while gone < tokens and (leaf := self.leaves.next()) is not None:
+            freed = leaf.pages
+            if leaf.on_host or self._write_back(leaf):
+                self._demote(leaf)
+            elif not leaf.children or self._drop_below(leaf):
+                self._remove(leaf)
+            else:
+                kept.append(leaf)
+                continue
+            gone += leaf.tokens
+            pages.append(freed)
+        for leaf in kept:
+            self.leaves.queue(leaf)
+        return Evicted(pages, gone)
+
+    def _write_back(self, leaf: Node) -> bool:
+        """Copy a leaf before it goes, which waits for the copy; False: it is not to be, or finds no room."""
+        if not self.writes_back:
+            return False
+        if not self._make_room(leaf.tokens):
+            self.refused += 1
+            return False
+        self._give_host(leaf)
+        self._note_double(leaf)
+        self.waited.append((leaf, leaf.tokens))
+        return True
+
+    def _demote(self, leaf: Node) -> None:
+        """From now on only the host has it."""
+        self.changes += 1
+        self._leave_gpu(leaf)
+        leaf.pages = []
+        self.leaves.queue(leaf)
+
+    def _remove(self, leaf: Node) -> None:
+        if leaf.children:
+            raise InvariantError(f"the host has what follows a node of {leaf.tokens} tokens, but not itself")
+        self._leave_gpu(leaf)
+        leaf.pages = []
+        self._forget(leaf)
+
+    def _leave_gpu(self, leaf: Node) -> None:
+        self.evictable -= leaf.tokens
+        leaf.parent.resident -= 1
+        self.leaves.queue(leaf.parent)
+
+    def _forget(self, leaf: Node) -> None:
+        """A leaf that neither memory has."""
+        self.changes += 1
+        del leaf.parent.children[key_of(leaf.runs, self.page_size)]
+        self._doubles.pop(leaf, None)
+        self.leaves.queue(leaf.parent)
+
+    def _drop_below(self, leaf: Node) -> bool:
+        """Let go of what the host has behind a leaf that finds no room there; False: somebody needs it."""
+        below = list(nodes_below(leaf))
+        if leaf.host_locks or any(node.locks or node.host_locks for node in below):
+            return False
+        for node in reversed(below):
+            self._leave_host(node)
+            self._forget(node)
+        return True
+
+    def _leave_host(self, node: Node) -> None:
+        node.on_host = False
+        self.room += node.tokens
+        self.forgotten += node.tokens
+
+    def _make_room(self, tokens: int) -> bool:
+        """Evict from the host until it has room for so many; False: it cannot."""
+        missing = tokens - self.room
+        return missing <= 0 or self.evict_host(missing) >= missing
+
+    def evict_host(self, tokens: int) -> int:
+        """Evict from the host until so many tokens are gone, or nothing is left that can go; how many."""
+        gone = self._drop_doubles(tokens) if self.writes_back else 0
+        while gone < tokens and (leaf := self.leaves.host.next()) is not None:
+            self._leave_host(leaf)
+            self._forget(leaf)
+            gone += leaf.tokens
+        return gone
+
+    # -- in both memories ---------------------------------------------------------------------
+
+    def _note_double(self, node: Node) -> None:
+        """Both memories have a node now, or not: what came first is dropped first."""
+        if not self.writes_back:
+            return
+        if node.pages and node.on_host and not node.copied:
+            self._doubles.setdefault(node)
+        else:
+            self._doubles.pop(node, None)
+
+    def _drop_doubles(self, tokens: int) -> int:
+        """Let the host forget what the GPU has too: first what will stay there; how many tokens."""
+        gone, swept = 0, []
+        for spares in (True, False):
+            for node in self._doubles:
+                if gone >= tokens:
+                    break
+                if not (node.pages and node.on_host):
+                    swept.append(node)
+                elif not (node.copied or node.host_locks or (spares and self._is_gpu_leaf(node))):
+                    self._leave_host(node)
+                    gone += node.tokens
+                    swept.append(node)
+        for node in swept:
+            self._doubles.pop(node, None)
+        return gone
+
+    def _is_gpu_leaf(self, node: Node) -> bool:
+        return not (node.locks or node.resident)

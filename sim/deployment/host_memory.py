@@ -1,0 +1,36 @@
+"""How much of a host's memory a server has below its GPUs', by its options: what it is priced by."""
+
+from typing import TYPE_CHECKING, Final
+
+from kvsim.sim.deployment.memory import kv_capacity
+from kvsim.sim.deployment.tier_words import tier_words
+from kvsim.sim.models.catalog import GIB
+from kvsim.sim.models.sizes import size_bytes
+from kvsim.sim.option import taken
+from kvsim.sim.schedulers.sglang_options import SglangOptions
+
+if TYPE_CHECKING:
+    from kvsim.sim.deployment.deployment import Deployment
+
+GB: Final = 10**9
+"""In which SGLang counts `hicache_size`."""
+
+
+def host_gib(server: "Deployment") -> float:
+    """The host's memory for all GPUs of a server, in GiB; 0 without any."""
+    options = server.options
+    if options.get("enable_hierarchical_cache"):
+        page, tp = server.engine.block_size, server.tensor_parallel_size
+        gpu_bytes = server.served_model.kv_bytes_per_token_per_gpu(tp)
+        gpu_tokens = kv_capacity(server).slots // page * page
+        return host_tokens(taken(SglangOptions, options), gpu_tokens, page, gpu_bytes) * gpu_bytes * tp / GIB
+    asked, tiers = options.get("kv_offloading_size"), options.get("tier")
+    if tiers is not None:
+        return size_bytes(tier_words(str(tiers).split()[0], "tier", ()).size, "tier") / GIB
+    return 0.0 if asked is None else size_bytes(str(asked)) / GIB
+
+
+def host_tokens(own: SglangOptions, gpu_tokens: int, page: int, gpu_bytes: int) -> int:
+    """Tokens that HiCache has memory for, in whole pages; one more than asked for, as in SGLang."""
+    asked = own.hicache_size * GB // gpu_bytes if own.hicache_size else int(gpu_tokens * own.hicache_ratio)
+    return (asked // page + 1) * page

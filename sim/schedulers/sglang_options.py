@@ -1,0 +1,106 @@
+"""What SGLang's scheduler lets a user choose."""
+
+from dataclasses import dataclass
+
+from kvsim.allocators.option import option
+from kvsim.allocators.sglang.host_tree import HITS
+
+
+@dataclass(frozen=True, kw_only=True)
+class SglangOptions:
+    """What of SGLang's scheduler no other engine has."""
+
+    schedule_conservativeness: float = option(
+        "Factor of what is set aside for running answers.", default=1.0, value="X", above=0
+    )
+    enable_mixed_chunk: bool = option(
+        "Decode in steps that compute prompts, too.",
+        default=False,
+    )
+    max_tokens: int | None = option(
+        "Longest answer that clients ask for.",
+        default=None,
+        value="N",
+        least=1,
+        shown="as long as each will be",
+        doc="the `max_tokens` of every request, of which a share is set aside",
+    )
+    ignore_eos: bool = option("Answers end at their length only: all of it is set aside.", default=False)
+    preemption_threshold: int | None = option(
+        "Preempts who is less urgent by more than this.",
+        default=None,
+        value="N",
+        least=0,
+        shown="never",
+    )
+    random_seed: int = option(
+        "Of the order that the policy random draws.",
+        default=0,
+        value="N",
+        least=0,
+        doc="of the order in which `--policy random` shuffles who waits",
+    )
+
+    enable_hierarchical_cache: bool = option(
+        "HiCache: a tier in the host's memory.",
+        default=False,
+        doc="[HiCache](tiers.md#hicache): what the GPU must give up stays in the host's memory",
+    )
+    hicache_ratio: float = option(
+        "Its size, in that of the GPU's KV memory.", default=2.0, value="X", above=0
+    )
+    hicache_size: int = option("Its size in GB on each GPU; 0: by the ratio.", default=0, value="GB", least=0)
+    hicache_write_policy: str = option(
+        "When it is written: at the first hit, at the second, or at eviction.",
+        default="write_through",
+        allowed=tuple(HITS),
+        value="NAME",
+        doc="when it is written: `write_through` when a text is first computed, `write_through_selective` "
+        "when it is found again, `write_back` when the GPU must give it up",
+    )
+    hicache_link: str = option(
+        "Its link, as of --kv-offloading-link.",
+        default="pcie",
+        value="NAME|GB/S",
+        doc="the [link](tiers.md#links) of each GPU to it, as of `--kv-offloading-link`",
+    )
+
+    hicache_storage_backend: str | None = option(
+        "A storage below it: file:2TiB:nvme, with a policy.",
+        default=None,
+        value="TIER",
+        shown="none",
+        doc="a [storage](tiers.md#hicache) below it: name, size, link and policy, as in `file:2TiB:nvme:lru`",
+    )
+    hicache_storage_prefetch_policy: str = option(
+        "When who could enter no longer waits for it: best_effort, wait_complete, timeout.",
+        default="timeout",
+        value="NAME",
+        allowed=("best_effort", "wait_complete", "timeout"),
+        doc="when a request that could enter no longer waits for what is fetched: at once (`best_effort`), "
+        "never (`wait_complete`), or after 1 s and 0.25 s for each 1,024 tokens (`timeout`)",
+    )
+    hicache_prefetch_threshold: int = option(
+        "Fewest tokens that are fetched from it.",
+        default=256,
+        value="N",
+        least=1,
+        doc="the fewest tokens that are fetched from it: SGLang's `prefetch_threshold`",
+    )
+
+    def __post_init__(self) -> None:
+        if self.ignore_eos and self.max_tokens is not None:
+            raise ValueError(
+                "max_tokens must be left out with ignore_eos, which makes each answer as long as asked, "
+                f"got {self.max_tokens}"
+            )
+        if not self.enable_hierarchical_cache:
+            for name in (
+                *("ratio", "size", "write_policy", "link"),
+                *("storage_backend", "storage_prefetch_policy", "prefetch_threshold"),
+            ):
+                value, default = (getattr(one, f"hicache_{name}") for one in (self, type(self)))
+                if value != default:
+                    raise ValueError(
+                        f"hicache_{name} must be left out without enable_hierarchical_cache, got {value!r}"
+                    )

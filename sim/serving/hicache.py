@@ -1,0 +1,187 @@
+"""Host memory below the GPU's as SGLang's HiCache uses it, on the clock.
+
+    step s     texts are entered: copies to the host are queued (allocators/sglang/host_tree.py)
+    its end    they begin, as one job
+    later      it ends: known from the next decision on, the pages may be evicted
+    entering   what the host has of a prompt, from 10 tokens on, gets pages at once; the loads of all who
+               enter are one job, layer by layer: the step computes a layer as soon as it is there
+
+Nobody waits for a load outside of a step. With `write_back` an eviction copies first, node by node, and the
+step begins when that is over; the loads of the same step go on meanwhile.
+
+Follows SGLang 0.5.23 (`managers/cache_controller.py`, `managers/scheduler.py`, `schedule_policy.py`), without
+overlap scheduling.
+"""
+
+from collections import deque
+from typing import Final
+
+from kvsim.allocators.base import Match
+from kvsim.allocators.runs import text_of
+from kvsim.allocators.sglang.cached import SglangCached
+from kvsim.allocators.sglang.host_tree import HostTree
+from kvsim.allocators.sglang.nodes import Node
+from kvsim.allocators.sglang.rows import SglangMatch
+from kvsim.sim.serving.decision import LayerLoad
+from kvsim.sim.serving.hicache_storage import NoStorage
+from kvsim.sim.serving.link import Link
+from kvsim.sim.serving.request import Request
+from kvsim.sim.serving.server import Server
+from kvsim.sim.serving.sglang_parts import Below
+from kvsim.sim.serving.totals import TierTotals
+
+LEAST_LOADED: Final = 10
+"""Tokens below which a load is not worth while."""
+
+
+class Hicache(Below):
+    """A host's memory below one server's.
+
+    Parameters
+    ----------
+    link : Link
+        Of each GPU, whose blocks are tokens.
+    layers : int
+        Whose keys and values come one after another.
+    token_bytes : int
+        Of a token, on all GPUs together.
+
+    Attributes
+    ----------
+    storage : NoStorage
+        What is below the host.
+    """
+
+    def __init__(  # noqa: PLR0917 - what a host is
+        self, server: Server, cached: SglangCached, tree: HostTree, link: Link, layers: int, token_bytes: int
+    ) -> None:
+        self.server, self.cached, self.tree = server, cached, tree
+        self.link, self.layers, self.token_bytes = link, layers, token_bytes
+        self._writes: deque[tuple[int, list[Node]]] = deque()  # under way: when each ends, and of what
+        self._loads: list[Node] = []  # where those of the last step end
+        self._load_tokens = 0
+        self._counted_ps = self._delay_ps = 0
+        self.storage = NoStorage()
+        self.totals = TierTotals(tree.capacity * token_bytes)
+        server.totals.tier, server.memory.below = self.totals, self.below
+        server.wakes.beside = server.wakes.polls = True
+
+    def below(self, request: Request, here: int) -> int:
+        """Tokens of a prompt that the host has behind the first `here`; for requests elsewhere, too."""
+        most = request.prompt_tokens - 1
+        return max(0, self.tree.reach(text_of(request.content, request.own, most), most) - here)
+
+    # -- a decision ---------------------------------------------------------------------------
+
+    def begin_step(self) -> None:
+        """What is queued goes to the host; what ended by now is known."""
+        now_ps, totals = self.server.now_ps, self.totals
+        totals.held_bytes_ps += totals.held_bytes * (now_ps - self._counted_ps)
+        self._counted_ps, self._delay_ps = now_ps, 0
+        self.storage.meet()
+        self._write(now_ps)
+        written: list[Node] = []
+        while self._writes and self._writes[0][0] <= now_ps:
+            written += self._writes.popleft()[1]
+        loaded, self._loads = self._loads, []
+        if written or loaded:
+            for node in self.cached.end_copies(written, loaded):
+                self.storage.store(node, node.tokens)
+        self.storage.settle()
+        self._count()
+
+    def _write(self, now_ps: int) -> None:
+        """What is queued for the host goes there, as one job."""
+        nodes, self.tree.queued = self.tree.queued, []
+        if nodes:
+            self._writes.append((self._copy(loads=False, tokens=_tokens(nodes), now_ps=now_ps), nodes))
+
+    def _copy(self, loads: bool, tokens: int, now_ps: int) -> int:
+        """A job takes its place: when it ends."""
+        totals, moved = self.totals, tokens * self.token_bytes
+        if loads:
+            totals.loaded_bytes += moved
+        else:
+            totals.stored_bytes += moved
+        ends_ps = self.link.copied_ps(loads, tokens, now_ps)
+        totals.load_busy_ps, totals.store_busy_ps = self.link.busy_ps(True), self.link.busy_ps(False)
+        return ends_ps
+
+    def end_step(self) -> None:
+        """The step waits for what was evicted for it; the next decision may differ when a copy ends.
+
+        Who finishes last leaves something to copy: so there is a decision behind it, for nobody.
+        """
+        server = self.server
+        self._wait_for_evicted()
+        self.storage.meet()
+        self.totals.steps_waited_ps += self._delay_ps
+        server.step.delay_ps += self._delay_ps
+        self._count()
+        anybody = len(server.running) > 0 or len(server.waiting) > 0
+        server.wakes.works = anybody or len(self._writes) > 0
+        ends = [self._writes[0][0]] if self._writes else []
+        if anybody and (stored_ps := self.storage.next_ps()) is not None:
+            ends.append(stored_ps)
+        if ends or not anybody:
+            server.hold_until(max(min(ends, default=0), server.now_ps))
+
+    def _wait_for_evicted(self) -> None:
+        """Let the step begin when what was evicted until now is copied, node by node."""
+        now_ps = self.server.now_ps
+        waited, self.tree.waited = self.tree.waited, []
+        for node, tokens in waited:
+            self.storage.store(node, tokens)
+            self._delay_ps = self._copy(loads=False, tokens=tokens, now_ps=now_ps + self._delay_ps) - now_ps
+
+    def _count(self) -> None:
+        totals, tree = self.totals, self.tree
+        totals.held_bytes = (tree.capacity - tree.room) * self.token_bytes
+        totals.peak_bytes = max(totals.peak_bytes, totals.held_bytes)
+        totals.refused_stores, totals.evicted_bytes = tree.refused, tree.forgotten * self.token_bytes
+
+    def ready(self, request: Request) -> bool:
+        """Whether a request may enter now: what is fetched for it is there, or is not waited for."""
+        return self.storage.ready(request)
+
+    # -- loads --------------------------------------------------------------------------------
+
+    def on_host(self, match: Match | None) -> int:
+        """Tokens that the host has behind a match."""
+        if match is None:
+            return 0
+        assert isinstance(match, SglangMatch)
+        return match.below.end - match.tokens
+
+    def load(self, match: Match | None) -> int:
+        """Let the step load them, all or none: the match is longer by so many tokens then."""
+        if self.on_host(match) < LEAST_LOADED:
+            return 0
+        assert isinstance(match, SglangMatch)
+        here, server = match.tokens, self.server
+        tokens = self.cached.load(match)
+        if tokens:
+            self._loads.append(match.below)
+            self._load_tokens += tokens
+            self.totals.hit(here, tokens)
+            server.step.hit_tokens -= tokens  # who enters counts all that it does not compute
+            server.totals.hit_tokens -= tokens
+        return tokens
+
+    def start_loading(self) -> None:
+        """The loads of all who enter are one job, which begins when those before it have made room."""
+        tokens, self._load_tokens = self._load_tokens, 0
+        if not tokens:
+            return
+        self._wait_for_evicted()
+        now_ps, way = self.server.now_ps, self.link.ways[True]
+        begins_ps = now_ps + self._delay_ps
+        ends_ps = self._copy(loads=True, tokens=tokens, now_ps=begins_ps)
+        first_bytes = -(-tokens * self.link.block_bytes // self.layers)
+        first_ps = ends_ps - way.duration_ps(tokens, tokens * self.link.block_bytes)
+        first_ps += way.duration_ps(0, first_bytes)
+        self.server.step.load = LayerLoad(first_ps - now_ps, ends_ps - now_ps, self.layers)
+
+
+def _tokens(nodes: list[Node]) -> int:
+    return sum([node.tokens for node in nodes])

@@ -1,0 +1,318 @@
+"""Storage below HiCache's host: what was written to the host goes on there, and prompts are fetched ahead.
+
+    copied to the host   goes on to the storage, one job at a time; it stays on the host until then
+    a request comes      what neither memory has of its prompt is asked for, from 256 tokens on
+    the answer           if 256 are there, the host makes room; they are read in turn, 128 pages at a time
+    its turn to enter    it waits, or the reading stops; what is there by then is the host's, and is loaded
+
+    best_effort      stops as soon as the request could enter
+    timeout          ... 1 s, and 0.25 s for each 1,024 tokens asked for, after that
+    wait_complete    never
+
+Others may enter before who waits. No request asks a second time (in SGLang:
+`--hicache-storage-prefetch-retry-max-attempts 0`), and none asks while half of the host is asked for. Asking
+takes the latency of the link.
+
+Follows SGLang 0.5.23 (`mem_cache/unified_radix_cache.py`, `managers/cache_controller.py`).
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Final
+
+from kvsim.allocators.base import Run
+from kvsim.allocators.eviction.base import Chain
+from kvsim.allocators.runs import cut, text_of
+from kvsim.allocators.sglang.cached import SglangCached
+from kvsim.allocators.sglang.host_tree import HostTree
+from kvsim.allocators.sglang.nodes import Node
+from kvsim.allocators.texts import Texts, pieces
+from kvsim.allocators.tiers.pieces import Piece, before, keys_of, size
+from kvsim.sim.serving.request import Request
+from kvsim.sim.serving.secondary import Secondary
+from kvsim.sim.serving.server import Server
+from kvsim.sim.serving.sglang_parts import WaitingList
+from kvsim.sim.serving.totals import TierTotals
+from kvsim.sim.workload import PS_PER_S
+
+BATCH_PAGES: Final = 128
+"""Read at a time."""
+
+
+class Fetch:
+    """Part of a prompt that a request asked for.
+
+    Attributes
+    ----------
+    anchor, start : Node, int
+        What it follows, which stays on the host: see `HostTree.hold_on_host`.
+    text : list of Run
+        Of the whole prompt.
+    tokens : int
+        Asked for.
+    pages, read : int
+        That are read, 0 until it is known what there is; and those that are there.
+    known_ps, stopped_ps, waits_until_ps : int or None
+        When the answer comes; when nobody wanted it any more; how long its request waits.
+    """
+
+    __slots__ = (
+        *("anchor", "known_ps", "pages", "read", "start", "stopped_ps", "text", "tokens"),
+        *("wanted", "waits_until_ps"),
+    )
+
+    def __init__(self, anchor: Node, start: int, text: list[Run], tokens: int, known_ps: int) -> None:
+        self.anchor, self.start, self.text, self.tokens = anchor, start, text, tokens
+        self.known_ps = known_ps
+        self.wanted: list[Piece] = []
+        self.pages = self.read = 0
+        self.stopped_ps: int | None = None
+        self.waits_until_ps: int | None = None
+
+
+class Reader:
+    """Reads one after the other, some pages at a time; what is stopped goes no further than those."""
+
+    def __init__(self, store: Secondary) -> None:
+        self.way = store.link.ways[True]
+        self.page_bytes = store.link.block_bytes
+        self.free_ps = 0
+        self._queue: deque[Fetch] = deque()
+
+    def _batch_ps(self, fetch: Fetch) -> tuple[int, int]:
+        count = min(BATCH_PAGES, fetch.pages - fetch.read)
+        return count, self.way.duration_ps(count, count * self.page_bytes)
+
+    def put(self, fetch: Fetch, now_ps: int) -> None:
+        """A fetch stands behind all others."""
+        if not self._queue:
+            self.free_ps = max(self.free_ps, now_ps)
+        self._queue.append(fetch)
+
+    def advance(self, by_ps: int) -> list[Fetch]:
+        """Read until then; returns what is over."""
+        over: list[Fetch] = []
+        while self._queue:
+            fetch = self._queue[0]
+            stopped = fetch.stopped_ps is not None and fetch.stopped_ps <= self.free_ps
+            if stopped or fetch.read == fetch.pages:
+                over.append(self._queue.popleft())
+                continue
+            count, duration = self._batch_ps(fetch)
+            if self.free_ps + duration > by_ps:
+                break
+            self.free_ps += duration
+            fetch.read += count
+        return over
+
+    def next_ps(self) -> int | None:
+        """When the first is over; None: there is none."""
+        if not self._queue:
+            return None
+        fetch = self._queue[0]
+        if fetch.stopped_ps is not None:
+            return self.free_ps + self._batch_ps(fetch)[1]
+        whole, rest = divmod(fetch.pages - fetch.read, BATCH_PAGES)
+        each = self.way.duration_ps(BATCH_PAGES, BATCH_PAGES * self.page_bytes)
+        return (
+            self.free_ps + whole * each + (self.way.duration_ps(rest, rest * self.page_bytes) if rest else 0)
+        )
+
+
+class NoStorage:
+    """Nothing below the host."""
+
+    def meet(self) -> None:
+        """Ask for those who came since."""
+
+    def store(self, node: Node, tokens: int) -> None:
+        """The last so many tokens of a path were copied to the host: they go on."""
+
+    def settle(self) -> None:
+        """What has ended by now is known."""
+
+    def ready(self, request: Request) -> bool:
+        """Whether a request may enter now."""
+        return True
+
+    def next_ps(self) -> int | None:
+        """When something ends next; None: never."""
+        return None
+
+
+class Storage(NoStorage):
+    """A storage below the host of one server.
+
+    Parameters
+    ----------
+    waiting : WaitingList
+        The server's queue.
+    store : Secondary
+        What is there; its link's blocks are pages, of all GPUs together.
+    policy : str
+        When who could enter no longer waits.
+    least : int
+        Tokens below which nothing is asked for, or read.
+    """
+
+    def __init__(  # noqa: PLR0917 - what a storage is
+        self,
+        server: Server,
+        waiting: WaitingList,
+        cached: SglangCached,
+        tree: HostTree,
+        store: Secondary,
+        policy: str,
+        least: int,
+        totals: TierTotals,
+    ) -> None:
+        self.server, self.waiting = server, waiting
+        self.cached, self.tree, self._store = cached, tree, store
+        self.policy, self.least, self.totals = policy, least, totals
+        self.page = tree.page_size
+        self._texts = Texts(self.page)
+        self._reader = Reader(store)
+        self._met = 0
+        self._fetches: dict[Request, Fetch] = {}
+        self._stopped: dict[Fetch, int] = {}  # room on the host that each still has
+        self._writes: deque[tuple[int, Node, int]] = deque()
+        self._asked_for = 0  # tokens
+
+    # -- writing ------------------------------------------------------------------------------
+
+    def store(self, node: Node, tokens: int) -> None:
+        """The last so many tokens of a path go on, as far as the storage lacks them."""
+        new = self._store.take(self.server, self._pieces(_path(node), node.end - tokens, node.end))
+        if new:
+            start = self.tree.hold_on_host(node)
+            ends_ps = self._store.write(new, self.server.now_ps)
+            self.totals.cascaded_bytes += size(new) * self._store.link.block_bytes
+            self._writes.append((ends_ps, node, start))
+
+    def _pieces(self, text: list[Run], first: int, end: int) -> list[Piece]:
+        keys = self._texts.keys(tuple(_joined(cut(text, 0, end))))
+        return list(pieces(keys, first // self.page, end // self.page))
+
+    # -- fetching -----------------------------------------------------------------------------
+
+    def meet(self) -> None:
+        """Ask for those who came since."""
+        for request in self.waiting.since(self._met):
+            if self._store.policy.informed:
+                prompt = self._pieces(
+                    text_of(request.content, request.own, request.prompt_tokens), 0, request.prompt_tokens
+                )
+                self._store.policy.meet(
+                    Chain(list(keys_of(prompt)), self.page, 0, self.server.now_ps // 10**9)
+                )
+            self._ask(request)
+        self._met = self.waiting.number
+
+    def _ask(self, request: Request) -> None:
+        tree, most = self.tree, request.known_tokens - 1
+        match = self.cached.look(request.content, request.own, most)
+        anchor = match.below
+        tokens = (most - anchor.end) // self.page * self.page
+        if tokens < self.least or not anchor.on_host or self._asked_for * 2 >= tree.capacity:
+            return
+        text = text_of(request.content, request.own, most)
+        known_ps = self.server.now_ps + self._reader.way.latency_ps
+        fetch = Fetch(anchor, tree.hold_on_host(anchor), text, tokens, known_ps)
+        fetch.wanted = self._pieces(text, anchor.end, anchor.end + tokens)
+        self._asked_for += tokens
+        self._fetches[request] = fetch
+
+    def settle(self) -> None:
+        """What is read, written or known by now."""
+        now_ps, tree = self.server.now_ps, self.tree
+        for fetch in self._reader.advance(now_ps):
+            tree.room += self._stopped.pop(fetch, 0)
+            request = next((one for one, each in self._fetches.items() if each is fetch), None)
+            if request is not None:
+                self._receive(request)
+        for request, fetch in list(self._fetches.items()):
+            if not fetch.pages and fetch.known_ps <= now_ps:
+                self._begin(request, fetch)
+        while self._writes and self._writes[0][0] <= now_ps:
+            _, node, start = self._writes.popleft()
+            tree.let_go(node, start)
+
+    def _begin(self, request: Request, fetch: Fetch) -> None:
+        """It is known how much is there: make room on the host, and begin to read."""
+        tree, now_ps = self.tree, self.server.now_ps
+        there = self._store.has(fetch.wanted, fetch.known_ps)
+        tokens = size(there) * self.page
+        if tokens >= self.least and tokens > tree.room:
+            tree.evict_host(tokens)
+        tokens = min(tokens, tree.room)
+        if tokens < self.least:
+            self._forget(request)
+            return
+        tree.room -= tokens
+        fetch.pages = tokens // self.page
+        fetch.wanted = before(there, fetch.pages)
+        self._store.use(self.server, fetch.wanted)
+        self._reader.put(fetch, now_ps)
+
+    def _receive(self, request: Request) -> None:
+        """What was read until now is the host's; the room of the rest is free when the reading is over."""
+        fetch, tree = self._fetches[request], self.tree
+        read = fetch.read * self.page
+        if fetch.stopped_ps is not None:
+            self._stopped[fetch] = (fetch.pages - fetch.read) * self.page
+        there = tree.insert_below(fetch.anchor, fetch.text, read) if read else 0
+        self.totals.promoted_tokens += read - there
+        self.totals.promoted_bytes += fetch.read * self._store.link.block_bytes
+        self._forget(request)
+
+    def _forget(self, request: Request) -> None:
+        fetch = self._fetches.pop(request)
+        self._asked_for -= fetch.tokens
+        self.tree.let_go(fetch.anchor, fetch.start)
+
+    def ready(self, request: Request) -> bool:
+        """Whether a request may enter now; who waits for nothing more stops its reading."""
+        fetch, now_ps = self._fetches.get(request), self.server.now_ps
+        if fetch is None:
+            return True
+        if self.policy == "timeout" and fetch.waits_until_ps is None:
+            fetch.waits_until_ps = now_ps + PS_PER_S + fetch.tokens * PS_PER_S // 4096
+        waits_until_ps = fetch.waits_until_ps
+        if self.policy != "best_effort" and (waits_until_ps is None or now_ps <= waits_until_ps):
+            return False
+        fetch.stopped_ps = now_ps
+        if fetch.pages:
+            self._receive(request)
+        else:
+            self._forget(request)
+        return True
+
+    def next_ps(self) -> int | None:
+        """When something ends next; None: never."""
+        ends = [fetch.known_ps for fetch in self._fetches.values() if not fetch.pages]
+        ends += [
+            fetch.waits_until_ps + 1 for fetch in self._fetches.values() if fetch.waits_until_ps is not None
+        ]
+        ends += [self._writes[0][0]] if self._writes else []
+        reads_ps = self._reader.next_ps()
+        return min(ends if reads_ps is None else [*ends, reads_ps], default=None)
+
+
+def _path(node: Node) -> list[Run]:
+    """The text from the root to the end of a node."""
+    parts = [node.runs]
+    while node.parent is not node:
+        node = node.parent
+        parts.append(node.runs)
+    return [run for part in reversed(parts) for run in part]
+
+
+def _joined(text: Iterable[Run]) -> list[Run]:
+    """The same text in as few runs as there can be."""
+    found: list[Run] = []
+    for stream, first, length in text:
+        if found and found[-1][0] == stream and found[-1][1] + found[-1][2] == first:
+            found[-1] = stream, found[-1][1], found[-1][2] + length
+        else:
+            found.append((stream, first, length))
+    return found
