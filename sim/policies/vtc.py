@@ -77,6 +77,7 @@ class Vtc(Policy):
         super().__init__(config, max_model_len)
         own = self.own(ServiceOptions)
         self._prices, self._weights = (own.input_price, own.output_price), weights_of(own.client_weights)
+        self._priced: dict[tuple[str, int], int] = {}
         self.counters: dict[str, int] = {}
         self._last = ""  # the client whose last request left the queue last
         self._answers = Answers()  # what of them was charged
@@ -127,7 +128,11 @@ class Vtc(Policy):
 
     def price(self, client: str, kind: int) -> int:
         """What a token of a client counts: of a prompt (0), of an answer (1)."""
-        return round(self._prices[kind] * UNIT / self._weights.get(client, 1.0))
+        found = self._priced.get((client, kind))
+        if found is None:
+            found = round(self._prices[kind] * UNIT / self._weights.get(client, 1.0))
+            self._priced[client, kind] = found
+        return found
 
     def _charge(self, client: str, kind: int, tokens: int) -> None:
         self.counters[client] += tokens * self.price(client, kind)
