@@ -4,13 +4,17 @@ from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from typing import Protocol
 
+from kvsim.sim.serving.decision import Decision
 from kvsim.sim.serving.request import Request
+from kvsim.sim.serving.server import Server
 
 Entry = tuple[int, int, Request]
 
 
 class Turns(Protocol):
     """A policy that chooses among clients, or among other groups."""
+
+    server: Server
 
     def group(self, request: Request) -> str:
         """Where it stands: with whom it waits in order of arrival."""
@@ -40,10 +44,13 @@ class ByClient:
     def __init__(self, turns: Turns) -> None:
         self.waiting: dict[str, list[Entry]] = {}
         self._turns, self._count = turns, 0
+        self._chosen: str | None = None  # whose turn it is, until something happens
+        self._step: Decision | None = None  # in this step
 
     def append(self, request: Request) -> None:
         """Put a request where it belongs among its client's."""
         self._turns.waits(request)
+        self._chosen = None
         entry = (request.index, request.sample, request)
         heappush(self.waiting.setdefault(self._turns.group(request), []), entry)
         self._count += 1
@@ -52,7 +59,7 @@ class ByClient:
 
     def popleft(self) -> Request:
         """Take the head: it was admitted."""
-        client = self._turns.next_client()
+        client = self.chosen()
         request = heappop(self.waiting[client])[-1]
         self._took(client)
         self._turns.entered(request)
@@ -67,6 +74,7 @@ class ByClient:
 
     def _took(self, client: str) -> None:
         self._count -= 1
+        self._chosen = None
         if not self.waiting[client]:
             del self.waiting[client]
             self._turns.emptied(client)
@@ -74,7 +82,14 @@ class ByClient:
     def __getitem__(self, index: int) -> Request:
         if index:
             raise IndexError(f"only the head can be seen, got {index}")
-        return self.waiting[self._turns.next_client()][0][-1]
+        return self.waiting[self.chosen()][0][-1]
+
+    def chosen(self) -> str:
+        """Whose turn it is."""
+        step = self._turns.server.step
+        if self._chosen is None or self._step is not step:
+            self._step, self._chosen = step, self._turns.next_client()
+        return self._chosen
 
     def __len__(self) -> int:
         return self._count

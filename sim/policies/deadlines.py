@@ -41,8 +41,8 @@ class ByDeadline(Policy):
     def due_ps(self, request: Request) -> int:
         """When it is due."""
         facts = request.facts
-        told = (goal for goal in (facts.slo_ttft_ps, facts.deadline_ps) if goal is not None)
-        return request.arrival_ps + next(told, self._usual_ps)
+        goal_ps = facts.deadline_ps if facts.slo_ttft_ps is None else facts.slo_ttft_ps
+        return request.arrival_ps + (self._usual_ps if goal_ps is None else goal_ps)
 
     def work_ps(self, request: Request) -> int:
         """What is to be done until then, by itself: the prefill; up to the last token if that is due."""

@@ -23,6 +23,8 @@ from kvsim.sim.serving.request import Request
 
 Entry = tuple[int, int, Request]
 """(row, sample, request)"""
+Head = tuple[bool, int, Entry, int, str]
+"""(whether its client has run up its deficit, tokens cached, taken off 0, entry, text, client)"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +52,7 @@ class ByPrefix:
         self._texts: dict[Hashable, int] = {}  # numbers of texts; 0: none, so that nothing is cached
         self._cached: dict[int, int] = {0: 0}  # of the step's texts
         self._step: Decision | None = None  # for which that holds
+        self._best: Head | None = None  # until something happens in it
 
     def _text(self, request: Request) -> int:
         """The number of its text; who was preempted may find private blocks, too."""
@@ -64,6 +67,7 @@ class ByPrefix:
     def append(self, request: Request) -> None:
         """One more."""
         self._policy.waits(request)
+        self._best = None
         texts = self.clients.setdefault(request.facts.client, {})
         heappush(texts.setdefault(self._text(request), []), (request.index, request.sample, request))
         self._count += 1
@@ -88,6 +92,7 @@ class ByPrefix:
 
     def _took(self, client: str, text: int) -> None:
         self._count -= 1
+        self._best = None
         if not self.clients[client][text]:
             del self.clients[client][text]
         if not self.clients[client]:
@@ -106,16 +111,19 @@ class ByPrefix:
                 if text not in cached:
                     cached[text] = self._policy.cached(heap[0][-1])
 
-    def _head(self) -> tuple[bool, int, Entry, int, str]:
+    def _head(self) -> Head:
+        if self._best is not None and self._step is self._policy.server.step:
+            return self._best
         self._look_up()
         deficits, cached = self._policy.deficits, self._cached
-        return min(
+        self._best = min(
             [
                 (deficits[client] <= 0, -cached[text], heap[0], text, client)
                 for client, texts in self.clients.items()
                 for text, heap in texts.items()
             ]
         )
+        return self._best
 
     def __getitem__(self, index: int) -> Request:
         if index:

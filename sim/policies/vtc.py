@@ -77,12 +77,12 @@ class Vtc(Policy):
         super().__init__(config, max_model_len)
         own = self.own(ServiceOptions)
         self._prices, self._weights = (own.input_price, own.output_price), weights_of(own.client_weights)
+        self._priced: dict[tuple[str, int], int] = {}
         self.counters: dict[str, int] = {}
         self._last = ""  # the client whose last request left the queue last
         self._answers = Answers()  # what of them was charged
         self._fresh: list[Request] = []  # came since the last decision
         self._active: set[str] = set()  # clients with waiting requests, but for those
-        self._chosen: str | None = None
 
     def queue(self) -> Queue:
         self._queue = ByClient(self)
@@ -98,14 +98,11 @@ class Vtc(Policy):
         return request.facts.client
 
     def next_client(self) -> str:
-        if self._chosen is None:
-            self._settle()
-            order = self.counters  # in order of first appearance, which breaks ties
-            self._chosen = min((c for c in order if c in self._queue.waiting), key=order.__getitem__)
-        return self._chosen
+        self._settle()
+        order = self.counters  # in order of first appearance, which breaks ties
+        return min((c for c in order if c in self._queue.waiting), key=order.__getitem__)
 
     def look(self) -> None:
-        self._chosen = None
         if self._fresh:
             self._settle()
 
@@ -113,18 +110,15 @@ class Vtc(Policy):
         if request in self._answers:  # it was preempted: nobody counts its tokens before it runs again
             self._charge(request.facts.client, 1, self._answers.rest(request, request.generated))
         self._fresh.append(request)
-        self._chosen = None
 
     def entered(self, request: Request) -> None:
         if request not in self._answers:
             self._answers.enter(request)
             self._charge(request.facts.client, 0, request.prompt_tokens)
-        self._chosen = None
 
     def emptied(self, client: str) -> None:
         self._active.discard(client)
         self._last = client
-        self._chosen = None
 
     def finished(self, request: Request) -> None:
         self._charge(request.facts.client, 1, self._answers.rest(request, request.output_tokens))
@@ -134,7 +128,11 @@ class Vtc(Policy):
 
     def price(self, client: str, kind: int) -> int:
         """What a token of a client counts: of a prompt (0), of an answer (1)."""
-        return round(self._prices[kind] * UNIT / self._weights.get(client, 1.0))
+        found = self._priced.get((client, kind))
+        if found is None:
+            found = round(self._prices[kind] * UNIT / self._weights.get(client, 1.0))
+            self._priced[client, kind] = found
+        return found
 
     def _charge(self, client: str, kind: int, tokens: int) -> None:
         self.counters[client] += tokens * self.price(client, kind)
@@ -164,7 +162,7 @@ class Vtc(Policy):
         waiting = self._queue.waiting
         if len(waiting) < 2:
             return 0
-        first = self.next_client()
+        first = self._queue.chosen()
         decoding = self._answers.rates(self.server)
         rates = {client: decoding.get(client, 0) * self.price(client, 1) for client in waiting}
         counters, steps = self.counters, 0
