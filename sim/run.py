@@ -55,6 +55,7 @@ from kvsim.sim.record.outside import seconds_of
 from kvsim.sim.record.recorder import Result
 from kvsim.sim.serving.engine import Engine
 from kvsim.sim.serving.fleet import FleetConfig
+from kvsim.sim.starts import starts_told
 from kvsim.sim.workload import PS_PER_S, Workload
 
 Json = dict[str, object]
@@ -207,6 +208,7 @@ class Simulation:
                 "other means over time are those of one replica; counts are those of all."
             )
         notes += dict.fromkeys(note for pool in pools for note in _memory_notes(pool))
+        notes += starts_told(pools)
         notes += defaults_told([pool.deployment for pool in pools])
         notes += dict.fromkeys(note for pool in pools for note in _time_notes(pool.deployment))
         for cost in dict.fromkeys(replica.pricing.cost for replica in self.engine.replicas):

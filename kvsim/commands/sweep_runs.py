@@ -28,6 +28,7 @@ from kvsim.sim.options.scenario import Scenario
 from kvsim.sim.options.traffic import Traffic
 from kvsim.sim.record.summary import Summary
 from kvsim.sim.run import Simulation, defaults_told, prepare
+from kvsim.sim.starts import starts_told
 from kvsim.workloads.source import READING, Source, opened
 
 Settings = Mapping[str, Any]
@@ -73,8 +74,10 @@ def prepared(settings: Settings, seed: int, goals: Goals) -> Simulation:
 
 
 def defaults(each: Iterable[Settings]) -> list[str]:
-    """Which settings of the servers are those that their releases start with, in words."""
-    return defaults_told(_deployed(described(None, None, dict(settings))[0])[0] for settings in each)
+    """Which servers vLLM would not start, and which of their settings are their releases', in words."""
+    found = [_deployed(described(None, None, dict(settings))[0])[0] for settings in each]
+    pools = (pool for deployment in found for pool in resolve(deployment).every_pool)
+    return [*starts_told(pools), *defaults_told(found)]
 
 
 def checked(settings: Settings, goals: Goals) -> str:

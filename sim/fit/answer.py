@@ -17,19 +17,12 @@ from kvsim.sim.deployment.vllm_defaults import FAMILY, NEWEST, Asked, VllmDefaul
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.fit.asked import FitOptions
 from kvsim.sim.fit.budget import MemoryLine, budget
-from kvsim.sim.fit.capacity import (
-    GIB,
-    Capacity,
-    capacity_of,
-    pipeline_capacity,
-    request_blocks,
-    stages_of,
-)
+from kvsim.sim.fit.capacity import GIB, Capacity, capacity_of, pipeline_capacity, stages_of
 from kvsim.sim.fit.lengths import LengthFit, length_fits, parse_lengths
 from kvsim.sim.fit.notes import Numbers, notes_of
 from kvsim.sim.kv.blocks import KvSettings, Paged, compute_capability, paged
 from kvsim.sim.kv.groups import groups_of
-from kvsim.sim.kv.pages import Group, Request, scheduler_block_sizes
+from kvsim.sim.kv.pages import Group, Request, request_blocks, scheduler_block_sizes
 from kvsim.sim.models.catalog import model_named
 from kvsim.sim.models.draft import Draft
 from kvsim.sim.models.quantization import quantized

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from kvsim.sim.kv.pages import Group, Request, blocks_of, bytes_per_block
+from kvsim.sim.kv.pages import Group, Request, bytes_per_block, longest_that_fits, request_blocks
 
 GIB = 2**30
 
@@ -58,7 +58,7 @@ def capacity_of(
     block = bytes_per_block(groups, blocks_outermost) if block_bytes is None else block_bytes
     needed = request_blocks(groups, request)
     usable = memory_bytes - block  # without the null block
-    longest = longest_that_fits(groups, usable, block, request)
+    longest = longest_that_fits(groups, usable // block, request)
     blocks = max(0, memory_bytes // block)
     concurrency = blocks / needed
     return Capacity(
@@ -113,32 +113,9 @@ def stages_of(groups: Sequence[Group], layers: int, count: int) -> list[list[Gro
     ]
 
 
-def request_blocks(groups: Sequence[Group], request: Request) -> int:
-    """Blocks of the longest request, over all groups."""
-    return sum(max(blocks_of(page, request) for page in dict.fromkeys(group.pages)) for group in groups)
-
-
 def blocks_printed(groups: Sequence[Group], kv_tokens: int, request: Request) -> int:
     """The blocks of which an engine prints so many tokens, the null block among them."""
     return -(-kv_tokens * request_blocks(groups, request) // request.max_model_len)
-
-
-def longest_that_fits(groups: Sequence[Group], usable_bytes: int, block_bytes: int, request: Request) -> int:
-    """The most tokens of a request that the memory holds, at most `max_model_len`; 0 if not even one.
-
-    Bisected as vLLM does, which matters only where a longer request needs fewer bytes: nowhere.
-    """
-
-    def fits(length: int) -> bool:
-        return block_bytes * request_blocks(groups, request._replace(max_model_len=length)) <= usable_bytes
-
-    if not fits(1):
-        return 0
-    low, high = 1, request.max_model_len
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle - 1)
-    return low
 
 
 def _refusal(needed: int, usable: int, block: int, length: int, longest: int) -> str | None:

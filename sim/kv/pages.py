@@ -127,6 +127,29 @@ def blocks_of(page: Page, request: Request) -> int:
     return -(-length // page.block_size)
 
 
+def request_blocks(groups: Sequence[Group], request: Request) -> int:
+    """Blocks of the longest request, over all groups."""
+    return sum(max(blocks_of(page, request) for page in dict.fromkeys(group.pages)) for group in groups)
+
+
+def longest_that_fits(groups: Sequence[Group], blocks: int, request: Request) -> int:
+    """The most tokens of a request that so many blocks hold, at most `max_model_len`; 0 if not even one.
+
+    Bisected as vLLM does, which matters only where a longer request needs fewer blocks: nowhere.
+    """
+
+    def fits(length: int) -> bool:
+        return request_blocks(groups, request._replace(max_model_len=length)) <= blocks
+
+    if not fits(1):
+        return 0
+    low, high = 1, request.max_model_len
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return low
+
+
 def mergeable(pages: Sequence[Page]) -> bool:
     """Whether layers with these pages may share a block table as if they were one.
 

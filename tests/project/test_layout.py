@@ -74,6 +74,7 @@ ROOMS = (
         *("plugins", "classes"),
     ),
     ("build", "content", "eviction", "parts"),
+    ("starts",),
     ("contract", "fleet_summary", "options", "run"),
     ("fit", "bench", "validate"),
 )

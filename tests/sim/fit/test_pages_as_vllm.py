@@ -7,9 +7,9 @@ import pytest
 from support.shared_data import goldens
 
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.fit.capacity import capacity_of, request_blocks
+from kvsim.sim.fit.capacity import capacity_of
 from kvsim.sim.kv.groups import groups_of
-from kvsim.sim.kv.pages import Page, Request, scheduler_block_sizes
+from kvsim.sim.kv.pages import Page, Request, request_blocks, scheduler_block_sizes
 
 pytestmark = pytest.mark.golden
 DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "float8_e4m3fn": 1, "uint8": 1}
