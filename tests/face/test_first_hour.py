@@ -72,7 +72,7 @@ def test_compared_schedulers_keep_their_names():
         ),
         ({"allocator": "paged:foo"}, "allocator paged takes no reservation, got 'foo'"),
         ({"model": "llama3"}, "model 'llama3' is unknown; did you mean 'llama-3.1-8b'"),
-        ({"model": "qwen3-14b"}, r"model 'qwen3-14b' is unknown \(known: "),
+        ({"model": "qwen3-4b"}, r"model 'qwen3-4b' is unknown \(known: "),
         ({"gpu": "A100"}, "gpu 'A100' is unknown; did you mean 'a100-40gb'"),
     ],
 )

@@ -29,6 +29,7 @@ PUBLISHED = {
     "deepseek-v2-lite": 15.7e9,
     "deepseek-v3": 671e9,
     "qwen3-8b": 8.19e9,
+    "qwen3-14b": 14.77e9,
     "qwen3-32b": 32.76e9,
     "qwen3-30b-a3b": 30.53e9,
     "qwen3-235b-a22b": 235.1e9,

@@ -50,7 +50,7 @@ def test_a_quantised_checkpoint_is_its_model_with_such_weights():
         assert found.weight_bytes < 0.65 * model_named(found.name).weight_bytes
     assert model_named("Qwen/Qwen3-30B-A3B-Instruct-2507-FP8").max_model_len == 262_144
     with pytest.raises(KvsimError, match="neither built in nor a file"):
-        model_named("Qwen/Qwen3-14B-FP8")
+        model_named("Qwen/Qwen3-4B-FP8")
 
 
 def test_releases_that_share_a_geometry_are_known():

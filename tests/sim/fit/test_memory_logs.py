@@ -12,7 +12,6 @@ from typing import NamedTuple
 import pytest
 
 from kvsim.sim.fit.answer import GIB, fit
-from kvsim.sim.models.spec import ModelSpec
 
 
 class Row(NamedTuple):
@@ -77,27 +76,11 @@ REFUSED = [
     row("llama-3.1-70b:fp8 h100 1 0.11.2 .9 67.72 -1.44 L", max_model_len=16_000),
     row("qwen3-32b h100 1 0.11.2 .9 61.03 4.45 L", max_model_len=32_000),
 ]
-QWEN3_14B = {
-    **{
-        "hidden_size": 5120,
-        "intermediate_size": 17_408,
-        "layers": 40,
-        "heads": 40,
-        "kv_heads": 8,
-        "head_dim": 128,
-    },
-    **{"vocab_size": 151_936, "max_model_len": 40_960, "parameters": 14_768_307_200},
-}
 
 
 def answer(log):
-    model = (
-        ModelSpec(name=log.model, source="config.json", **QWEN3_14B)
-        if log.model == "qwen3-14b"
-        else log.model
-    )
     return fit(
-        model,
+        log.model,
         log.gpu,
         engine=f"vllm-v1@{log.release}",
         tensor_parallel_size=log.tp,
