@@ -13,6 +13,9 @@ from support.settings import engine_config
 
 from kvsim.sim.build import build_engine
 from kvsim.sim.deployment.deployment import Deployment
+from kvsim.sim.policies import columns
+from kvsim.sim.policies.andes import Andes
+from kvsim.sim.policies.queue import Turning
 from kvsim.sim.predictors.base import predictor_of
 from kvsim.sim.serving.request import Request
 from kvsim.sim.workload import PS_PER_S, Workload
@@ -135,6 +138,20 @@ def test_nobody_is_displaced_more_often_than_andes_allows():
     for cap in (0, 1, 3):
         result = engine_for(work(5), policy="andes", kv_tokens=40_000, andes_preemptions=cap).run()
         assert bool(cap) <= result.requests["num_preemptions"].max() <= cap
+
+
+@pytest.mark.parametrize("few", [1, 5, 1 << 12])
+def test_andes_finds_the_same_head_however_many_stand_in_its_heap(few, monkeypatch):
+    """Also the one that it finds by asking for each key by itself."""
+    requests = work(6, gap_s=0.01)
+    settings = {"policy": "andes", "andes_preemptions": 2, "max_num_seqs": 4, "kv_tokens": 2000}
+    plain = times(requests, **settings)
+    monkeypatch.setattr(columns, "FEW", few)
+    assert times(requests, **settings) == plain
+    monkeypatch.setattr(Andes, "queue", lambda self: Turning(self))
+    monkeypatch.setattr(Andes, "turns_ps", lambda self, request: self.next_ps(self.server.now_ps))
+    assert times(requests, **settings) == plain
+    assert plain[2] > 3
 
 
 # -- one seat: queueing theory ------------------------------------------------------------------
