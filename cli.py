@@ -329,7 +329,8 @@ def reproduce(
         str,
         typer.Argument(
             metavar="PAPER",
-            help="pagedattention, vattention, offset-allocator, hybrid-waste, host-memory, llama-defrag.",
+            help="pagedattention, vattention, offset-allocator, hybrid-waste, host-memory, llama-defrag, "
+            "tiers.",
         ),
     ],
     figure: Annotated[

@@ -1,8 +1,9 @@
 """Papers without a server: every figure agrees, and misses as soon as what it rests on is another."""
 
 import pytest
+import typer
 
-from kvsim import workloads
+from kvsim import cli, workloads
 from kvsim.reports.papers import checks, declared, running
 from kvsim.reports.papers.mechanisms import MEASURES, interleaved, measured, uniform_waste
 
@@ -32,6 +33,12 @@ def test_every_measure_is_used_by_a_figure():
         if figure.reads == "mechanism"
     }
     assert used == set(MEASURES)
+
+
+def test_the_help_of_the_command_names_every_paper():
+    command = typer.main.get_command(cli.app).commands["reproduce"]
+    (paper,) = (each for each in command.params if each.name == "paper")
+    assert sorted(paper.help.rstrip(".").split(", ")) == declared.paper_names()
 
 
 def test_another_window_is_another_waste():
