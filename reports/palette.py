@@ -117,6 +117,11 @@ def count(value: float | None) -> str:
     return "-" if value is None else f"{value:,.0f}"
 
 
+def everybody(many: int) -> str:
+    """`Both`, or `All 12`."""
+    return "Both" if many == 2 else f"All {many:,}"
+
+
 def percent_text(value: float | None) -> str:
     """Per cent with one decimal."""
     return "-" if value is None else f"{value:.1f} %"

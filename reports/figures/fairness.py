@@ -44,11 +44,7 @@ def _over_time(system: System, choices: Choices) -> Figure:
     end = float(np.nanmax(np.asarray(table["finish_s"], dtype=np.float64), initial=0.0))
     instants = np.linspace(0.0, end, INSTANTS)
     curves = [served_by(table, done & (names == client), instants) / 1000 for client in sorted(shown)]
-    apart = system.number(_apart)
-    most = palette.count(apart.mean if apart else 0)
-    figure = new_sheet(
-        style, 3.4, f"{system.name}: clients that both waited were up to {most} weighted tokens apart"
-    )
+    figure = new_sheet(style, 3.4, f"{system.name}: {_said(system, len(clients))}")
     axes = figure.subplots()
     looks = [style.look(place) for place in range(len(curves))]
     for curve, look in zip(curves, looks, strict=True):
@@ -59,13 +55,20 @@ def _over_time(system: System, choices: Choices) -> Figure:
     return figure
 
 
+def _said(system: System, clients: int) -> str:
+    apart = system.number(_apart)
+    if clients < 2:
+        return "a single client gets all of the service"
+    most = palette.count(apart.mean if apart else 0)
+    return f"clients that both waited were up to {most} weighted tokens apart"
+
+
 def _compared(systems: Sequence[System], choices: Choices) -> Figure:
     style = choices.style
     found = [(system.number(_apart), system.number(TTFT_P50.read)) for system in systems]
     known = [(apart.mean, place) for place, (apart, ttft) in enumerate(found) if apart and ttft]
     names = _names(systems)
-    fairest = names[min(known)[1]] if known else "none"
-    figure = new_sheet(style, 4.0, f"{fairest} keeps its clients closest together; to the left is sooner")
+    figure = new_sheet(style, 4.0, f"{_fairest(known, names)}; to the left is sooner")
     axes = figure.subplots()
     axes.grid()
     looks = [style.look(place) for place in range(len(systems))]
@@ -80,6 +83,14 @@ def _compared(systems: Sequence[System], choices: Choices) -> Figure:
     axes.set_ylabel("clients apart (1,000 weighted tokens)")
     pieces.systems_below(figure, style, names, looks, marker=True)
     return figure
+
+
+def _fairest(known: Sequence[tuple[float, int]], names: Sequence[str]) -> str:
+    """Who keeps clients closest together, unless all do alike."""
+    apart = {palette.count(each) for each, _ in known}
+    if len(apart) == 1 < len(known):
+        return f"{palette.everybody(len(known))} keep clients {min(apart)} weighted tokens apart"
+    return f"{names[min(known)[1]] if known else 'none'} keeps its clients closest together"
 
 
 def _names(systems: Sequence[System]) -> list[str]:

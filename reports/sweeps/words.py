@@ -14,7 +14,7 @@ from rich.text import Text
 
 from kvsim.reports.clocks import Cost, clock_name, cost_in, differ, told
 from kvsim.reports.comparison import ruled_table
-from kvsim.reports.palette import figures, number, seconds
+from kvsim.reports.palette import everybody, figures, number, seconds
 from kvsim.reports.seeds.intervals import Interval
 from kvsim.reports.sweeps.journal import Journal
 from kvsim.reports.sweeps.systems import System, load_of, systems, tokens_per_gpu
@@ -136,8 +136,13 @@ def _served_words(system: System) -> str:
 def _best(fit: Sequence[System], found: Sequence[System], load: str | None, slo: Slo | None) -> str:
     """The best of those that are ranked, among all that were found."""
     if slo is None or load is None:
-        best = max(fit, key=lambda system: _most(system, "throughput.requests_per_s") or 0.0)
-        most = figures(_most(best, "throughput.requests_per_s"))
+        speeds = {each.name: _most(each, "throughput.requests_per_s") or 0.0 for each in fit}
+        best = max(fit, key=lambda system: speeds[system.name])
+        if not speeds[best.name]:
+            return "No request was served"
+        most = figures(speeds[best.name])
+        if len(fit) == len(found) > 1 and all(figures(each) == most for each in speeds.values()):
+            return f"{everybody(len(found))} have the same throughput: {most} requests/s"
         return f"{_highest(best, found, 'has', 'throughput')}: {most} requests/s"
     within = [system for system in fit if largest_within(system) is not None]
     if not within:

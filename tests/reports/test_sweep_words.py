@@ -124,7 +124,16 @@ def test_a_sweep_names_its_clock_the_share_extrapolated_and_the_trust():
     said = shown(systems(rows, NAMES))
     foot = "clock: measured elsewhere (h100-vllm of 2026-11-21); 3.0 % of the time extrapolated; "
     assert f"{foot}{MEASURED['trust']}" in said
-    assert "one has the highest throughput: " in said
+    assert "Both have the same throughput: " in said
+
+
+def test_of_systems_that_served_nobody_none_has_the_highest_throughput():
+    rows = [
+        rows_of(ROOFLINE, 0, name, rate) | {"throughput.requests_per_s": 0.0}
+        for name in ("one", "two")
+        for rate in (2.0, 4.0)
+    ]
+    assert "Requests served: 0 of 200 each. No request was served" in shown(systems(rows, NAMES))
 
 
 def test_systems_on_different_clocks_are_not_ranked_and_told_the_remedy():

@@ -36,11 +36,12 @@ def pareto(systems: Sequence[System], load: str | None, slo: Slo | None, style: 
     if len(dots) < 2:
         return None
     fit = ranked(systems) if not different_clocks(systems) else []
-    front = front_of([dot for dot in dots if systems[dot.system] in fit])
+    able = [dot for dot in dots if systems[dot.system] in fit]
+    front = front_of(able)
     shares = [sum(dot.system == place for dot in front) for place in range(len(systems))]
     order = sorted(range(len(systems)), key=lambda place: -shares[place])
     found = looks(style, systems, order)
-    figure = new_sheet(style, 4.6, _headline(systems, front, slo))
+    figure = new_sheet(style, 4.6, _headline(systems, able, front, slo))
     axes = figure.subplots()
     for dot in dots:
         look = found[dot.system]
@@ -91,11 +92,11 @@ def _dots(place: int, system: System, slo: Slo | None) -> list[Dot]:
     ]
 
 
-def _headline(systems: Sequence[System], front: Sequence[Dot], slo: Slo | None) -> str:
-    return different_clocks(systems) or f"{first_words(systems)}{_best(systems, front, slo)}"
+def _headline(systems: Sequence[System], able: Sequence[Dot], front: Sequence[Dot], slo: Slo | None) -> str:
+    return different_clocks(systems) or f"{first_words(systems)}{_best(systems, able, front, slo)}"
 
 
-def _best(systems: Sequence[System], front: Sequence[Dot], slo: Slo | None) -> str:
+def _best(systems: Sequence[System], able: Sequence[Dot], front: Sequence[Dot], slo: Slo | None) -> str:
     if not front:
         return f"No system meets {slo} at any load"
     best = max(front, key=lambda dot: dot.gpu)
@@ -104,6 +105,11 @@ def _best(systems: Sequence[System], front: Sequence[Dot], slo: Slo | None) -> s
     quick = f"{figures(fastest.user)} tokens/s for a user"
     if len(systems) == 1:
         return f"Up to {most}, or {quick}"
-    if best.system == fastest.system:
-        return f"{systems[best.system].name} gives most per GPU, {most}, and most to a user, {quick}"
-    return f"{systems[best.system].name} gives most per GPU, {most}; {systems[fastest.system].name} {quick}"
+    name, verb = systems[best.system].name, "gives"
+    reads = (figures(best.gpu), figures(best.user))
+    alike = {dot.system for dot in able if (figures(dot.gpu), figures(dot.user)) == reads} - {best.system}
+    if alike:
+        name, verb = f"{name} and {len(alike):,} other{'s' * (len(alike) != 1)}", "give"
+    if fastest.system in {best.system, *alike}:
+        return f"{name} {verb} most per GPU, {most}, and most to a user, {quick}"
+    return f"{name} {verb} most per GPU, {most}; {systems[fastest.system].name} {quick}"
