@@ -117,9 +117,9 @@ def count(value: float | None) -> str:
     return "-" if value is None else f"{value:,.0f}"
 
 
-def everybody(many: int) -> str:
-    """`Both`, or `All 12`."""
-    return "Both" if many == 2 else f"All {many:,}"
+def everybody(names: Sequence[str]) -> str:
+    """`paged and buddy both`, or `All 12`."""
+    return f"{names[0]} and {names[1]} both" if len(names) == 2 else f"All {len(names):,}"
 
 
 def percent_text(value: float | None) -> str:

@@ -73,12 +73,14 @@ def _letters(name: str) -> str:
 
 def _sizes(wanted: str, name: str) -> bool:
     """Whether the digits are the same ones, or a part: qwen3-4b is no slip for qwen3-8b or qwen3-14b."""
+    ours, theirs = ([each for each in text if each.isdigit()] for text in (wanted, name))
+    if sorted(ours) == sorted(theirs):
+        return True
     one, other = (set(re.findall(r"[\d.]+b", text)) for text in (wanted, name))
     if one and other and not one & other:
         return False
-    ours, theirs = ([each for each in text if each.isdigit()] for text in (wanted, name))
     rest = iter(theirs)
-    return sorted(ours) == sorted(theirs) or all(digit in rest for digit in ours)
+    return all(digit in rest for digit in ours)
 
 
 def listed(names: list[str]) -> str:

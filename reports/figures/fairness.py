@@ -89,7 +89,8 @@ def _fairest(known: Sequence[tuple[float, int]], names: Sequence[str]) -> str:
     """Who keeps clients closest together, unless all do alike."""
     apart = {palette.count(each) for each, _ in known}
     if len(apart) == 1 < len(known):
-        return f"{palette.everybody(len(known))} keep clients {min(apart)} weighted tokens apart"
+        who = palette.everybody([names[place] for _, place in known])
+        return f"{who} keep clients {min(apart)} weighted tokens apart"
     return f"{names[min(known)[1]] if known else 'none'} keeps its clients closest together"
 
 

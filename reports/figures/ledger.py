@@ -125,6 +125,10 @@ def _waste_headline(
     best, worst = (pick(known, key=lambda place: wastes[place].mean) for pick in (min, max))
     least, most = (with_spread(pieces.percent, wastes[place]) for place in (best, worst))
     if best == worst:
-        who = f"{systems[best].name} wastes" if len(known) == 1 else f"{palette.everybody(len(known))} waste"
+        who = (
+            f"{systems[best].name} wastes"
+            if len(known) == 1
+            else f"{palette.everybody([systems[place].name for place in known])} waste"
+        )
         return f"{who} {least} of the KV memory {when}"
     return f"{systems[best].name} wastes {least} of the KV memory, {systems[worst].name} {most}, {when}"

@@ -148,7 +148,11 @@ def _batched_headline(systems: Sequence[System], means: Sequence[Interval | None
     at_once = f"{with_spread(palette.figures, means[best])} requests at once"
     computes = f"{systems[best].name} computes {at_once}"
     if least == most:
-        return computes if len(known) == 1 else f"{palette.everybody(len(known))} compute {at_once}"
+        return (
+            computes
+            if len(known) == 1
+            else f"{palette.everybody([systems[place].name for _, place in known])} compute {at_once}"
+        )
     if not rankable(systems):
         names = [system.name for system in systems]
         listed = pieces.listed(names, means, palette.figures)

@@ -142,7 +142,7 @@ def _best(fit: Sequence[System], found: Sequence[System], load: str | None, slo:
             return "No request was served"
         most = figures(speeds[best.name])
         if len(fit) == len(found) > 1 and all(figures(each) == most for each in speeds.values()):
-            return f"{everybody(len(found))} have the same throughput: {most} requests/s"
+            return f"{everybody([*speeds])} have the same throughput: {most} requests/s"
         return f"{_highest(best, found, 'has', 'throughput')}: {most} requests/s"
     within = [system for system in fit if largest_within(system) is not None]
     if not within:

@@ -472,9 +472,9 @@ def test_the_headline_and_the_bars_say_the_waste_in_numbers(three):
 
 def test_runs_that_are_alike_have_no_first_among_them(three):
     run = three[2]
-    assert texts(figure_of("waste", [run, run]))[0].startswith("Both waste ")
+    assert texts(figure_of("waste", [run, run]))[0].startswith("paged and paged both waste ")
     assert texts(figure_of("batched", [run, run, run]))[0].startswith("All 3 compute ")
-    assert texts(figure_of("ranking", [run, run]))[0].startswith("Both finish ")
+    assert texts(figure_of("ranking", [run, run]))[0].startswith("paged and paged both finish ")
 
 
 def test_batched_shows_the_same_mean_of_all_runs_and_marks_the_most(tmp_path, three):

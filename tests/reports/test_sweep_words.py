@@ -124,7 +124,7 @@ def test_a_sweep_names_its_clock_the_share_extrapolated_and_the_trust():
     said = shown(systems(rows, NAMES))
     foot = "clock: measured elsewhere (h100-vllm of 2026-11-21); 3.0 % of the time extrapolated; "
     assert f"{foot}{MEASURED['trust']}" in said
-    assert "Both have the same throughput: " in said
+    assert "one and two both have the same throughput: " in said
 
 
 def test_of_systems_that_served_nobody_none_has_the_highest_throughput():
