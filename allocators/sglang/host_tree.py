@@ -42,23 +42,8 @@ LEAST_PRIORITY: Final = 1 - (1 << 63)
 class GpuLeaves(Leaves):
     """Nodes that the GPU has without any child, and that the host may have children of."""
 
-    def queue(self, node: Node) -> None:
-        if not node.pages or node.locks or node.resident:
-            return
-        key = self.strategy(node)
-        if node.queued != key:
-            node.queued = key
-            heappush(self._heap, (key, node.serial, node))
-
-    def next(self) -> Node | None:
-        while self._heap:
-            key, _, leaf = heappop(self._heap)
-            if leaf.queued != key:
-                continue
-            leaf.queued = None
-            if leaf.pages and not (leaf.locks or leaf.resident):
-                return leaf
-        return None
+    def may_go(self, node: Node) -> bool:
+        return len(node.pages) > 0 and not (node.locks or node.resident)
 
 
 class HostLeaves:
@@ -200,29 +185,6 @@ class HostTree(SglangTree):
         head.resident = int(len(node.pages) > 0)
         self._note_double(head)
         return head
-
-    # -- locking ------------------------------------------------------------------------------
-
-    def lock(self, node: Node) -> None:
-        """As in the base; pages count where there are any."""
-        self.changes += 1
-        while node is not self.root:
-            if node.pages and not node.locks:
-                self.evictable -= node.tokens
-                self.protected += node.tokens
-            node.locks += 1
-            node = node.parent
-
-    def unlock(self, node: Node) -> None:
-        self.changes += 1
-        while node is not self.root:
-            node.locks -= 1
-            if not node.locks:
-                if node.pages:
-                    self.evictable += node.tokens
-                    self.protected -= node.tokens
-                self.leaves.queue(node)
-            node = node.parent
 
     # -- to the host --------------------------------------------------------------------------
 

@@ -19,9 +19,13 @@ class Leaves:
         self.strategy = strategy
         self._heap: list[tuple[tuple[int, ...], int, Node]] = []
 
+    def may_go(self, node: Node) -> bool:
+        """Whether it is a leaf without a lock."""
+        return not (node.locks or node.children)
+
     def queue(self, node: Node) -> None:
-        """Let a node be evicted in its turn, if it is a leaf without a lock."""
-        if node.locks or node.children:
+        """Let a node be evicted in its turn, if it may."""
+        if not self.may_go(node):
             return
         key = self.strategy(node)
         if node.queued != key:
@@ -35,6 +39,6 @@ class Leaves:
             if leaf.queued != key:  # queued anew since, with another key
                 continue
             leaf.queued = None
-            if not (leaf.locks or leaf.children):
+            if self.may_go(leaf):
                 return leaf
         return None

@@ -148,10 +148,10 @@ class SglangTree:
     # -- locking and evicting -----------------------------------------------------------------
 
     def lock(self, node: Node) -> None:
-        """One more user of the path to the end of a node."""
+        """One more user of the path to the end of a node; pages count where there are any."""
         self.changes += 1
         while node is not self.root:
-            if not node.locks:
+            if node.pages and not node.locks:
                 self.evictable -= node.tokens
                 self.protected += node.tokens
             node.locks += 1
@@ -163,8 +163,9 @@ class SglangTree:
         while node is not self.root:
             node.locks -= 1
             if not node.locks:
-                self.evictable += node.tokens
-                self.protected -= node.tokens
+                if node.pages:
+                    self.evictable += node.tokens
+                    self.protected -= node.tokens
                 self.leaves.queue(node)
             node = node.parent
 
