@@ -136,7 +136,7 @@ def _words(system: System) -> str:
     waited = np.asarray(table["read_end_s"] - table["read_begin_s"], dtype=np.float64)
     p99_s = float(np.quantile(waited, 0.99)) if len(waited) else None
     return (
-        f"{system.name}: reads take {seconds(told['mean_transfer_s'])} in the mean, {seconds(p99_s)} at p99; "
+        f"{system.name}: reads take {seconds(told['mean_transfer_s'])} on average, {seconds(p99_s)} at p99; "
         f"prompts are held for {seconds(told['mean_held_s'])}, "
         f"at most {percent_text(100 * told['peak_held_share'])} of a prefill replica."
     )
