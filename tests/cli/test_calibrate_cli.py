@@ -213,7 +213,7 @@ def test_fresh_forgets_what_a_stopped_one_has_measured(gpu, sim):
     before = len(gpu.asked)
     gpu.stop_after = None
     code, _, err = sim("calibrate", "--quick", "--fresh")
-    assert (code, "goes on" in err) == (0, False)
+    assert (code, "continues" in err) == (0, False)
     assert len(gpu.asked) - before == len(set(gpu.asked))
 
 
