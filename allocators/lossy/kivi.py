@@ -36,11 +36,11 @@ class QuantisedOptions:
     """Of a quantised cache."""
 
     kv_bits: int = option(
-        "Bits of an element of keys and values.",
+        "Bits per element of keys and values.",
         default=2,
         value="N",
         allowed=(1, 2, 4, 8),
-        doc="bits of an element of keys and values: 1, 2, 4 or 8; quality is not modelled",
+        doc="bits per element of keys and values: 1, 2, 4 or 8; quality is not modelled",
     )
 
 

@@ -28,14 +28,14 @@ class DualOptions(EvictionOptions):
     """Of two pools, each with a tree."""
 
     swa_full_tokens_ratio: float = option(
-        "Share of the windowed layers' pool of the full one's tokens.",
+        "Size of the windowed layers' pool, as a share of the full one's tokens.",
         default=SWA_SHARE,
         value="X",
         above=0,
-        doc="tokens of the pool of windowed layers, as a share of those of the full ones",
+        doc="tokens in the pool of windowed layers, as a share of those in the full one",
     )
     swa_eviction_interval: int = option(
-        "Tokens behind the window before their pages go.",
+        "Tokens behind the window before their pages are freed.",
         default=INTERVAL,
         value="N",
         least=1,

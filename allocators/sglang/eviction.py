@@ -36,7 +36,7 @@ class EvictionOptions:
     """Of a radix tree that forgets leaves."""
 
     eviction: str = option(
-        "The leaf of the radix tree that goes first.",
+        "Which leaf of the radix tree is evicted first.",
         default="lru",
         value="NAME",
         allowed=tuple(STRATEGIES),

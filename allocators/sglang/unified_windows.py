@@ -24,7 +24,7 @@ class CompactionOptions:
     """Of a buffer that is used from both ends."""
 
     compaction: str = option(
-        "When pages move to close holes: at once, or when room is short.",
+        "When pages move to close holes: at every release, or when room is short.",
         default="eager",
         allowed=("eager", "lazy"),
         doc="when pages move to close holes: at every release, or when room is short",

@@ -32,11 +32,11 @@ class HostOptions:
     """Options of costs that have a place for the host."""
 
     host_time: str = option(
-        "The host's ms a step + us a sequence; auto: the engine's, beside measured GPU times.",
+        "The host's ms per step + us per sequence; auto: the engine's, beside measured GPU times.",
         default=AUTO,
         value="auto|none|MS+US",
-        doc="[the host's time](cost.md#the-host) of a step: milliseconds, and microseconds a sequence; "
-        "`auto`: the engine's, where the GPU's times are measured",
+        doc="[the host's time](cost.md#the-host) per step: milliseconds, and microseconds per sequence; "
+        "`auto`: the engine's, if the GPU's times are measured",
     )
 
 

@@ -7,7 +7,7 @@ from kvsim.sim.cost.host import HostOptions
 
 SKEW = 1.2
 """Of the routing of tokens to experts where GPUs were measured and nothing else is said."""
-_SKEW = "How uneven tokens choose experts: the exponent of a power law."
+_SKEW = "How unevenly tokens choose experts: the exponent of a power law."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,10 +23,10 @@ class CalibratedOptions(HostOptions):
 
     expert_skew: float = option(_SKEW, default=SKEW, value="X", least=0, most=4)
     fuse_allreduce_rms: bool = option(
-        "All-reduces that end in the norm behind them, as FlashInfer's.",
+        "Fuse all-reduces with the norm behind them, as FlashInfer's do.",
         default=False,
-        doc="all-reduces of FlashInfer, which vLLM joins with the norm behind them "
-        "(`pass_config.fuse_allreduce_rms`): every GPU sends to all others at once where that is shorter",
+        doc="FlashInfer's all-reduces, which vLLM fuses with the norm behind them "
+        "(`pass_config.fuse_allreduce_rms`): every GPU sends to all others at once if that is shorter",
     )
     float32_matmul_precision: str = option(
         "How 32-bit products are computed: routers of MiniMax-M2 and GLM-4.5.",

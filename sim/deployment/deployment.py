@@ -55,15 +55,15 @@ class ServerChoices:
         panel=HARDWARE,
         default=1,
         value="N",
-        doc="ranks that compute attention for requests of their own and share the experts "
-        "([how](cost.md#ranks-and-stages)); seats, budget and `--num-gpu-blocks` are those of one rank",
+        doc="ranks that compute attention for their own requests and share the experts "
+        "([how](cost.md#ranks-and-stages)); seats, budget and `--num-gpu-blocks` are per rank",
     )
     pipeline_parallel_size: int = option(
         "Stages of layers, each on its own GPUs.",
         panel=HARDWARE,
         default=1,
         value="N",
-        doc="stages of layers, each on GPUs of its own; as many batches are under way "
+        doc="stages of layers, each on its own GPUs; as many batches are in flight "
         "([how](cost.md#ranks-and-stages))",
     )
     gpu_memory_utilization: float | None = option(
@@ -84,47 +84,47 @@ class ServerChoices:
         "with windows, blocks of one group of layers",
     )
     kv_tokens: int | None = option(
-        "KV memory in tokens instead.",
+        "KV memory in tokens, instead.",
         panel=MEMORY,
         default=None,
         value="N",
         shown="computed",
     )
     kv_cache_dtype: str = option(
-        "Type of a cached number; auto: the model's.",
+        "Type of a cached element; auto: the model's.",
         panel=MEMORY,
         default="auto",
         value="NAME",
-        doc="type of a cached number: `fp8` (`fp8_e4m3`, `fp8_e5m2`), `fp16`, `bf16` (`bfloat16`), `fp32`; "
-        "`auto`: the model's",
+        doc="type of a cached element: `fp8` (`fp8_e4m3`, `fp8_e5m2`), `fp16`, `bf16` (`bfloat16`), "
+        "`fp32`; `auto`: the model's",
     )
     cost: str | type | None = option(
-        "Time of a step: calibrated, measured-elsewhere, roofline, constant:SECONDS, logged:..., a profile.",
+        "Step times: calibrated, measured-elsewhere, roofline, constant:SECONDS, logged:..., a profile.",
         panel=HARDWARE,
         default=None,
         value="NAME",
         shown="measured if the GPU was, else roofline",
-        doc="[time of a step](cost.md): `calibrated`, `measured-elsewhere`, `roofline`, "
-        "`constant:SECONDS`, `logged:MS+US+US` or a file of "
-        "[`sim calibrate log`](calibration.md#from-a-servers-log), or `a100-40gb-sosp23`, "
-        "the [PagedAttention paper's servers](reproduce.md#step-times); or your own `package.module:Class`",
+        doc="[step times](cost.md): `calibrated`, `measured-elsewhere`, `roofline`, `constant:SECONDS`, "
+        "`logged:MS+US+US` or a file from [`sim calibrate log`](calibration.md#from-a-servers-log), or "
+        "`a100-40gb-sosp23`, the [PagedAttention paper's servers](reproduce.md#step-times); or your own "
+        "`package.module:Class`",
     )
     frontend_latency: float | None = option(
-        "HTTP, tokenizer and detokenizer of a request; 0: the engine alone.",
+        "HTTP, tokenizer and detokenizer per request; 0: the engine alone.",
         panel=HARDWARE,
         default=None,
         value="SECONDS",
         shown="the engine's, beside measured GPU times",
-        doc="HTTP, tokenizer and detokenizer of a request, in its TTFT and E2E, and nothing else; "
-        "0: the engine alone",
+        doc="time of HTTP, tokenizer and detokenizer per request, added only to its TTFT and E2E; 0: the "
+        "engine alone",
     )
     frontend_load: str = option(
-        "Front end: us a prompt token + us a client of a closed loop; auto: the engine's.",
+        "Front end: us per prompt token + us per client of a closed loop; auto: the engine's.",
         panel=HARDWARE,
         default="auto",
         value="auto|none|US+US",
-        doc="what the [front end](cost.md#the-host) takes beside `--frontend-latency`: microseconds for each "
-        "prompt token, and for each client of a closed loop; `auto`: the engine's, unless a latency is given",
+        doc="what the [front end](cost.md#the-host) takes beside `--frontend-latency`: microseconds per "
+        "prompt token, and per client of a closed loop; `auto`: the engine's, unless a latency is given",
     )
     enable_expert_parallel: bool = option(
         "Whole experts on each GPU, not a slice of each.",
@@ -133,19 +133,19 @@ class ServerChoices:
         doc="each GPU holds whole experts instead of a slice of each; the same all-reduces, no imbalance",
     )
     peer_access: bool | None = option(
-        "GPUs without links reach each other over PCIe (--no-...: through the host's memory).",
+        "GPUs without NVLink reach each other over PCIe (--no-...: through the host's memory).",
         panel=HARDWARE,
         default=None,
         shown="as the GPU's: no for rtx-4090 and rtx-5090",
-        doc="whether GPUs without NVLink reach each other over PCIe, as `nvidia-smi topo -p2p r` tells, "
-        "or [through the host's](cost.md#without-peer-access)",
+        doc="whether GPUs without NVLink reach each other over PCIe, as `nvidia-smi topo -p2p r` shows, or "
+        "[through the host's memory](cost.md#without-peer-access)",
     )
     time_scale: float = option(
-        "Multiply every step's time, as sim replay --fit scale finds it.",
+        "Multiply the time of every step by X, as sim replay --fit scale finds it.",
         panel=HARDWARE,
         default=1.0,
         value="X",
-        doc="by what every step's time is multiplied, as [`sim replay --fit scale`](replay.md#fit) finds it",
+        doc="factor for the time of every step, as [`sim replay --fit scale`](replay.md#fit) finds it",
     )
 
 

@@ -62,33 +62,37 @@ class EngineChoices:
         doc="a [scheduler](schedulers.md), or your own `package.module:Class`",
     )
     block_size: int | None = option(
-        "Tokens of a KV block.",
+        "Tokens per KV block.",
         panel=MEMORY,
         default=None,
         value="N",
         shown="16",
-        doc="tokens of a KV block, a power of two",
+        doc="tokens per KV block, a power of two",
     )
     reserve: str | None = option(
-        "What those that reserve set aside: max, pow2, oracle, predicted:MODEL.",
+        "How much reserving allocators set aside: max, pow2, oracle, predicted:MODEL.",
         panel=MEMORY,
         default=None,
         value="NAME",
         shown="max",
-        doc="what those that reserve set aside: `max`, `pow2` (a power of two), `oracle` (the exact length), "
-        "or `predicted:MODEL` ([predictors](allocators.md#predicted-lengths))",
+        doc="how much reserving allocators set aside: `max`, `pow2` (a power of two), `oracle` (the exact "
+        "length), or `predicted:MODEL` ([predictors](allocators.md#predicted-lengths))",
     )
     max_num_seqs: int | None = option(
-        "Most sequences computed at once.", panel=ENGINE, default=None, value="N", shown="vLLM's for the GPU"
-    )
-    max_num_batched_tokens: int | None = option(
-        "Most tokens in a step; prompts are split to fit.",
+        "Most sequences computed in a step.",
         panel=ENGINE,
         default=None,
         value="N",
         shown="vLLM's for the GPU",
-        doc="most tokens in a step; at least `--max-num-seqs`; "
-        "of `vllm-v0`, by default, also at least the longest sequence",
+    )
+    max_num_batched_tokens: int | None = option(
+        "Most tokens per step; prompts are split to fit.",
+        panel=ENGINE,
+        default=None,
+        value="N",
+        shown="vLLM's for the GPU",
+        doc="most tokens per step; at least `--max-num-seqs`; for `vllm-v0`, by default, also at least the "
+        "longest sequence",
     )
     enable_chunked_prefill: bool | None = option(
         "Split prompts to fit a step; --no-...: never.",
@@ -98,35 +102,34 @@ class EngineChoices:
         doc="whether prompts are split to fit a step",
     )
     max_model_len: int | None = option(
-        "Most tokens of a request.",
+        "Most tokens per request.",
         panel=ENGINE,
         default=None,
         value="N",
         shown="the model's maximum",
-        doc="most tokens of a request, prompt and answer together; beyond the model's maximum with a note",
+        doc="most tokens per request, prompt and answer together; beyond the model's maximum with a note",
     )
     policy: str | type = option(
         "Who is next: fcfs, priority, sjf, srpt, vtc, ...: see sim policies.",
         panel=ENGINE,
         default="fcfs",
         value="NAME",
-        doc="who is next: the first to come, the lowest priority number of the trace, the shortest answer, "
-        "a [policy](policies.md), or your own `package.module:Class`",
+        doc="who is next: the earliest arrival, the lowest priority number of the trace, the shortest "
+        "answer, a [policy](policies.md), or your own `package.module:Class`",
     )
     enable_prefix_caching: bool | None = option(
-        "Share and keep what prompts have in common; --no-...: never.",
+        "Share and keep common prefixes of prompts; --no-...: never.",
         panel=ENGINE,
         default=None,
         shown="vLLM's for the model: on",
-        doc="whether the memory of what prompts have in common is "
-        "[shared and kept](allocators.md#prefix-cache)",
+        doc="whether the memory of common prefixes is [shared and kept](allocators.md#prefix-cache)",
     )
     async_scheduling: bool | None = option(
-        "Decide a step before the last one has ended (vllm-v1; --no-...: not).",
+        "Schedule a step before the previous one has ended (vllm-v1; --no-...: not).",
         panel=ENGINE,
         default=None,
         shown="on for vllm-v1@0.33.0",
-        doc="whether a step is decided before the last one has ended",
+        doc="whether a step is scheduled before the previous one has ended",
     )
     enforce_eager: bool | None = option(
         "Launch all kernels without CUDA graphs (--cost calibrated).",
@@ -146,12 +149,12 @@ class EngineChoices:
         doc="which states of recurrent layers are kept for prefixes ([hybrid models](hybrid.md))",
     )
     prefix_cache_retention_interval: int = option(
-        "Ends of windows and states to keep: 0 where prompts end and part, -1 all.",
+        "Ends of windows and states to keep: 0 where prompts end and diverge, -1 all.",
         panel=MEMORY,
         default=0,
         value="N",
-        doc="which ends of windows and states are kept for prefixes: 0 where prompts end and part, -1 all, "
-        "else one in so many tokens too ([hybrid models](hybrid.md))",
+        doc="which ends of windows and states are kept for prefixes: 0, where prompts end and diverge; -1, "
+        "all; N, also one every N tokens ([hybrid models](hybrid.md))",
         short="--cache-retention",
     )
     disable_hybrid_kv_cache_manager: bool = option(

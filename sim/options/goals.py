@@ -40,25 +40,25 @@ class Goals:
         "the summary also has goodput, attainment and numbers per GPU",
     )
     gpu_price: str | float | None = option(
-        "Of a GPU per hour, in any currency; h100=2.5,l40s=0.8 by name.",
+        "Price of a GPU per hour, in any currency; h100=2.5,l40s=0.8 by name.",
         panel=PANEL,
         default=None,
         value="X",
         shown="none",
-        doc="price of a GPU per hour, in any currency; `h100=2.5,l40s=0.8`: by GPU; a file like "
-        "[prices.toml](https://github.com/kvsim/kvsim/blob/main/sim/models/prices.toml), which `listed` "
-        "stands for; the summary also has the [cost per million tokens](output.md#goals)",
+        doc="price of a GPU per hour, in any currency; by GPU: `h100=2.5,l40s=0.8`; from a file like "
+        "[prices.toml](https://github.com/kvsim/kvsim/blob/main/sim/models/prices.toml), or `listed` for "
+        "that one; the summary also has the [cost per million tokens](output.md#goals)",
     )
 
     host_price: float | None = option(
-        "Of a GiB of host memory per hour, in the same currency.",
+        "Price of a GiB of host memory per hour, in the same currency.",
         panel=PANEL,
         default=None,
         value="X",
         least=0,
         shown="none",
         doc="price of a GiB of [host memory below the GPU's](tiers.md#what-it-costs) per hour, in the "
-        "currency of `gpu_price`, to which it is added",
+        "currency of `gpu_price` and added to it",
     )
 
     def __post_init__(self) -> None:

@@ -28,7 +28,7 @@ class Pictures:
         panel=FIGURES,
         default="screen",
         allowed=STYLES,
-        doc="for a screen; for a column of print, in grey too; for dark slides",
+        doc="for a screen; for a column of print, legible in grey; for dark slides",
     )
     format: str | None = option(
         "What figures are saved as: png, svg, pdf, or several.",
@@ -70,10 +70,10 @@ class Output(Pictures):
         "([never anything else](output.md#whose-files-are-whose))",
     )
     json: bool = option(
-        "Print the summary as JSON, and nothing else.",
+        "Print only the summary, as JSON.",
         panel=PANEL,
         default=False,
-        doc="print the summary as JSON, and nothing else; where a new directory lies, on stderr",
+        doc="print only the summary, as JSON; the path of a new directory goes to stderr",
     )
     quiet: bool = option(
         "Print only where the results are.",
@@ -111,7 +111,7 @@ class Output(Pictures):
         "Watch the run in the terminal.",
         panel=PANEL,
         default=False,
-        doc="watch the run in the terminal; not beside `--seeds`",
+        doc="watch the run in the terminal; not with `--seeds`",
     )
     pace: str | None = option(
         "With --live: N simulated seconds per second.",
@@ -119,7 +119,7 @@ class Output(Pictures):
         default=None,
         value="Nx",
         shown="as fast as it goes",
-        doc="with `--live`: N simulated seconds per second, as in `10x`, so that it can be watched",
+        doc="with `--live`: N simulated seconds per second, as in `10x`, slow enough to watch",
     )
     step_mode: bool = option(
         "One event per step: slow.",
@@ -145,20 +145,20 @@ class Seeds:
     """How often, with other random numbers each time."""
 
     seeds: int = option(
-        "K runs, with seeds from --seed on: means and 95 % intervals.",
+        "K runs with the seeds N, N + 1, ...: means and 95 % intervals.",
         panel="Workload",
         default=1,
         value="K",
-        doc="K runs, with the seeds N, N + 1, ..., which draw other rows of the trace too "
-        "(`--no-shuffle`: the first ones): [means and 95 % intervals](output.md#several-seeds)",
+        doc="K runs, with the seeds N, N + 1, ..., each with other rows of the trace (`--no-shuffle`: the "
+        "first ones): [means and 95 % intervals](output.md#several-seeds)",
     )
     jobs: int | None = option(
-        "Processes at once, of several seeds.",
+        "Parallel processes for several seeds.",
         panel="Workload",
         default=None,
         value="N",
         shown="one per core",
-        doc="processes at once, of several seeds; they change nothing but the time",
+        doc="parallel processes for several seeds; they change only the time taken",
     )
 
     @property

@@ -32,8 +32,8 @@ class Scenario(ServerChoices, EngineChoices):
         default=None,
         value="NAME",
         shown="as the model's",
-        doc="weights of other bits: `fp8`, `awq`, `gptq`, `mxfp4`, `nvfp4`, or `none` for 16"
-        "; fewer bytes, and products in 8 or 4 bits where the GPU has them",
+        doc="weights of another precision: `fp8`, `awq`, `gptq`, `mxfp4`, `nvfp4`, or `none` for 16 bits; "
+        "fewer bytes, and products in 8 or 4 bits if the GPU has them",
     )
     replicas: int = option(
         "Equal servers on one clock.",
@@ -43,14 +43,14 @@ class Scenario(ServerChoices, EngineChoices):
         doc="equal servers on one clock: a [fleet](fleet.md)",
     )
     pool: str | None = option(
-        "Unlike servers, once for each pool: both:2:gpu=h100,tp=2.",
+        "Servers that differ, once for each pool: both:2:gpu=h100,tp=2.",
         panel=FLEET,
         default=None,
         value="ROLE:N[:OPTION=X,...]",
         shown="equal replicas",
         repeats=True,
-        doc="instead of `--replicas`, once for each [pool](fleet.md#pools): N servers with options of their "
-        "own, as in `both:2:gpu=h100,tp=2`; in files a text, pools parted by spaces",
+        doc="instead of `--replicas`, once for each [pool](fleet.md#pools): N servers with their own "
+        "options, as in `both:2:gpu=h100,tp=2`; in files a text, with spaces between pools",
     )
     router: str | type = option(
         "Spreads requests, see: sim routers; or your own mine:Mine.",
@@ -71,8 +71,8 @@ class Scenario(ServerChoices, EngineChoices):
         value="replica=N:at=S[:for=S]",
         shown="none",
         repeats=True,
-        doc="a replica [dies](fleet.md#faults) at a second and comes back after so many, or never; once for "
-        "each death",
+        doc="a replica [dies](fleet.md#faults) at a given second and comes back after a given time, or "
+        "never; once for each death",
     )
     scale: str | None = option(
         "Replicas come and go, --replicas at most: schedule:0=2,600=6 or threshold:queue=4,kv=0.8.",
@@ -84,32 +84,33 @@ class Scenario(ServerChoices, EngineChoices):
         "`threshold:queue=4,kv=0.8,least=1,every=15,cool=300`",
     )
     startup_time: float = option(
-        "Seconds in which a replica starts, its weights left out.",
+        "Seconds that a replica takes to start, without reading its weights.",
         panel=FLEET,
         default=30.0,
         value="S",
         least=0,
         most=86_400,
-        doc="with `--scale`: seconds in which a replica starts (process, compilation, CUDA graphs), beside "
-        "the reading of its weights",
+        doc="with `--scale`: seconds that a replica takes to start (process, compilation, CUDA graphs), in "
+        "addition to reading its weights",
     )
     direct_decode: int = option(
-        "Prompts with at most so many uncached tokens go to decode replicas at once.",
+        "Prompts with at most this many uncached tokens go straight to decode replicas.",
         panel=FLEET,
         default=0,
         value="TOKENS",
         least=0,
         most=1 << 30,
-        doc="with prefill and decode pools: prompts of which a decode replica's prefix cache lacks at most "
-        "so many tokens [are computed there](fleet.md#prefill-and-decode-apart)",
+        doc="with prefill and decode pools: a prompt is [computed on a decode "
+        "replica](fleet.md#prefill-and-decode-apart) whose prefix cache lacks at most this many of its "
+        "tokens",
     )
     load_bandwidth: float = option(
-        "GB/s at which a starting replica reads its weights.",
+        "Rate at which a starting replica reads its weights.",
         panel=FLEET,
         default=2.0,
         value="GB/S",
         above=0,
-        doc="with `--scale`: GB/s at which a starting replica reads its weights",
+        doc="with `--scale`: rate at which a starting replica reads its weights",
     )
     options: Mapping[str, object] = field(default_factory=dict)
     """Options of one scheduler, allocator, cost or router alone, by name (sim/parts.py)"""

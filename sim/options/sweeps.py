@@ -22,7 +22,7 @@ class Where:
     """Where the runs are computed."""
 
     jobs: int | None = option(
-        "Processes at once.", panel=PANEL, default=None, value="N", shown="one per core"
+        "Parallel processes.", panel=PANEL, default=None, value="N", shown="one per core"
     )
     backend: str = option(
         "This machine, or a cluster of Ray or Dask.",
@@ -33,7 +33,7 @@ class Where:
         "[Ray or Dask](how-to-size-a-deployment.md#many-machines) (extras `ray`, `dask`)",
     )
     address: str | None = option(
-        "Of the cluster's head or scheduler.",
+        "Address of the cluster's head or scheduler.",
         panel=PANEL,
         default=None,
         value="HOST:PORT",
@@ -51,37 +51,37 @@ class Swept(Pictures):
     """Which runs a sweep has beside its lists, and what becomes of them."""
 
     seeds: int = option(
-        "K runs of each point, with seeds from --seed on.",
+        "K runs of each point, with the seeds N, N + 1, ...",
         panel=PANEL,
         default=1,
         value="K",
-        doc="K runs of each point, with the seeds N, N + 1, ..., which draw other rows of the trace too "
+        doc="K runs of each point, with the seeds N, N + 1, ..., each with other rows of the trace "
         "(`--shuffle off`: the first ones)",
     )
     zip: str | None = option(
-        "Lists that go together, first with first, not in all combinations.",
+        "Combine these lists pairwise, first with first, not in all combinations.",
         panel=PANEL,
         default=None,
         value="[OPTION,...]",
         shown="none",
-        doc="options whose lists go together, first with first, instead of in all combinations; "
+        doc="options whose lists are combined pairwise, first with first, instead of in all combinations; "
         "`--zip` alone: all lists",
     )
     dry_run: bool = option(
-        "Only say how many runs there are, and for how long.",
+        "Only say how many runs there are and how long they take.",
         panel=PANEL,
         default=False,
-        doc="run nothing: say how many runs there are, which cannot be, and about how long they take",
+        doc="run nothing: say how many runs there are, which are impossible, and about how long they take",
     )
     out: Path | None = option(
-        "Directory of the sweep; one that is there goes on.",
+        "Directory of the sweep; an existing one is continued.",
         panel=PANEL,
         default=None,
         value="DIR",
         shown="runs/sweep-... by its settings",
     )
-    force: bool = option("Begin anew in that directory.", panel=PANEL, default=False)
-    fail_unmet: bool = option("Exit with 3 where no system meets the SLO.", panel=PANEL, default=False)
+    force: bool = option("Start over in that directory.", panel=PANEL, default=False)
+    fail_unmet: bool = option("Exit with code 3 if no system meets the SLO.", panel=PANEL, default=False)
     no_plots: bool = option("Draw no figures.", panel=FIGURES, default=False)
     quiet: bool = option(
         "Print only where the results are.",
@@ -97,50 +97,50 @@ class Sought(Swept):
     """What a search for the capacity looks for, beside what a sweep has."""
 
     seeds: int = option(
-        "K searches of each system, for the interval.",
+        "K searches per system, for the interval.",
         panel=SEARCH,
         default=3,
         value="K",
-        doc="K searches of each system, with the seeds N, N + 1, ...: the interval is theirs",
+        doc="K searches per system, with the seeds N, N + 1, ...; they give the interval",
     )
     find: str = option(
-        "What is to be as large as can be.",
+        "What to maximise.",
         panel=SEARCH,
         default="rate",
         allowed=("rate", "clients", "rate-scale"),
-        doc="what is to be as large as can be: requests per second (a trace that comes at its own times is "
-        "sped up), clients of a closed loop, or the speed of a trace's own arrivals",
+        doc="what to maximise: requests per second (a trace with its own arrival times is sped up), "
+        "clients of a closed loop, or the speed of a trace's own arrivals",
     )
     tolerance: float = option(
-        "How near below the true limit, as a share.",
+        "How close the answer is to the limit, as a share.",
         panel=SEARCH,
         default=0.02,
         value="X",
         doc="the answer is less than this share below a load that misses the SLO",
     )
     for_rate: float | None = option(
-        "The cheapest fleet for so many requests per second.",
+        "Also the cheapest fleet for this many requests per second.",
         panel=SEARCH,
         default=None,
         value="R",
         shown="not asked",
-        doc="also the fleet that serves R requests per second with each system, the cheapest first "
-        "(with `--gpu-price`, else the one with the fewest GPUs); with `--gpu all` of all that fit",
+        doc="also the fleet of each system that serves R requests per second, the cheapest first (with "
+        "`--gpu-price`, else the one with the fewest GPUs); with `--gpu all` among all that fit",
     )
     margin: str = option(
-        "How much more than --for-rate the fleet is to carry, as in 20%.",
+        "How much more than --for-rate the fleet must carry, as in 20%.",
         panel=SEARCH,
         default="0%",
         value="P%",
-        doc="how much more than R the fleet is to carry, for what the clock and the traffic are off",
+        doc="how much more than R the fleet must carry, to allow for errors of the clock and the traffic",
     )
     more_kv: float | None = option(
-        "What GIB more of KV memory per GPU would be worth.",
+        "How much GIB more of KV memory per GPU would gain.",
         panel=SEARCH,
         default=None,
         value="GIB",
         shown="not asked",
-        doc="also by how much the answer grows with so many GiB of KV memory more on each GPU",
+        doc="also how much the answer grows with this many GiB more of KV memory on each GPU",
     )
 
     def __post_init__(self) -> None:

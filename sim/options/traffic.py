@@ -28,19 +28,19 @@ class Traffic:
         doc="one of `sim traces`, or [a file](traces.md#your-own-trace) in any format",
     )
     num_prompts: int | None = option(
-        "How many; beyond the trace's own, drawn from it.",
+        "Number of requests; if the trace has fewer, they are drawn from it.",
         panel=WORKLOAD,
         default=None,
         value="N",
         shown="1000; all of FILE",
     )
     shuffle: bool | None = option(
-        "Any rows of the trace, drawn by the seed, not the first.",
+        "Draw rows of the trace at random, by the seed, instead of taking the first.",
         panel=WORKLOAD,
         default=None,
         shown="with several seeds",
-        doc="any rows of the trace, drawn by the seed, instead of the first ones; "
-        "not where requests come at the trace's own times; `--no-shuffle`: the first ones with every seed",
+        doc="draw rows of the trace at random, by the seed, instead of taking the first ones; not if "
+        "requests arrive at the trace's own times; `--no-shuffle`: the first ones with every seed",
     )
     tokenizer: str | None = option(
         "Counts the tokens of a trace of texts: a tokenizer.json.",
@@ -51,11 +51,12 @@ class Traffic:
         doc="counts the tokens of a trace of texts: a Hugging Face [`tokenizer.json`](traces.md#tokenizers)",
     )
     turns: str = option(
-        "Which turns of a trace of texts.",
+        "Which turns to take from a trace of texts.",
         panel=WORKLOAD,
         default="first",
         allowed=("first", "all"),
-        doc="of a trace of texts: each first question and answer, or all turns as sessions",
+        doc="for a trace of texts: only the first question and answer of each conversation, or all turns "
+        "as sessions",
     )
     columns: str | None = option(
         "What FILE calls its fields, as in prompt_tokens=isl.",
@@ -66,14 +67,14 @@ class Traffic:
         doc="what FILE [calls its fields](traces.md#your-own-trace), as in `prompt_tokens=isl,arrival_ms=ts`",
     )
     start: float = option(
-        "Only what arrives from this second of the trace on.",
+        "Start at this second of the trace.",
         panel=WORKLOAD,
         default=0.0,
         value="S",
-        doc="only what arrives from this second of the trace on, which becomes 0",
+        doc="start at this second of the trace, which becomes 0",
     )
     duration: float | None = option(
-        "Only so many seconds of the trace.",
+        "Take only S seconds of the trace.",
         panel=WORKLOAD,
         default=None,
         value="S",
@@ -85,11 +86,15 @@ class Traffic:
         default=None,
         value="DIST",
         shown="the trace's; synthetic: 1024",
-        doc="lengths of prompts: `512`, `uniform:LOW:HIGH`, `lognormal:MEAN:SIGMA`, `zipf:ALPHA:MAX`, "
+        doc="prompt lengths: `512`, `uniform:LOW:HIGH`, `lognormal:MEAN:SIGMA`, `zipf:ALPHA:MAX`, "
         "`trace:NAME` ([more](traces.md#synthetic))",
     )
     output_len: str | None = option(
-        "Answers likewise.", panel=WORKLOAD, default=None, value="DIST", shown="the trace's; synthetic: 128"
+        "Answer lengths, in the same forms.",
+        panel=WORKLOAD,
+        default=None,
+        value="DIST",
+        shown="the trace's; synthetic: 128",
     )
     shared_prefix: str | None = option(
         "One of G system prompts of T tokens before each prompt; GxT:ALPHA: zipf.",
@@ -97,7 +102,7 @@ class Traffic:
         default=None,
         value="GxT",
         shown="none",
-        doc="one of G system prompts of T tokens in front of every prompt; `:ALPHA` behind it makes some "
+        doc="one of G system prompts of T tokens in front of every prompt; an appended `:ALPHA` makes some "
         "[more popular](traces.md#shared-system-prompts)",
     )
     clients_mix: str | None = option(
@@ -106,15 +111,15 @@ class Traffic:
         default=None,
         value="MIX",
         shown="the trace's own",
-        doc="[clients by shares](policies.md#clients-and-goals), with what is due to each: "
+        doc="[clients by shares](policies.md#clients-and-goals), with the goals of each: "
         "`A:0.8:ttft=1,B:0.2:deadline=30`",
     )
     n: int = option(
-        "Answers to each prompt, where the trace does not say.",
+        "Answers per prompt, if the trace does not say.",
         panel=WORKLOAD,
         default=1,
         value="N",
-        doc="answers to each prompt, where the trace does not say how many; at most 64",
+        doc="answers per prompt, if the trace does not say how many; at most 64",
     )
     beam_width: int = option(
         "Candidates of a beam search (vllm-v0); 1: none.",
@@ -124,11 +129,11 @@ class Traffic:
         doc="candidates of a beam search for every request; 1: none",
     )
     beam_process: str = option(
-        "How the candidates that survive are drawn.",
+        "How surviving candidates are drawn.",
         panel=WORKLOAD,
         default="replace:0.1",
         value="NAME:X",
-        doc="how the candidates that survive are drawn: traces hold no scores",
+        doc="how surviving candidates are drawn, because traces hold no scores",
     )
     seed: int = option(
         "The same seed gives the same bytes.",
@@ -142,19 +147,19 @@ class Traffic:
         default=None,
         value="NAME",
         shown="the trace's own, else gamma",
-        doc="`poisson`, `gamma`, `onoff:ON_S:OFF_S`, `diurnal:PERIOD_S:PEAK_TO_MEAN`, `trace`, "
-        "or `trace:NAME` for another's",
+        doc="`poisson`, `gamma`, `onoff:ON_S:OFF_S`, `diurnal:PERIOD_S:PEAK_TO_MEAN`, `trace`, or "
+        "`trace:NAME` for those of another trace",
     )
     request_rate: float | None = option(
-        "Requests per second; inf: all at once.",
+        "Mean requests per second; inf: all at once.",
         panel=ARRIVALS,
         default=None,
         value="R",
         shown="2.0, or FILE's own arrivals",
-        doc="requests per second in the mean; `inf`: all at once",
+        doc="mean requests per second; `inf`: all at once",
     )
     burstiness: float | None = option(
-        "1: Poisson arrivals; less: in bursts; more: regular.",
+        "1: Poisson arrivals; less: burstier; more: more regular.",
         panel=ARRIVALS,
         default=None,
         value="X",
@@ -167,10 +172,13 @@ class Traffic:
         value="X",
     )
     spread: float = option(
-        "Spread arrivals of one rounded time over the next S seconds.", panel=ARRIVALS, default=0.0, value="S"
+        "Spread arrivals that share a rounded time over the next S seconds.",
+        panel=ARRIVALS,
+        default=0.0,
+        value="S",
     )
     clients: int | None = option(
-        "N clients instead, each asking when it has its answer.",
+        "A closed loop of N clients instead; each sends its next request after its answer.",
         panel=ARRIVALS,
         default=None,
         value="N",
@@ -182,11 +190,11 @@ class Traffic:
         default=None,
         value="S",
         shown="0",
-        doc="seconds from an answer to the next request, or `exponential:MEAN_S`; `trace`: the delays "
-        "that it tells, which is the default where it does",
+        doc="seconds from an answer to the next request, or `exponential:MEAN_S`; `trace`: the delays in "
+        "the trace, the default if it has them",
     )
     closed_sessions: bool = option(
-        "A turn of a session waits for the answer before it.", panel=ARRIVALS, default=False
+        "A turn of a session waits for the previous answer.", panel=ARRIVALS, default=False
     )
 
     def __post_init__(self) -> None:

@@ -31,26 +31,26 @@ class ReadingOptions:
     """How people read, and how often one looks."""
 
     reading_speed: float = option(
-        "Tokens that a reader takes in a second, where the trace names no goal.",
+        "Tokens that a reader reads per second, if the trace names no goal.",
         default=4.8,
         value="X",
         above=0,
         most=1e6,
     )
     reading_start: float = option(
-        "Seconds after which a reader expects the first token, where the trace names no goal.",
+        "Seconds after which a reader expects the first token, if the trace names no goal.",
         default=1.0,
         value="S",
         above=0,
     )
     andes_interval: float = option(
-        "Seconds between two looks at who gains.",
+        "Seconds between two decisions on who gains.",
         default=0.5,
         value="S",
         above=0,
     )
     andes_preemptions: int = option(
-        "Times that a request may be displaced.",
+        "How often a request may be displaced.",
         default=1,
         value="N",
         least=0,

@@ -15,11 +15,11 @@ class DeadlineOptions:
     """The goal of requests of which the trace says nothing."""
 
     usual_slo: float = option(
-        "Seconds to the first token of requests whose trace names no goal.",
+        "Seconds to the first token if the trace names no goal.",
         default=10.0,
         value="S",
         above=0,
-        doc="when the first token of a request is due whose trace has no `slo_ttft_s` and no `deadline_s`",
+        doc="when a request's first token is due if the trace has no `slo_ttft_s` and no `deadline_s`",
     )
 
 

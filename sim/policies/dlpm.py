@@ -32,7 +32,7 @@ class DeficitOptions:
     """How much a client may be ahead."""
 
     deficit_quantum: int = option(
-        "Tokens of service that a client gets when nobody has any left.", default=2048, value="N", least=1
+        "Tokens of service that a client gets when no client has any left.", default=2048, value="N", least=1
     )
 
 

@@ -30,9 +30,9 @@ UNIT = 1_000_000
 class EwsjfOptions:
     """The queues, and how length counts."""
 
-    ewsjf_step: int = option("Tokens of prompt by which the queues differ.", default=256, value="N", least=1)
+    ewsjf_step: int = option("Prompt tokens by which the queues differ.", default=256, value="N", least=1)
     ewsjf_weight: float = option(
-        "What the logarithm of a prompt's length counts.",
+        "Weight of the logarithm of a prompt's length.",
         default=0.5,
         value="X",
         least=0,

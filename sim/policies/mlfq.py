@@ -32,10 +32,10 @@ class MlfqOptions:
     """The queues."""
 
     mlfq_quantum: float = option(
-        "Seconds of the first queue; each further one has twice as many.", default=0.01, value="S", above=0
+        "Seconds in the first queue; each further queue has twice as many.", default=0.01, value="S", above=0
     )
     mlfq_promotion: float = option(
-        "Seconds of waiting after which a request is in the first queue again.",
+        "Seconds of waiting after which a request returns to the first queue.",
         default=3.0,
         value="S",
         above=0,

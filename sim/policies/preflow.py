@@ -24,7 +24,7 @@ class PreflowOptions:
     """How age counts."""
 
     age_doubling: float = option(
-        "Seconds in which the priority of a request that waits doubles.", default=1.0, value="S", above=0
+        "Seconds in which the priority of a waiting request doubles.", default=1.0, value="S", above=0
     )
 
 

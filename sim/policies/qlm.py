@@ -24,7 +24,7 @@ class GroupOptions(DeadlineOptions):
     """How alike the deadlines of a group are."""
 
     slo_granularity: float = option(
-        "Seconds within which deadlines are one group.", default=1.0, value="S", above=0
+        "Seconds within which deadlines count as one group.", default=1.0, value="S", above=0
     )
 
 

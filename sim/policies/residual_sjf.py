@@ -23,7 +23,10 @@ class AgingOptions:
     """When who waits goes first all the same."""
 
     aging: float = option(
-        "Seconds of waiting after which a request is served as it came.", default=10.0, value="S", least=0
+        "Seconds of waiting after which a request is served in order of arrival.",
+        default=10.0,
+        value="S",
+        least=0,
     )
 
 

@@ -35,7 +35,7 @@ class AnnealingOptions(DeadlineOptions, PredictorOptions):
     """How long it searches."""
 
     annealing_steps: int = option(
-        "Orders that are tried for each plan.",
+        "Orders tried for each plan.",
         default=200,
         value="N",
         least=0,

@@ -25,7 +25,7 @@ class SrptOptions(PredictorOptions):
     """How far preemption goes."""
 
     srpt_limit: float = option(
-        "Share of its predicted tokens after which nobody is displaced.",
+        "Share of its predicted tokens after which a request is not displaced.",
         default=1.0,
         value="C",
         least=0,

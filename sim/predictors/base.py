@@ -26,10 +26,10 @@ class PredictorOptions:
     """Of policies that order by what is said of answers."""
 
     predictor: str = option(
-        "What is said of answers beforehand: see sim predictors.",
+        "What predicts answer lengths: see sim predictors.",
         default="oracle",
         value="NAME",
-        doc="how long an answer is said to be: a [predictor](policies.md#predictors), or your own "
+        doc="what predicts answer lengths: a [predictor](policies.md#predictors), or your own "
         "`package.module:Class`",
     )
 

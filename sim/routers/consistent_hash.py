@@ -27,7 +27,7 @@ class Ring:
     """Options of consistent-hash."""
 
     virtual_nodes: int = option(
-        "Nodes of each replica on the ring.", default=160, value="N", least=1, most=10_000
+        "Nodes per replica on the ring.", default=160, value="N", least=1, most=10_000
     )
 
 

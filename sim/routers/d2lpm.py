@@ -30,7 +30,7 @@ class QuantumOptions:
     """How far a client may be ahead at a replica."""
 
     d2lpm_quantum: int = option(
-        "Tokens of prompts that a client may have computed at a replica before it moves on.",
+        "Prompt tokens that a client may have computed at a replica before it moves on.",
         default=8192,
         value="N",
         least=1,

@@ -28,13 +28,16 @@ class DynamoOptions:
     """Options of dynamo, named and set as Dynamo does."""
 
     kv_overlap_score_weight: float = option(
-        "Weight of prefill beside decode: more keeps prefixes together, 0 looks at the load alone.",
+        "Weight of prefill against decode: more keeps prefixes together, 0 considers only the load.",
         default=1.0,
         value="X",
         least=0,
     )
     router_temperature: float = option(
-        "0: the cheapest; more: drawn, the more evenly the larger.", default=0.0, value="X", least=0
+        "0: the cheapest; above: drawn at random, more evenly the larger it is.",
+        default=0.0,
+        value="X",
+        least=0,
     )
 
 

@@ -36,7 +36,7 @@ class Scores:
     active_weight: float = option("Weight of few requests.", default=0.0, value="X", least=0)
     session_weight: float = option("Weight of the session's last replica.", default=0.0, value="X", least=0)
     signal_interval: float = option(
-        "Seconds between two readings of queue and KV memory; 0: as they are.",
+        "Seconds between two readings of queue and KV memory; 0: always current.",
         default=0.05,
         value="S",
         least=0,

@@ -17,20 +17,20 @@ class Balanced:
     """Options of prefix, named and set as SGLang's router did."""
 
     cache_threshold: float = option(
-        "Share of a prompt that must be cached for it to be sent there.",
+        "Share of a prompt that a replica must have cached to get it.",
         default=0.5,
         value="X",
         least=0,
         most=1,
     )
     balance_abs_threshold: int = option(
-        "How many requests more than the least loaded replica the most loaded one may have.",
+        "Most requests that the most loaded replica may have more than the least loaded one.",
         default=32,
         value="N",
         least=0,
     )
     balance_rel_threshold: float = option(
-        "How many times as many, at least, before prefixes no longer matter.",
+        "Least ratio of the two loads before prefixes no longer matter.",
         default=1.1,
         value="X",
         least=1,

@@ -39,18 +39,18 @@ class LightLLMOptions(WaitOptions):
     """What LightLLM's router expects of answers, too."""
 
     router_token_ratio: float = option(
-        "Use of the memory from which the longest answers are expected.",
+        "Share of memory in use from which the longest answers are expected.",
         default=0.0,
         value="X",
         least=0,
         shown="0.0: always",
     )
     router_max_new_token_len: int = option(
-        "Answer that is expected below that.",
+        "Expected answer below that.",
         default=1024,
         value="N",
         least=0,
-        doc="tokens of an answer that is expected below that share, or a tenth more than there are",
+        doc="tokens of an expected answer below that share, or a tenth more than it has so far",
     )
 
 

@@ -11,7 +11,7 @@ class SglangOptions:
     """What of SGLang's scheduler no other engine has."""
 
     schedule_conservativeness: float = option(
-        "Factor of what is set aside for running answers.", default=1.0, value="X", above=0
+        "Factor on what is set aside for running answers.", default=1.0, value="X", above=0
     )
     enable_mixed_chunk: bool = option(
         "Decode in steps that compute prompts, too.",
@@ -23,46 +23,46 @@ class SglangOptions:
         value="N",
         least=1,
         shown="as long as each will be",
-        doc="the `max_tokens` of every request, of which a share is set aside",
+        doc="the `max_tokens` of every request; a share of it is set aside",
     )
-    ignore_eos: bool = option("Answers end at their length only: all of it is set aside.", default=False)
+    ignore_eos: bool = option("Answers end only at their length, so all of it is set aside.", default=False)
     preemption_threshold: int | None = option(
-        "Preempts who is less urgent by more than this.",
+        "Preempt requests that are less urgent by more than this.",
         default=None,
         value="N",
         least=0,
         shown="never",
     )
     random_seed: int = option(
-        "Of the order that the policy random draws.",
+        "Seed of the order that the policy random draws.",
         default=0,
         value="N",
         least=0,
-        doc="of the order in which `--policy random` shuffles who waits",
+        doc="seed of the order in which `--policy random` shuffles the queue",
     )
 
     enable_hierarchical_cache: bool = option(
-        "HiCache: a tier in the host's memory.",
+        "HiCache: a tier in host memory.",
         default=False,
-        doc="[HiCache](tiers.md#hicache): what the GPU must give up stays in the host's memory",
+        doc="[HiCache](tiers.md#hicache): what the GPU evicts stays in host memory",
     )
     hicache_ratio: float = option(
-        "Its size, in that of the GPU's KV memory.", default=2.0, value="X", above=0
+        "Its size, as a multiple of the GPU's KV memory.", default=2.0, value="X", above=0
     )
-    hicache_size: int = option("Its size in GB on each GPU; 0: by the ratio.", default=0, value="GB", least=0)
+    hicache_size: int = option("Its size in GB per GPU; 0: by the ratio.", default=0, value="GB", least=0)
     hicache_write_policy: str = option(
         "When it is written: at the first hit, at the second, or at eviction.",
         default="write_through",
         allowed=tuple(HITS),
         value="NAME",
         doc="when it is written: `write_through` when a text is first computed, `write_through_selective` "
-        "when it is found again, `write_back` when the GPU must give it up",
+        "when it is hit again, `write_back` when the GPU evicts it",
     )
     hicache_link: str = option(
-        "Its link, as of --kv-offloading-link.",
+        "Its link, as for --kv-offloading-link.",
         default="pcie",
         value="NAME|GB/S",
-        doc="the [link](tiers.md#links) of each GPU to it, as of `--kv-offloading-link`",
+        doc="the [link](tiers.md#links) of each GPU to it, as for `--kv-offloading-link`",
     )
 
     hicache_storage_backend: str | None = option(
@@ -73,12 +73,12 @@ class SglangOptions:
         doc="a [storage](tiers.md#hicache) below it: name, size, link and policy, as in `file:2TiB:nvme:lru`",
     )
     hicache_storage_prefetch_policy: str = option(
-        "When who could enter no longer waits for it: best_effort, wait_complete, timeout.",
+        "When a request stops waiting for it: best_effort, wait_complete, timeout.",
         default="timeout",
         value="NAME",
         allowed=("best_effort", "wait_complete", "timeout"),
-        doc="when a request that could enter no longer waits for what is fetched: at once (`best_effort`), "
-        "never (`wait_complete`), or after 1 s and 0.25 s for each 1,024 tokens (`timeout`)",
+        doc="when a request that could be admitted stops waiting for what is being fetched: immediately "
+        "(`best_effort`), never (`wait_complete`), or after 1 s and 0.25 s per 1,024 tokens (`timeout`)",
     )
     hicache_prefetch_threshold: int = option(
         "Fewest tokens that are fetched from it.",

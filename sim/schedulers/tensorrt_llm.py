@@ -38,11 +38,11 @@ class TensorRTOptions:
     """What of TensorRT-LLM no other engine has."""
 
     capacity_policy: str = option(
-        "Who is admitted: guaranteed-no-evict, max-utilization, static-batch.",
+        "Which requests are admitted: guaranteed-no-evict, max-utilization, static-batch.",
         default=NO_EVICT,
         value="NAME",
         allowed=(NO_EVICT, MAX_UTILIZATION, STATIC_BATCH),
-        doc="who is admitted ([policies](schedulers.md#tensorrt-llm))",
+        doc="which requests are admitted ([policies](schedulers.md#tensorrt-llm))",
     )
 
 

@@ -18,12 +18,12 @@ class VllmV0Options:
         "Share of the memory that an admission leaves free.", default=0.01, value="X", least=0, below=1
     )
     preemption: str | None = option(
-        "What becomes of preempted requests: recompute, swap.",
+        "What happens to preempted requests: recompute, swap.",
         default=None,
         value="NAME",
         allowed=("recompute", "swap"),
         shown="recompute; swap for several samples",
-        doc="what becomes of preempted requests: `recompute`, or `swap`",
+        doc="what happens to preempted requests: `recompute` or `swap`",
     )
     num_cpu_blocks: int | None = option(
         "Blocks of host memory for swapped requests.",
@@ -45,7 +45,7 @@ class VllmV1Options:
         "Admit a request only when its whole prompt fits.", default=None, shown="on"
     )
     long_prefill_token_threshold: int = option(
-        "Most tokens of one prompt in a step, while there are others.",
+        "Most tokens of one prompt per step while there are other requests.",
         default=0,
         value="N",
         least=0,
@@ -59,30 +59,30 @@ class VllmV1Options:
         doc="[speculative decoding](speculation.md), as vLLM's JSON: `method`, `num_speculative_tokens`, ...",
     )
     speculative_method: str | None = option(
-        "Its method for short: eagle3, mtp, ngram, ...",
+        "Short for its method: eagle3, mtp, ngram, ...",
         default=None,
         value="NAME",
         allowed=METHODS,
         shown="that of the JSON",
-        doc="for short, its `method`",
+        doc="short for its `method`",
     )
     num_speculative_tokens: int | None = option(
-        "Its drafts for short; 0: no speculation.",
+        "Short for its number of drafts; 0: no speculation.",
         default=None,
         value="K",
         least=0,
         most=64,
         shown="that of the JSON",
-        doc="for short, its `num_speculative_tokens`; 0: no speculation",
+        doc="short for its `num_speculative_tokens`; 0: no speculation",
     )
     acceptance_length: float | None = option(
-        "Tokens that a verification gives, for short.",
+        "Short for the mean tokens per verification.",
         default=None,
         value="X",
         least=1,
         most=65,
         shown="as the JSON says",
-        doc="for short, its `synthetic_acceptance_length`",
+        doc="short for its `synthetic_acceptance_length`",
     )
     tier: str | None = option(
         "A tier below the GPU's memory: host:100GiB, then ssd:2TiB:read=6.5GB/s; repeatable.",
@@ -90,32 +90,32 @@ class VllmV1Options:
         value="TIER",
         shown="none",
         repeats=True,
-        doc="a [tier below the GPU's memory](tiers.md#tier-by-tier), from the host on: `host:100GiB:lru`, "
-        "`ssd:2TiB:read=6.5GB/s`, `remote:20TiB:100gb:shared`; repeat it",
+        doc="a [tier below the GPU's memory](tiers.md#tier-by-tier), once per tier from the host down: "
+        "`host:100GiB:lru`, `ssd:2TiB:read=6.5GB/s`, `remote:20TiB:100gb:shared`",
     )
     kv_offloading_size: str | None = option(
         "Host memory below the GPU's, for prefixes: 100GiB, 2TiB.",
         default=None,
         value="SIZE",
         shown="none",
-        doc="host memory for [prefixes below the GPU's](tiers.md), all GPUs of a replica together: `100GiB`, "
-        "`2TiB`; a number alone is GiB; 0: none",
+        doc="host memory for [prefixes below the GPU's](tiers.md), for all GPUs of a replica together: "
+        "`100GiB`, `2TiB`; a bare number is GiB; 0: none",
     )
     kv_offloading_backend: str = option(
         "How that memory is used: offloading, simple.",
         default="offloading",
         value="NAME",
         allowed=("offloading", "simple"),
-        doc="who uses it: vLLM's OffloadingConnector, or its SimpleCPUOffloadConnector, "
-        "[a second pool of blocks](tiers.md#a-second-pool-of-blocks)",
+        doc="what uses it: vLLM's OffloadingConnector, or its SimpleCPUOffloadConnector, [a second pool of "
+        "blocks](tiers.md#a-second-pool-of-blocks)",
     )
     lazy_offload: bool = option(
-        "simple: store free blocks that will be taken soon, not what is computed.",
+        "simple: store free blocks about to be reused, not all that is computed.",
         default=False,
-        doc="with `simple`: whether free blocks are stored that will be taken soon, or all that is computed",
+        doc="with `simple`: store free blocks that are about to be reused, instead of all that is computed",
     )
     kv_offloading_policy: str = option(
-        "Who leaves that memory: lru, arc.", default="lru", value="NAME", allowed=("lru", "arc")
+        "How that memory evicts: lru, arc.", default="lru", value="NAME", allowed=("lru", "arc")
     )
     kv_offloading_link: str = option(
         "Its link: pcie (the GPU's), a name, or GB/s to load:to store.",
@@ -129,8 +129,9 @@ class VllmV1Options:
         default=None,
         value="TIERS",
         shown="none",
-        doc="[tiers in a stack](tiers.md#a-stack) below that memory, in the order in which they are asked, "
-        "as in `ssd:2TiB:nvme+remote:20TiB:100gb:arc`; with `:shared` behind it one for all replicas",
+        doc="[tiers in a stack](tiers.md#a-stack) below that memory, in the order in which they are "
+        "searched, as in `ssd:2TiB:nvme+remote:20TiB:100gb:arc`; an appended `:shared` makes one for all "
+        "replicas",
     )
     kv_transfer_link: str = option(
         "Link of a decode pool to the prefill servers: a name, or GB/s.",
@@ -142,19 +143,23 @@ class VllmV1Options:
     offload_prompt_only: bool = option(
         "Store prompts there, not answers; --no-...: both.",
         default=True,
-        doc="whether prompts alone are stored there, or answers too",
+        doc="whether only prompts are stored there, or answers too",
     )
     blocks_per_chunk: int = option(
         "Blocks that are stored and loaded together.", default=1, value="N", least=1
     )
     store_threshold: int = option(
-        "Store what is offered for the so many-th time; below 2: at once.", default=0, value="N", least=0
+        "Store a block when it is offered for the Nth time; below 2: the first time.",
+        default=0,
+        value="N",
+        least=0,
     )
     sync_load_budget_bytes: int = option(
-        "Bytes that a step loads before it computes, and waits for.",
+        "Most bytes that a step loads, and waits for, before it computes.",
         default=0,
         value="N",
         least=0,
         shown="0: requests wait, steps do not",
-        doc="loads of so many bytes are part of a step, which waits for them; others go on beside steps",
+        doc="loads of up to this many bytes are part of a step, which waits for them; others run beside "
+        "steps",
     )

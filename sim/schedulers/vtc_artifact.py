@@ -53,7 +53,7 @@ class ArtifactOptions:
         shown="1 each",
     )
     vtc_wait: int = option(
-        "Decode steps after which who waits is looked at.",
+        "Decode steps between two looks at the queue.",
         default=10,
         value="N",
         least=1,
@@ -68,8 +68,8 @@ class ArtifactOptions:
         "Answers charged beforehand: none, oracle, predict.",
         default="none",
         allowed=("none", "oracle", "predict"),
-        doc="answers that are charged when a request is selected: `none`, the true length with an error "
-        "(`oracle`), or by the client's answers before (`predict`)",
+        doc="answers charged when a request is selected: `none`, the true length with an error (`oracle`), "
+        "or by the client's earlier answers (`predict`)",
     )
     vtc_range: float = option(
         "Error of the oracle, as a share of the longest answer.", default=0.0, value="X", least=0, below=1
@@ -79,7 +79,7 @@ class ArtifactOptions:
         default=0,
         value="N",
         least=0,
-        doc="rank of a LoRA adapter of each client: 4 times as many tokens of memory",
+        doc="rank of each client's LoRA adapter: takes 4 times as many tokens of memory",
     )
 
 
