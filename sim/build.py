@@ -447,8 +447,9 @@ class _Maker:
             scheduler.search(workload.beam)
         allocator = build_allocator(deployment, scheduler, self.found.kept)
         bound = reservation(deployment.engine.reserve or "max", deployment.max_model_len)
-        map_of = MemoryMap(self.map_tokens, self.map_instants, allocator.idles) if self.map_instants else None
         server = scheduler.new_server(allocator, bound)
+        marks = allocator.idles, server.holds
+        map_of = MemoryMap(self.map_tokens, self.map_instants, *marks) if self.map_instants else None
         scheduler.put_below(server, deployment, self.shared)
         if self.side is not None and self.side[1] == "decode":
             from kvsim.sim.deployment.hand_over import read_from  # late: likewise
