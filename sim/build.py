@@ -382,7 +382,7 @@ def build_engine(
         pools=[(pool.name, pool.role) for pool in deployment.every_pool for _ in range(pool.replicas)],
         sticky=fleet.sticky,
         faults=fleet.faults,
-        scaling=_scaling(fleet, [maker.found.deployment for maker in makers]) if fleet.scale else None,
+        scaling=_scaling(fleet, [maker.found.deployment for maker in makers], log) if fleet.scale else None,
         make=make,
         hand_over=None
         if hand_over is None
@@ -399,13 +399,15 @@ def _hand_over(workload: Workload, direct_tokens: int) -> "HandOver":
     return HandOver(direct_tokens)
 
 
-def _scaling(fleet: FleetConfig, servers: Sequence[Deployment]) -> tuple[ScalePolicy, list[int]]:
+def _scaling(
+    fleet: FleetConfig, servers: Sequence[Deployment], log: RequestLog
+) -> tuple[ScalePolicy, list[int]]:
     """The policy, and in how many ps each server starts: a constant, and its weights by bandwidth."""
     startup_s = [
         fleet.startup_time + server.served_model.weight_bytes / (1e9 * fleet.load_bandwidth)
         for server in servers
     ]
-    return policy_of(fleet.scale, fleet.replicas), [round(each * PS_PER_S) for each in startup_s]
+    return policy_of(fleet.scale, fleet.replicas, log), [round(each * PS_PER_S) for each in startup_s]
 
 
 @dataclass(frozen=True, eq=False)
