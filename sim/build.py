@@ -42,7 +42,8 @@ from kvsim.sim.serving.engine import Engine
 from kvsim.sim.serving.fleet import FleetConfig, router_class
 from kvsim.sim.serving.replica import Replica
 from kvsim.sim.serving.reservation import reservation
-from kvsim.sim.serving.scaling import ScalePolicy, policy_of
+from kvsim.sim.serving.scale_policy import ScalePolicy
+from kvsim.sim.serving.scaling import policy_of
 from kvsim.sim.workload import PS_PER_S, Workload
 
 if TYPE_CHECKING:

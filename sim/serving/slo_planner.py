@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from kvsim.sim.record.request_log import RequestLog
-from kvsim.sim.serving.scaling import Load
+from kvsim.sim.serving.scale_policy import Load
 from kvsim.sim.workload import PS_PER_S
 
 DEFAULTS = {"ttft": 0.5, "tpot": 0.05, "least": 1.0, "every": 180.0, "look": 5.0, "down": 0.8}
