@@ -9,6 +9,8 @@ from support.cases import COSTS, draw_case, told
 
 import kvsim
 from kvsim import workloads
+from kvsim.reports.html.arena import read_arena
+from kvsim.reports.html.report import write_report
 from kvsim.reports.memory_map import MemoryMap
 from kvsim.reports.palette import KINDS
 from kvsim.sim.build import build_engine, resolve
@@ -182,6 +184,10 @@ def test_the_map_marks_what_waits_to_be_read(tmp_path):
         marked += held > 0
     assert marked > 5
     assert not MemoryMap.read(tmp_path / "run" / "map.parquet", 1).rows.held.any()
+    arena = read_arena(tmp_path / "run" / "map.parquet", 0)
+    assert arena.packed()[0].columns["held"].any()
+    page = write_report([tmp_path / "run"], tmp_path / "page.html")
+    assert "computed, waits to be read" in page.read_text(encoding="utf-8")
 
 
 def test_prompts_that_are_short_or_cached_are_computed_where_they_are_answered():
