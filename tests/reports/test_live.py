@@ -49,11 +49,7 @@ def row(time_s, token, reserved=0, internal=0, cached=0, external=0, running=1, 
         running,
         waiting,
         free,
-        0,
-        0,
-        0,
-        0,
-        0,
+        *[0] * 6,
     )
 
 
