@@ -107,6 +107,12 @@ class RequestLog:
         """Whether a request has its answers, or was turned away."""
         return bool(self._finished[index]) or index in self.rejected
 
+    def finished_between(self, from_ps: int, to_ps: int) -> Int64Column:
+        """The rows that finished from a time on, and before another one."""
+        finish_ps = np.frombuffer(self._columns["finish_ps"], dtype=np.int64)
+        rows = np.flatnonzero(np.frombuffer(self._finished, dtype=np.bool_))
+        return rows[(from_ps <= finish_ps[rows]) & (finish_ps[rows] < to_ps)]
+
     def times_resent(self) -> Int64Column | None:
         """How often each request was sent again; None where none was."""
         return None if self.resent is None else np.frombuffer(self.resent, dtype=np.int64)

@@ -514,4 +514,4 @@ class Replica:
         if tier is not None:
             most_tokens = self.scheduler.config.max_num_batched_tokens
             tier.saved_ps = self.pricing.prompts_ps(tier.hit_tokens, tier.hit_pairs, most_tokens)
-        return self.recorder.result(server.totals, server.allocator, server.steps, totals)
+        return self.recorder.result(server.totals, server.allocator, server.steps, totals, server.holds)

@@ -204,6 +204,7 @@ def draw_around(rng: Random, case: Case, kind: str, router: str | None) -> Deplo
         scale = rng.choice([
             f"schedule:0={rng.randint(1, count)},{0.001 + rng.random():.3f}=1,2={count}",
             f"threshold:queue={rng.randint(1, 3)},kv=0.5,every={rng.choice([0.05, 0.4])},cool=0",
+            f"slo:ttft={rng.choice([0.01, 0.2])},tpot={rng.choice([0.001, 0.05])},look=0.05,every=0.2",
         ])  # fmt: skip
         fleet = replace(fleet, scale=scale, startup_time=rng.choice([0.01, 0.5]), load_bandwidth=1e9)
     if kind == "apart":
