@@ -5,10 +5,10 @@
     each step              2 ms more, and 0.1 us for each of its tokens and contexts: the host's work
 
 ENGINE is `distserve` or `vllm`; the constants are of a model split over so many GPUs. OPT-175B's are those of
-OPT-66B, in proportion to its parameters, and attention to the bytes of a token: an assumption. A prompt with one
-token left to compute is a decode. Sequences that decode beside longer prompts count as tokens, and their contexts
-as in a step of decodes: neither engine does that. Ignores copies inside the GPU and swaps, which the simulator
-does not know.
+OPT-66B, in proportion to its parameters, and attention to the bytes of a token: an assumption. A prompt with
+one token left to compute is a decode. Sequences that decode beside longer prompts count as tokens, and their
+contexts as in a step of decodes: neither engine does that. Ignores copies inside the GPU and swaps, which the
+simulator does not know.
 """
 
 import json
