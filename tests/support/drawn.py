@@ -30,6 +30,14 @@ WITH = {
     ("cost", "constant"): ["--cost", "constant:0.03"],
     ("cost", "logged"): ["--cost", "logged:12.4+720+124"],
     ("cost", "a100-40gb-sosp23"): ["--gpu", "a100-40gb", "--model", "opt-13b"],
+    ("cost", "a100-80gb-osdi24"): [
+        "--gpu",
+        "a100-80gb",
+        "--model",
+        "opt-13b",
+        "--cost",
+        "a100-80gb-osdi24:vllm",
+    ],
 }
 """What a part needs beside its name."""
 
