@@ -1,4 +1,4 @@
-"""What is copied beside steps, as tracks of a timeline: from the host to the GPU, from the storage to the host.
+"""What is copied beside steps, as tracks of a timeline: from the host to the GPU, from storage to the host.
 
 Such a copy goes on while its request waits or computes, beside others: so each is drawn apart from the slices
 of its request, as a pair of asynchronous events.
