@@ -65,6 +65,7 @@ HAPPENED: dict[str, str] = {
     "swap_in": "swapped in again with {tokens}",
     "load": "{tokens} found elsewhere: loading them",
     "load_beside": "{tokens} found on the host: loading them layer by layer, beside the step",
+    "load_first": "{tokens} found on the host: the step waits until they are loaded",
     "loaded": "{tokens} loaded",
     "ask": "{tokens} asked of the storage below the host",
     "fetched": "{tokens} came from the storage to the host",

@@ -9,10 +9,14 @@ from typing import Final
 
 import numpy as np
 
-from kvsim.reports.lives.event_log import ASK, FETCHED, LOAD_BESIDE, LOADED, EventLog
+from kvsim.reports.lives.event_log import ASK, FETCHED, LOAD_BESIDE, LOAD_FIRST, LOADED, EventLog
 from kvsim.reports.timeline.text import micro, quoted
 
-COPIES: Final = ((LOAD_BESIDE, LOADED, "loads beside steps"), (ASK, FETCHED, "reads from the storage"))
+COPIES: Final = (
+    (LOAD_BESIDE, LOADED, "loads beside steps"),
+    (LOAD_FIRST, LOADED, "loads before steps"),
+    (ASK, FETCHED, "reads from the storage"),
+)
 """The events at which a copy begins and ends, and the name of its track."""
 
 
@@ -31,7 +35,9 @@ def transfers(pid: int, log: EventLog, first: int, end: int) -> Iterator[tuple[i
             if log.kind[row] == begins:
                 begun[whose] = row
                 continue
-            start = begun.pop(whose)
+            start = begun.pop(whose, None)
+            if start is None:
+                continue
             args = {"request": whose, "tokens": int(log.numbers["tokens"][row])}
             for phase, at in (("b", start), ("e", row)):
                 when = int(time_ns[at])

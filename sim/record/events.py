@@ -13,6 +13,7 @@
     swap_in    it is back
     load       `tokens` of its prompt are found elsewhere: it holds memory, and waits for them
     load_beside  `tokens` are loaded from the host while the step that it enters computes, layer by layer
+    load_first  `tokens` are loaded from the host before the step that it enters computes
     loaded     they are there
     ask        a storage below the host is asked for `tokens`
     fetched    the host has `tokens` from there: all that there were, or all until it no longer waited
@@ -163,6 +164,10 @@ class Events:
     def loads_beside(self, request: Request, now_ps: int, step: int, tokens: int) -> None:
         """So much of a prompt is loaded while the step that is decided computes."""
         self._add("load_beside", request, now_ps, step, tokens=tokens)
+
+    def loads_first(self, request: Request, now_ps: int, step: int, tokens: int) -> None:
+        """So much of a prompt is loaded before the step that is decided computes."""
+        self._add("load_first", request, now_ps, step, tokens=tokens)
 
     def loaded(self, request: Request, now_ps: int, step: int, tokens: int) -> None:
         """It is there."""

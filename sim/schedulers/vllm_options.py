@@ -102,12 +102,18 @@ class VllmV1Options:
         "`2TiB`; a number alone is GiB; 0: none",
     )
     kv_offloading_backend: str = option(
-        "How that memory is used: offloading, simple.",
+        "How that memory is used: offloading, simple, lmcache.",
         default="offloading",
         value="NAME",
-        allowed=("offloading", "simple"),
-        doc="who uses it: vLLM's OffloadingConnector, or its SimpleCPUOffloadConnector, "
-        "[a second pool of blocks](tiers.md#a-second-pool-of-blocks)",
+        allowed=("offloading", "simple", "lmcache"),
+        doc="who uses it: vLLM's OffloadingConnector, its SimpleCPUOffloadConnector, "
+        "[a second pool of blocks](tiers.md#a-second-pool-of-blocks), or [LMCache](tiers.md#lmcache)",
+    )
+    lmcache_chunk_size: int = option(
+        "lmcache: tokens of a chunk.",
+        default=256,
+        least=1,
+        doc="with `lmcache`: tokens of a chunk, whole blocks",
     )
     lazy_offload: bool = option(
         "simple: store free blocks that will be taken soon, not what is computed.",
@@ -115,7 +121,11 @@ class VllmV1Options:
         doc="with `simple`: whether free blocks are stored that will be taken soon, or all that is computed",
     )
     kv_offloading_policy: str = option(
-        "Who leaves that memory: lru, arc.", default="lru", value="NAME", allowed=("lru", "arc")
+        "Who leaves that memory: lru, arc; lmcache: lru, lfu, fifo, mru.",
+        default="lru",
+        value="NAME",
+        allowed=("lru", "arc", "lfu", "fifo", "mru"),
+        doc="who leaves that memory: `lru`, `arc`; with `lmcache` `lru`, `lfu`, `fifo`, `mru`",
     )
     kv_offloading_link: str = option(
         "Its link: pcie (the GPU's), a name, or GB/s to load:to store.",
