@@ -182,7 +182,7 @@ def resolve(deployment: Deployment) -> Resolved:
         engine,
         scheduler=deployment.scheduler_name,
         reserve=engine.reserve or ("max" if reserves else None),
-        async_scheduling=scheduler.asynchronous,
+        async_scheduling=scheduler.asynchronous if scheduler.overlaps else engine.async_scheduling,
         options=own | {name: value for name, value in engine.options.items() if value is not None},
     )
     profile = (

@@ -101,6 +101,8 @@ OWN = {
     "kv_offloading_backend": "--kv-offloading-backend simple --kv-offloading-size 4 --enable-prefix-caching",
     "lazy_offload": "--lazy-offload --kv-offloading-backend simple --kv-offloading-size 4 "
     "--enable-prefix-caching",
+    "lmcache_chunk_size": "--lmcache-chunk-size 256 --kv-offloading-size 4 --kv-offloading-backend lmcache "
+    "--block-size 16",
     "chunk_sizes": "--chunk-sizes 128,256",
     "vtc_weights": "--vtc-weights A=2,B=1",
     "client_weights": "--client-weights A=2,B=1",
