@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kvsim.reports.palette import KINDS, count, figures, percent_text
+from kvsim.reports.palette import ALLOCATED, KINDS, count, figures, percent_text
 from kvsim.reports.rundir.run import Run
 
 Floats = npt.NDArray[np.float64]
@@ -29,7 +29,7 @@ def means(run: Run, values: npt.NDArray[Any], until_s: float, slices: int) -> Fl
 def held(run: Run) -> Floats:
     """Per cent of the slots that are allocated, a row of the timeline each."""
     timeline = run.columns.timeline
-    allocated = sum(timeline[kind] for kind in ("token", "reserved", "internal"))
+    allocated = sum(timeline[kind] for kind in ALLOCATED if kind in timeline)
     total = sum(timeline[kind] for kind in KINDS if kind in timeline)
     share: Floats = 100 * allocated / np.maximum(total, 1)
     return share

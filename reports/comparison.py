@@ -19,7 +19,7 @@ from kvsim.reports.shown import occurs, shown, stars
 
 SECTIONS: tuple[tuple[Quantity, ...], ...] = (
     (q.FINISHED, q.REQUESTS_PER_S, q.OUTPUT_TOKENS_PER_S, q.MEAN_RUNNING, q.MAX_RUNNING),
-    (q.TOKENS, q.TOKENS_WAITING, q.CACHED, q.IDLE, q.WASTE, *q.WASTE_BY_KIND, q.WASTE_WAITING),
+    (q.TOKENS, q.TOKENS_WAITING, q.HELD, q.CACHED, q.IDLE, q.WASTE, *q.WASTE_BY_KIND, q.WASTE_WAITING),
     (q.TTFT_P50, q.TTFT_P99, q.NORMALIZED, q.PREEMPTIONS, *q.HELD_BACK, q.SHARING, q.PREFIX_HITS),
     q.TIER,
     q.GOALS,

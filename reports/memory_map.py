@@ -28,7 +28,7 @@ Float64 = npt.NDArray[np.float64]
 
 FILE = "map.parquet"
 _NUMBERS = ("time_s", "start", "size", "filled", "cached")
-_IDLE = "idle"  # a column only of allocators that may have such slots
+_MARKS = ("idle", "held")  # columns only of servers that may have such slots
 _LAYERS = "layers"  # a column only where layers are kept in groups
 _REPLICA = "replica"
 
@@ -42,13 +42,15 @@ class Range(NamedTuple):
     filled: int
     cached: bool
     idle: bool
+    held: bool = False
 
 
 class Arena(NamedTuple):
     """All ranges at one instant as columns, by address; they cover the arena without gap or overlap.
 
-    `owner` says which of `owners` holds a range: a text as in the file, "" for nobody; `layer` likewise of
-    `layers` whose tokens it holds, or may hold, "" for any.
+    `owner` says which of `owners` has a range: a text as in the file, "" for nobody; `layer` likewise of
+    `layers` whose tokens it holds, or may hold, "" for any. A range is `held` where its owners only
+    wait until another server has read it.
     """
 
     start: Int64
@@ -57,26 +59,27 @@ class Arena(NamedTuple):
     filled: Int64
     cached: npt.NDArray[np.bool_]
     idle: npt.NDArray[np.bool_]
+    held: npt.NDArray[np.bool_]
     layer: Int64
     owners: list[str]
     layers: list[str]
 
     @property
-    def held(self) -> npt.NDArray[np.bool_]:
-        """Which ranges somebody holds."""
+    def allocated(self) -> npt.NDArray[np.bool_]:
+        """Which ranges somebody has."""
         somebody = np.array([owners != "" for owners in self.owners], bool)
         return np.asarray(somebody[self.owner])
 
     def between(self, start: int, end: int) -> Self:
         """The ranges of a part of the arena, counted from its start."""
         inside = (self.start >= start) & (self.start < end)
-        first, *columns = (column[inside] for column in self[:7])
+        first, *columns = (column[inside] for column in self[:8])
         return type(self)(first - start, *columns, self.owners, self.layers)
 
     def ranges(self) -> Iterator[Range]:
         """The same, a range at a time."""
         known = {code: owners_of(self.owners[code]) for code in np.unique(self.owner).tolist()}
-        for start, size, owner, *rest in zip(*(column.tolist() for column in self[:6]), strict=True):
+        for start, size, owner, *rest in zip(*(column.tolist() for column in self[:7]), strict=True):
             yield Range(start, size, known[owner], *rest)
 
 
@@ -130,25 +133,25 @@ class MemoryMap:
             some = min(self.slots, 1)
             ints = np.zeros(some, np.int64)
             no = ints.astype(bool)
-            return Arena(ints, ints + self.slots, ints, ints, no, no, ints, [""], [""])
+            return Arena(ints, ints + self.slots, ints, ints, no, no, no, ints, [""], [""])
         until = int(self.offsets[instant + 1])
         alive = np.flatnonzero(self._last_instants[:until] >= instant)
         order = alive[np.argsort(self.rows.start[alive])]
-        columns = (column[order] for column in self.rows[:7])
+        columns = (column[order] for column in self.rows[:8])
         return Arena(*columns, owners=self.rows.owners, layers=self.rows.layers)
 
-    def held_slots(self) -> Int64:
-        """How many slots somebody held at each instant."""
-        return self._at_instants(self.rows.held * self.rows.size)
+    def allocated_slots(self) -> Int64:
+        """How many slots somebody had at each instant."""
+        return self._at_instants(self.rows.allocated * self.rows.size)
 
-    def held_by_layers(self) -> dict[str, Float64]:
-        """Per cent held at each instant, by kind of layers: of its pool or, if all share it, of the arena."""
+    def allocated_by_layers(self) -> dict[str, Float64]:
+        """Per cent allocated at each instant, by kind of layers: of its pool or, if all share it, of all."""
         pools = Counter[str]()
         for layers, start, end in self.pools:
             pools[layers] += end - start
-        held = self.rows.held * self.rows.size
+        slots = self.rows.allocated * self.rows.size
         return {
-            layers: 100 * self._at_instants(held * (self.rows.layer == code)) / (pools[layers] or self.slots)
+            layers: 100 * self._at_instants(slots * (self.rows.layer == code)) / (pools[layers] or self.slots)
             for code, layers in enumerate(self.rows.layers)
             if layers
         }
@@ -216,9 +219,9 @@ def _read_rows(path: Path, replica: int | None = None) -> tuple[Float64, Arena]:
     if replica is not None and _REPLICA in table.column_names:
         check_type(path, _REPLICA, table[_REPLICA].type, "numbers")
         table = table.filter(as_numpy(table[_REPLICA]) == replica)
-    names = (*_NUMBERS, _IDLE) if _IDLE in table.column_names else _NUMBERS
+    names = (*_NUMBERS, *(name for name in _MARKS if name in table.column_names))
     for name in names:
-        must = "numbers or booleans" if name in ("cached", _IDLE) else "numbers"
+        must = "numbers or booleans" if name in ("cached", *_MARKS) else "numbers"
         check_type(path, name, table[name].type, must)
     texts = ("owners", _LAYERS) if _LAYERS in table.column_names else ("owners",)
     for name in texts:
@@ -229,15 +232,15 @@ def _read_rows(path: Path, replica: int | None = None) -> tuple[Float64, Arena]:
         for name in names:
             check_range(path, name, as_numpy(table[name]))
         time_s = as_numpy(table["time_s"]).astype(np.float64)
-        start, size, filled, cached, *marks = (as_numpy(table[name]).astype(np.int64) for name in names[1:])
-        idle = marks[0] if marks else np.zeros(len(start), np.int64)
+        start, size, filled = (as_numpy(table[name]).astype(np.int64) for name in names[1:4])
+        known = {name: as_numpy(table[name]).astype(np.int64).astype(bool) for name in names[4:]}
+        marks = (known.get(name, np.zeros(len(start), bool)) for name in ("cached", *_MARKS))
         layer, layers = np.zeros(len(start), np.int64), [""]
         owner, owners = _coded(table["owners"])
         for text in owners:
             owners_of(text)
         if _LAYERS in texts:
             layer, layers = _coded(table[_LAYERS])
-    marks = cached.astype(bool), idle.astype(bool)
     return time_s, Arena(start, size, owner, filled, *marks, layer, owners, layers)
 
 

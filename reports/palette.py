@@ -29,6 +29,7 @@ class Kind:
 
 KINDS: dict[str, Kind] = {
     "token": Kind("holds a key and value", "#0072B2", "white", "█"),
+    "held": Kind("computed, waits to be read", "#9BC4F2", "black", "=", "\\\\\\\\"),
     "reserved": Kind("empty, will be written", "#F5D76E", "black", "▒"),
     "internal": Kind("empty, never written", "#E69F00", "black", "▚", "////"),
     "external": Kind("free, in pieces too small", "#A63C00", "white", "▓"),
@@ -37,6 +38,12 @@ KINDS: dict[str, Kind] = {
     "free": Kind("room for the next request", "#E8E8E8", "black", "·"),
 }
 """In the order in which a bar stacks them: what is used, what is wasted, what is available."""
+
+RARE = ("held", "idle")
+"""The kinds of some servers only: of those that compute prompts for others, or that keep memory mapped."""
+
+ALLOCATED = ("token", "held", "reserved", "internal")
+"""The kinds that somebody has."""
 
 WASTE = ("reserved", "internal", "external")
 """The kinds that hold nothing and cannot be given to the next request."""
@@ -62,9 +69,9 @@ def shares(summary: Summary) -> tuple[dict[str, float], bool]:
 
 
 def kinds_of(summaries: Iterable[Summary]) -> list[str]:
-    """The kinds of the ledger in these runs: `idle` only where an allocator may have such slots."""
-    idles = any("idle" in (summary["memory"].get("average") or {}) for summary in summaries)
-    return [kind for kind in KINDS if idles or kind != "idle"]
+    """The kinds of the ledger in these runs, the rare ones only where there may be such slots."""
+    known = {kind for summary in summaries for kind in summary["memory"].get("average") or ()}
+    return [kind for kind in KINDS if kind in known or kind not in RARE]
 
 
 def whole_run(summary: Summary) -> dict[str, float]:

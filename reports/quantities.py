@@ -211,6 +211,7 @@ TOKENS_WAITING = Quantity(
     rare=True,
 )
 CACHED = Quantity("cached prefixes", _of_memory("cached"), percent_text, rare=True)
+HELD = Quantity("prompts held to be read", _of_memory("held"), percent_text, rare=True)
 IDLE = Quantity("idle memory", _of_memory("idle"), percent_text, rare=True)
 WASTE = Quantity("total waste", _waste, percent_text, min, "KV memory wasted")
 WASTE_BY_KIND = tuple(Quantity(f"  {kind}", _of_memory(kind), percent_text) for kind in palette.WASTE)

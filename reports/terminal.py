@@ -30,7 +30,7 @@ from kvsim.sim.models.catalog import GIB
 
 MANY = 8
 """Systems of a comparison that have a column each; more, of one seed, have a row each."""
-_ASCII_GLYPHS = dict(zip(KINDS, "#r/x+i.", strict=True))
+_ASCII_GLYPHS = dict(zip(KINDS, "#=r/x+i.", strict=True))
 
 
 def report_table(runs: Sequence[Sequence[Summary]], compared: bool) -> RenderableType:

@@ -42,7 +42,8 @@ from kvsim.sim.serving.engine import Engine
 from kvsim.sim.serving.fleet import FleetConfig, router_class
 from kvsim.sim.serving.replica import Replica
 from kvsim.sim.serving.reservation import reservation
-from kvsim.sim.serving.scaling import ScalePolicy, policy_of
+from kvsim.sim.serving.scale_policy import ScalePolicy
+from kvsim.sim.serving.scaling import policy_of
 from kvsim.sim.workload import PS_PER_S, Workload
 
 if TYPE_CHECKING:
@@ -181,7 +182,7 @@ def resolve(deployment: Deployment) -> Resolved:
         engine,
         scheduler=deployment.scheduler_name,
         reserve=engine.reserve or ("max" if reserves else None),
-        async_scheduling=scheduler.asynchronous,
+        async_scheduling=scheduler.asynchronous if scheduler.overlaps else engine.async_scheduling,
         options=own | {name: value for name, value in engine.options.items() if value is not None},
     )
     profile = (
@@ -382,7 +383,7 @@ def build_engine(
         pools=[(pool.name, pool.role) for pool in deployment.every_pool for _ in range(pool.replicas)],
         sticky=fleet.sticky,
         faults=fleet.faults,
-        scaling=_scaling(fleet, [maker.found.deployment for maker in makers]) if fleet.scale else None,
+        scaling=_scaling(fleet, [maker.found.deployment for maker in makers], log) if fleet.scale else None,
         make=make,
         hand_over=None
         if hand_over is None
@@ -399,13 +400,15 @@ def _hand_over(workload: Workload, direct_tokens: int) -> "HandOver":
     return HandOver(direct_tokens)
 
 
-def _scaling(fleet: FleetConfig, servers: Sequence[Deployment]) -> tuple[ScalePolicy, list[int]]:
+def _scaling(
+    fleet: FleetConfig, servers: Sequence[Deployment], log: RequestLog
+) -> tuple[ScalePolicy, list[int]]:
     """The policy, and in how many ps each server starts: a constant, and its weights by bandwidth."""
     startup_s = [
         fleet.startup_time + server.served_model.weight_bytes / (1e9 * fleet.load_bandwidth)
         for server in servers
     ]
-    return policy_of(fleet.scale, fleet.replicas), [round(each * PS_PER_S) for each in startup_s]
+    return policy_of(fleet.scale, fleet.replicas, log), [round(each * PS_PER_S) for each in startup_s]
 
 
 @dataclass(frozen=True, eq=False)
@@ -447,8 +450,9 @@ class _Maker:
             scheduler.search(workload.beam)
         allocator = build_allocator(deployment, scheduler, self.found.kept)
         bound = reservation(deployment.engine.reserve or "max", deployment.max_model_len)
-        map_of = MemoryMap(self.map_tokens, self.map_instants, allocator.idles) if self.map_instants else None
         server = scheduler.new_server(allocator, bound)
+        marks = allocator.idles, server.holds
+        map_of = MemoryMap(self.map_tokens, self.map_instants, *marks) if self.map_instants else None
         scheduler.put_below(server, deployment, self.shared)
         if self.side is not None and self.side[1] == "decode":
             from kvsim.sim.deployment.hand_over import read_from  # late: likewise

@@ -330,8 +330,6 @@ def prepare(
         goals.price_of_server(pool.server)
     if deployment.fleet.fail and (events or map_instants):
         raise KvsimError("fail must be left out when events or the memory map are recorded")
-    if deployment.apart and map_instants:
-        raise KvsimError("record_map must be left out with prefill and decode pools")
     if deployment.fleet.scale and (events or map_instants):
         raise KvsimError("scale must be left out when events or the memory map are recorded")
     found = resolve(deployment)

@@ -112,7 +112,7 @@ class VllmLru(EvictionOrder):
             if of[first:end].count(group) == end - first == state.count(IDLE, first, end):
                 found.append(range(end - 1, first - 1, -1))  # most often
                 most -= end - first
-            else:
+            elif group in of[key:end]:  # else all of it went elsewhere
                 each = state.rfind(IDLE, key, end)
                 while each >= 0 and most:
                     if of[each] == group:

@@ -96,7 +96,7 @@ def _parts(name: str, recorded: MemoryMap, at_s: float) -> list[_Part]:
     instant = int(np.searchsorted(recorded.instants, at_s, side="right")) - 1
     held = {
         layers: f"{layers}: {shares[instant] if instant >= 0 else 0:.1f} %"
-        for layers, shares in recorded.held_by_layers().items()
+        for layers, shares in recorded.allocated_by_layers().items()
     }
     if len(recorded.pools) > 1:
         return [
@@ -129,7 +129,7 @@ def _fullest(maps: Sequence[MemoryMap]) -> float:
     instants = np.unique(np.concatenate([each.instants for each in maps]))
     share = np.zeros(len(instants))
     for each in maps:
-        held = np.append(0, each.held_slots()) / max(each.slots, 1)
+        held = np.append(0, each.allocated_slots()) / max(each.slots, 1)
         share += held[np.searchsorted(each.instants, instants, side="right")]
     return float(instants[np.argmax(share)]) if len(instants) else 0.0
 
@@ -138,7 +138,7 @@ def _row_slots(parts: Sequence[_Part], width_in: float) -> int:
     """Slots of a row, a power of two: what is allocated at once is then about twice as wide as high."""
     ranges, slots = 1.0, 1
     for _, arena, size in parts:
-        allocated = arena.size[arena.held]
+        allocated = arena.size[arena.allocated]
         slots = max(slots, size)
         if len(allocated):
             ranges = max(ranges, size / float(np.median(allocated)))
@@ -162,7 +162,8 @@ def _marks(style: Style, arenas: Sequence[Arena]) -> list[Any]:
     ]
     if any(" " in arena.owners[code] for arena in arenas for code in np.unique(arena.owner).tolist()):
         marks.append(Line2D([], [], color="black", label="shared", **dot))
-    for kind, label in (("cached", "cached prefix"), ("idle", "idle")):
+    kinds = {"held": "computed, waits to be read", "cached": "cached prefix", "idle": "idle"}
+    for kind, label in kinds.items():
         if any(getattr(arena, kind).any() for arena in arenas):
             kind_look = style.kinds[kind]
             look: Any = {"facecolor": kind_look.colour, "hatch": kind_look.hatch, "edgecolor": edge, "lw": 0}
@@ -178,9 +179,8 @@ def _headline(systems: Sequence[System], arenas: Sequence[Arena], at_s: float) -
         words = pieces.listed([system.name for system in systems], found, palette.count)
         return f"Requests in the KV memory after {palette.seconds(at_s)}{which_seed(systems)}: {words}"
     ((system,), (arena,)) = systems, arenas
-    held = arena.held
-    slots = max(int(arena.size.sum()), 1)
-    allocated, filled = (100 * int(part.sum()) / slots for part in (arena.size[held], arena.filled))
+    slots, sizes = max(int(arena.size.sum()), 1), arena.size[arena.allocated]
+    allocated, filled = (100 * int(part.sum()) / slots for part in (sizes, arena.filled))
     who = "1 request holds" if counts[0] == 1 else f"{counts[0]} requests hold"
     where = f"{who} {allocated:.1f} % of the KV memory, {filled:.1f} % with tokens"
     return f"{system.name} after {palette.seconds(at_s)}{which_seed(systems)}: {where}"

@@ -71,15 +71,17 @@ class Panel:
             one, hatch = np.array([to_rgb(style.kinds[kind].colour)]), style.kinds[kind].hatch
             self._fill(arena.start[there], arena.size[there], one.repeat(int(there.sum()), axis=0), hatch)
         colours = colours_of(arena.owners)[arena.owner]
-        empty = arena.held & (arena.filled < arena.size)
+        empty = arena.allocated & (arena.filled < arena.size)
         begin, size = (arena.start + arena.filled)[empty], (arena.size - arena.filled)[empty]
         self._fill(begin, size, pale(style, colours[empty]), EMPTY_HATCH)
-        full = arena.held & (arena.filled > 0)
-        self._fill(arena.start[full], arena.filled[full], colours[full], None)
+        full = arena.allocated & (arena.filled > 0)
+        for these, look in ((full & ~arena.held, None), (full & arena.held, style.kinds["held"])):
+            seen = colours[these] if look is None else np.array([to_rgb(look.colour)] * int(these.sum()))
+            self._fill(arena.start[these], arena.filled[these], seen, look and look.hatch)
 
     def finish(self) -> None:
         """What depends on how large a slot came out: seams between ranges, dots on shared ones, numbers."""
-        if not self.arena.held.any():
+        if not self.arena.allocated.any():
             return
         box, to_pt = self.axes.get_window_extent(), 72 / self.axes.figure.dpi
         slot_pt = box.width * to_pt / self.row_slots
@@ -121,7 +123,8 @@ class Panel:
 
     def _seams(self, slot_pt: float) -> None:
         """A line between ranges that are allocated, as thick as the narrow ones can bear."""
-        start, size = self.arena.start[self.arena.held], self.arena.size[self.arena.held]
+        there = self.arena.allocated
+        start, size = self.arena.start[there], self.arena.size[there]
         width_pt = min(0.6 * self.style.line, 0.12 * slot_pt * float(np.median(size)))
         at = np.unique(np.concatenate([start, start + size]))
         at = at[at % self.row_slots > 0]
@@ -146,8 +149,9 @@ class Panel:
         """The number of a request on the widest place that it has in a row, where that is wide enough."""
         if pt < 0.45 * self.style.type_pt:
             return
-        corners, which = self._folded(self.arena.start[self.arena.held], self.arena.size[self.arena.held])
-        owner = self.arena.owner[self.arena.held][which]
+        there = self.arena.allocated
+        corners, which = self._folded(self.arena.start[there], self.arena.size[there])
+        owner = self.arena.owner[there][which]
         left, right, row = corners[:, 0, 0], corners[:, 1, 0], np.floor(corners[:, 0, 1])
         apart = (owner[1:] != owner[:-1]) | (row[1:] != row[:-1]) | (left[1:] != right[:-1])
         first = np.flatnonzero(np.concatenate([[True], apart]))

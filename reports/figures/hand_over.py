@@ -14,7 +14,7 @@ from kvsim.reports.figures.choices import CannotDraw, Choices
 from kvsim.reports.figures.sheet import new_sheet
 from kvsim.reports.figures.style import Style
 from kvsim.reports.figures.systems import System
-from kvsim.reports.palette import percent_text, seconds
+from kvsim.reports.palette import figures, seconds
 from kvsim.reports.rundir.run import Run
 
 Floats = npt.NDArray[np.float64]
@@ -134,9 +134,11 @@ def _prefill_tokens(run: Run) -> float:
 def _words(system: System) -> str:
     table, told = _served(system.first), system.first.summary["hand_over"]
     waited = np.asarray(table["read_end_s"] - table["read_begin_s"], dtype=np.float64)
-    p99_s = float(np.quantile(waited, 0.99)) if len(waited) else None
+    if not len(waited):
+        return f"{system.name}: nothing was handed over."
+    p99_s = float(np.quantile(waited, 0.99))
     return (
         f"{system.name}: reads take {seconds(told['mean_transfer_s'])} on average, {seconds(p99_s)} at p99; "
         f"prompts are held for {seconds(told['mean_held_s'])}, "
-        f"at most {percent_text(100 * told['peak_held_share'])} of a prefill replica."
+        f"at most {figures(100 * told['peak_held_share'])} % of a prefill replica."
     )

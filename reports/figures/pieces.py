@@ -16,7 +16,6 @@ from matplotlib.ticker import (
     LogLocator,
     NullFormatter,
     NullLocator,
-    PercentFormatter,
 )
 
 from kvsim.reports.figures.sheet import wrapped
@@ -49,9 +48,9 @@ def listed(names: Sequence[str], values: Sequence[Interval | None], words: Shown
     return f"{said[first]} ({names[first]}) to {said[last]} ({names[last]})"
 
 
-def percent_of(whole: float) -> PercentFormatter:
-    """Ticks in per cent."""
-    return PercentFormatter(xmax=whole, decimals=0, symbol=" %")
+def percent_of(whole: float) -> FuncFormatter:
+    """Ticks in per cent, no two alike."""
+    return FuncFormatter(lambda value, _: f"{100 * value / whole:.4g} %")
 
 
 def limit_line(axes: Axes, style: Style, limit: Limit, along: str) -> None:

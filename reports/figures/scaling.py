@@ -17,15 +17,17 @@ from kvsim.reports.palette import figures, number
 
 
 def has_scaling(system: System) -> bool:
-    """Whether its replicas come and go."""
-    return bool(system.first.summary.get("scaling"))
+    """Whether its replicas come and go, in a run that took time."""
+    return bool((system.first.summary.get("scaling") or {}).get("over_time"))
 
 
 def scaling(systems: Sequence[System], choices: Choices) -> Figure:
     """Of each fleet, of several seeds the first; attainment only where there are limits."""
     found = [(system, system.first.summary["scaling"]) for system in systems if has_scaling(system)]
     if not found:
-        raise CannotDraw("figure scaling needs a fleet whose replicas come and go: a run with --scale")
+        raise CannotDraw(
+            "figure scaling needs a fleet whose replicas come and go: a run with --scale that took time"
+        )
     style = choices.style
     panels = [(system, told, column) for system, told in found for column in _columns(told)]
     figure = new_sheet(style, 1.0 + 1.35 * len(panels), " ".join(_words(*each) for each in found))

@@ -177,6 +177,7 @@ PAPER = Style(
     kinds=_kinds(
         {
             "token": ("#3D6A94", "white", None),
+            "held": ("#A9C4DC", "black", "----"),
             "reserved": ("#FBF3D5", "black", "...."),
             "internal": ("#EFC26B", "black", "////"),
             "external": ("#C9805A", "black", "xxxx"),
@@ -204,6 +205,7 @@ DARK = Style(
     kinds=_kinds(
         {
             "token": ("#4FA8E0", "black", None),
+            "held": ("#A7D3F2", "black", "\\\\\\\\"),
             "reserved": ("#F5DF8E", "black", None),
             "internal": ("#EBA62B", "black", "////"),
             "external": ("#D0532B", "white", None),

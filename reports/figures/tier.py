@@ -31,7 +31,7 @@ def tier(systems: Sequence[System], choices: Choices) -> Figure:
         raise CannotDraw(f"figure tier needs the column {HELD} in timeline.parquet: a run with a tier")
     figure = new_sheet(style, 5.6, _headline(shown))
     panels = figure.subplots(3, 1, sharex=True)
-    looks = [style.look(place) for place in range(len(shown))]
+    looks = style.looks([system.parts for system in shown])
     for axes, title, column in (
         (panels[0], "held (GiB)", _held),
         (panels[1], "loaded (GB/s)", _loaded),
@@ -75,11 +75,13 @@ def _headline(systems: Sequence[System]) -> str:
     if len(systems) > 1:
         listed = pieces.listed([system.name for system in systems], shares, percent_text)
         return f"Prompt tokens loaded from the tier: {listed}"
+    if shares[0] is None:
+        return f"{systems[0].name}: no prompt was looked up below."
     busy = systems[0].number(lambda summary: _percent(summary, "load_busy_share"))
     size = systems[0].number(lambda summary: _of_tier(summary, "capacity_bytes"))
-    share, loads, whole = (None if found is None else found.mean for found in (shares[0], busy, size))
+    loads, whole = (None if found is None else found.mean for found in (busy, size))
     return (
-        f"{systems[0].name}: {percent_text(share)} of the prompts come from "
+        f"{systems[0].name}: {percent_text(shares[0].mean)} of the prompts come from "
         f"{figures(None if whole is None else whole / GIB)} GiB below; "
         f"loads keep the link busy {percent_text(loads)} of the time"
     )

@@ -16,7 +16,7 @@ from kvsim.reports.html.packing import Pack
 from kvsim.reports.memory_map import MemoryMap, owners_of
 
 Int64 = npt.NDArray[np.int64]
-_COLUMNS = ("start", "size", "owner", "filled", "cached", "idle")
+_COLUMNS = ("start", "size", "owner", "filled", "cached", "idle", "held")
 Bools = npt.NDArray[np.bool_]
 
 
@@ -36,6 +36,7 @@ class Arena:
     filled: Int64
     cached: Int64
     idle: Int64
+    held: Int64
     names: list[str]
     recorded: int
     layers: str = ""
@@ -98,8 +99,9 @@ class Arena:
         pack.add("owner", owner[1:])
         pack.add("empty", np.where(self.owner > 0, self.size - self.filled, 0))
         pack.add("cached", self.cached)
-        if self.idle.any():
-            pack.add("idle", self.idle)
+        for name in ("idle", "held"):
+            if getattr(self, name).any():
+                pack.add(name, getattr(self, name))
         pack.add("rows", np.diff(self.offsets))
         members, samples, counts = _members([self.names[code] for code in used])
         pack.add("setSize", counts)
@@ -119,12 +121,12 @@ def read_arena(path: Path, replica: int | None = None) -> Arena | None:
     instant = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
     order = np.lexsort((rows.start, instant))
     owner, names = _by_first_appearance(rows.owner[order], rows.owners)
-    start, size, filled, cached, idle = (
+    start, size, *rest = (
         column[order].astype(np.int64)
-        for column in (rows.start, rows.size, rows.filled, rows.cached, rows.idle)
+        for column in (rows.start, rows.size, rows.filled, rows.cached, rows.idle, rows.held)
     )
     return Arena(
-        *(recorded.instants, offsets, start, size, owner, filled, cached, idle, names),
+        *(recorded.instants, offsets, start, size, owner, *rest, names),
         recorded=len(recorded.instants),
         layers=_layers(recorded),
         pools=tuple(recorded.pools) if len(recorded.pools) > 1 else (),
@@ -134,8 +136,8 @@ def read_arena(path: Path, replica: int | None = None) -> Arena | None:
 def _layers(recorded: MemoryMap) -> str:
     if len(recorded.rows.layers) == 1:
         return ""
-    fullest = int(np.argmax(recorded.held_slots()))
-    shares = recorded.held_by_layers()
+    fullest = int(np.argmax(recorded.allocated_slots()))
+    shares = recorded.allocated_by_layers()
     on_average = ", ".join(f"{name} {recorded.mean(each):.1f} %" for name, each in shares.items())
     most = ", ".join(f"{name} {each[fullest]:.1f} %" for name, each in shares.items())
     whole = "their pools" if recorded.pools else "the memory"

@@ -44,6 +44,7 @@ REASONS: dict[str, str] = {
     "eviction": "no request enters in a step that evicts",
     "batch": "the batch was not over",
     "swapped": "swapped requests come first",
+    "storage": "its prompt was being read from the storage",
 }
 """Why the head of the queue is not admitted."""
 IN_PIECES = "needs {need} contiguous slots, largest free extent {largest}; {free} free in total"
@@ -63,6 +64,11 @@ HAPPENED: dict[str, str] = {
     "swap_out": "swapped out to the host pool with {tokens}: {by} needed the room",
     "swap_in": "swapped in again with {tokens}",
     "load": "{tokens} found elsewhere: loading them",
+    "load_beside": "{tokens} found on the host: loading them layer by layer, beside the step",
+    "load_first": "{tokens} found on the host: the step waits until they are loaded",
+    "loaded": "{tokens} loaded",
+    "ask": "{tokens} asked of the storage below the host",
+    "fetched": "{tokens} came from the storage to the host",
     "fork": "{answers} forked off, sharing {tokens}",
     "forked": "forked off, sharing {tokens} with another answer",
     "candidates": "{candidates} of the beam search forked off, sharing {tokens}",

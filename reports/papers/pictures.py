@@ -55,6 +55,8 @@ def _painter(judged: Judged, findings: Findings, colours: Mapping[str, str]) -> 
         headings = panels if _has_headings(judged) else 0
         return partial(_dots, judged=judged), 1.5 + 0.2 * len(judged.rows) + 0.28 * headings
     height = 1.6 + 2.6 * ceil(panels / _columns(judged.figure))
+    if reads == "attainment":
+        return partial(_attained, judged=judged, findings=findings, colours=colours), height
     return partial(_curves, judged=judged, findings=findings, colours=colours), height
 
 
@@ -212,6 +214,40 @@ def _curves(
     for axes in grid.flat[len(figure.panels) :]:
         axes.set_visible(False)
     sheet.supylabel("s/token" if over_rates else figure.settings["unit"], fontsize=10)
+    handles = [
+        grid.flat[0].plot([], [], color=colour, linewidth=2.5, label=system)[0]
+        for system, colour in colours.items()
+    ]
+    _legend(sheet, style, grid.flat[0], handles)
+
+
+def _attained(
+    sheet: Any,  # noqa: ANN401
+    style: Style,
+    judged: Judged,
+    findings: Findings,
+    colours: Mapping[str, str],
+) -> None:
+    """A panel per panel of the figure: the share within both limits at each rate per GPU."""
+    figure = judged.figure
+    grid = sheet.subplots(1, len(figure.panels), squeeze=False, sharey=True)
+    for axes, (name, panel) in zip(grid.flat, figure.panels.items(), strict=True):
+        axes.set_title(name)
+        axes.grid(axis="both")
+        for system, colour in colours.items():
+            found = findings.of(figure.number, name, system)
+            if found is None:
+                continue
+            told = panel["systems"][system]["points"]
+            hollow = {"markerfacecolor": "none", "markersize": 5.5, "linewidth": 1}
+            axes.plot(*zip(*told, strict=True), "--o", color=colour, **hollow)
+            if found.points:
+                axes.plot(*zip(*found.points, strict=True), "-o", color=colour, markersize=3, linewidth=1.5)
+        axes.axhline(90, color=style.muted, linestyle=":", linewidth=1.2, zorder=1)
+        axes.set_ylim(0, 105)
+        axes.set_xlim(left=0)
+        axes.set_xlabel("requests/s per GPU")
+    grid.flat[0].set_ylabel("% within both limits")
     handles = [
         grid.flat[0].plot([], [], color=colour, linewidth=2.5, label=system)[0]
         for system, colour in colours.items()

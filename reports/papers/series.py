@@ -6,6 +6,8 @@ crossing   the request rate at which the mean normalised latency reaches a thres
 sweep      the latency at each value of one setting, at a given rate or the one where a latency is reached
 swap       what the cost profile takes to move or recompute so many tokens: no run
 mechanism  a closed form, or one mechanism of an allocator (reports/papers/mechanisms.py): no run
+attainment the share of requests within limits at each rate that the paper ran, and the largest rate with 90 %
+           (reports/papers/disaggregated.py)
 """
 
 import math
@@ -15,6 +17,7 @@ from itertools import pairwise
 
 from kvsim.reports.papers.cells import Bench, Cell, Numbers, deployment_of
 from kvsim.reports.papers.declared import Figure, Paper, Table, merged
+from kvsim.reports.papers.disaggregated import attainment_of
 from kvsim.reports.papers.mechanisms import measured
 from kvsim.sim.cost.named import cost_named
 from kvsim.sim.cost.published import AnalyticProfile
@@ -50,6 +53,8 @@ class Series:
         """About how many requests its runs serve."""
         if self.reads in ("swap", "mechanism"):
             return 1
+        if self.reads == "attainment":
+            return int(self.settings["seeds"] * self.cell["arguments"]["requests"])
         if self.reads == "value":
             return int(_count(self.cell, self.settings))
         rate = float(self.published.get("rate") or self.settings["guess"])
@@ -297,10 +302,24 @@ def _mechanism(series: Series, bench: _Counter) -> Found:
     return bench.found
 
 
+def _attainment(series: Series, bench: _Counter) -> Found:
+    settings, published, found = series.settings, series.published, bench.found
+    system = attainment_of(series.cell["arguments"], settings["limits"], settings["seeds"])
+    if not series.choice:
+        found.points = [(rate, 100 * system.attained(rate)) for rate in series.rates]
+    found.values = {
+        "goodput": system.goodput(published["goodput"]),
+        "attained": 100 * system.attained(published["goodput"]),
+        "scale": system.scale(settings["rate"]),
+    }
+    return found
+
+
 READINGS = {
     "value": _value,
     "crossing": _crossing,
     "sweep": _sweep,
     "swap": _swap,
     "mechanism": _mechanism,
+    "attainment": _attainment,
 }

@@ -23,7 +23,7 @@ _TIMELINE_COLUMNS = (
     *("running", "waiting"),
 )
 _ALSO_IN_TIMELINES = (
-    *("idle", "largest_free_extent", "preemptions", "replica"),
+    *("held", "idle", "largest_free_extent", "preemptions", "replica"),
     *("tier_held_bytes", "tier_loaded_bytes", "tier_stored_bytes"),
 )
 """Numbers too, where they are there."""

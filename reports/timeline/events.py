@@ -3,6 +3,7 @@
     process per run      thread "engine steps"   a slice per step, where a step log is known
                          thread "request 17"     a slice per request, in it one for each state of its life
                          counters                the memory ledger, who runs and waits, preemptions, tiers
+                         tracks of copies        loads beside steps, and reads from a storage below the host
 
 An answer beside others has a thread of its own, from its fork on. Copies and forks are instants, and an
 arrow goes from the request that needed room to the one that lost its own. Slices of one thread nest, and the
@@ -34,6 +35,7 @@ from kvsim.reports.palette import KINDS, number
 from kvsim.reports.rundir.run import Run
 from kvsim.reports.timeline.steps import Steps, step_slices
 from kvsim.reports.timeline.text import instant, micro, named, quoted
+from kvsim.reports.timeline.transfers import transfers
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.files.whole_file import whole_file
 
@@ -156,6 +158,7 @@ class _Process:
         self.pid, self.run, self.lives, self.steps = pid, traced.run, traced.lives, traced.steps
         request = self.lives.request
         self.chosen = np.flatnonzero((request >= first) & (request < end))
+        self._requested = first, end
         self.whole = len(self.chosen) == len(request)
         counts = np.bincount(request, minlength=end) if len(request) else np.zeros(0, np.int64)
         self._several = counts > 1
@@ -179,6 +182,7 @@ class _Process:
         """Streams of events, each in order of time."""
         yield self._requests()
         yield self._counters()
+        yield transfers(self.pid, self.lives.log, *self._requested)
         if self.steps is not None:
             window = None
             if not self.whole and len(self.chosen):

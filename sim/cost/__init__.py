@@ -7,5 +7,6 @@ COSTS: dict[str, str] = {
     "constant": "kvsim.sim.cost.constant:Constant",
     "logged": "kvsim.sim.cost.logged:Logged",
     "a100-40gb-sosp23": "kvsim.sim.cost.published:AnalyticProfile",
+    "a100-80gb-osdi24": "kvsim.sim.cost.engines:EngineProfile",
 }
 """Name on the command line -> where the class is; `name:ARGUMENT` passes an argument on."""

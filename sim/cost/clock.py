@@ -7,7 +7,7 @@
     roofline              the datasheet and the model's geometry
     constant 0.03 s       every step alike
     logged 12.4 ms + ...  a running server's log
-    published NAME        a few published figures
+    published NAME        published figures, or a published simulator
 
 Systems on clocks of different names must not be compared: one may be 5 % off, the other 50 %. Trust is what
 `sim validate` found for the same model, GPU, precision and clock (sim/measured/errors.csv, which

@@ -105,8 +105,9 @@ class ServerChoices:
         value="NAME",
         shown="measured if the GPU was, else roofline",
         doc="[step times](cost.md): `calibrated`, `measured-elsewhere`, `roofline`, `constant:SECONDS`, "
-        "`logged:MS+US+US` or a file from [`sim calibrate log`](calibration.md#from-a-servers-log), or "
-        "`a100-40gb-sosp23`, the [PagedAttention paper's servers](reproduce.md#step-times); or your own "
+        "`logged:MS+US+US` or a file from [`sim calibrate log`](calibration.md#from-a-servers-log), "
+        "`a100-40gb-sosp23`, the [PagedAttention paper's servers](reproduce.md#step-times), or "
+        "`a100-80gb-osdi24:ENGINE`, [DistServe's](reproduce.md#distserve); or your own "
         "`package.module:Class`",
     )
     frontend_latency: float | None = option(

@@ -13,6 +13,7 @@ from kvsim.allocators.base import Allocator
 from kvsim.allocators.eviction import EVICTION
 from kvsim.allocators.eviction.base import Eviction
 from kvsim.allocators.paged import Paged
+from kvsim.allocators.tiers.lmcache import ORDERS, LmcacheMemory
 from kvsim.allocators.tiers.second_pool import SecondPool
 from kvsim.allocators.tiers.vllm import VllmTier
 from kvsim.sim.classes import class_named
@@ -25,6 +26,7 @@ from kvsim.sim.models.sizes import size_bytes
 from kvsim.sim.schedulers.vllm_options import VllmV1Options
 from kvsim.sim.serving.connector import Connector
 from kvsim.sim.serving.link import Link, Way
+from kvsim.sim.serving.lmcache import Lmcache
 from kvsim.sim.serving.lower_tier import LowerTier
 from kvsim.sim.serving.offload import Offload, OffloadRules
 from kvsim.sim.serving.secondary import Secondary
@@ -67,6 +69,9 @@ OFFLOADING_ONLY: Final = (
     *("sync_load_budget_bytes", "secondary_tiers"),
 )
 """Options that vLLM's second pool does not have."""
+BY: Final = {"offloading": ("lru", "arc"), "simple": ("lru",), "lmcache": tuple(ORDERS)}
+"""Who uses the host's memory -> the policies by which it evicts there."""
+UNLIMITED: Final = 1 << 62
 
 RATE: Final = re.compile(r"\s*([0-9]*\.?[0-9]+)(?:gb/s)?(?::([0-9]*\.?[0-9]+)(?:gb/s)?)?\s*")
 
@@ -114,10 +119,14 @@ def tier_below(
     allocator = _allocator(deployment, server.allocator)
     tp = deployment.tensor_parallel_size
     gpu_bytes = deployment.served_model.kv_bytes_per_token_per_gpu(tp)
-    simple = own.kv_offloading_backend == "simple"
-    if simple:
-        _check_simple(allocator, own)
-    chunk_tokens = block * own.blocks_per_chunk
+    backend = own.kv_offloading_backend
+    simple = backend == "simple"
+    _check_backend(allocator, own, backend)
+    at_once, chunk_tokens = own.sync_load_budget_bytes, block * own.blocks_per_chunk
+    if backend == "lmcache":
+        at_once, chunk_tokens = UNLIMITED, own.lmcache_chunk_size
+        if chunk_tokens % block:
+            raise KvsimError(f"lmcache_chunk_size must be whole blocks of {block} tokens, got {chunk_tokens}")
     chunks = total // (chunk_tokens * gpu_bytes * tp) - simple  # a second pool has a null block, too
     if chunks < 1:
         least = f"two blocks of {block:,}" if simple else f"a chunk of {chunk_tokens:,}"
@@ -132,6 +141,9 @@ def tier_below(
         lazy_blocks = 2 * -(-limits.budget // block) if own.lazy_offload else 0
         second = SecondPool(chunks)
         connector = SimpleOffload(server, second, link, lazy_blocks, late, chunk_bytes)
+    elif backend == "lmcache":
+        memory = LmcacheMemory(chunks, own.kv_offloading_policy)
+        connector = Lmcache(server, memory, link, chunk_tokens, chunk_bytes, late)
     else:
         tier = VllmTier(chunks, own.kv_offloading_policy, own.store_threshold)
         rules = OffloadRules(chunk_tokens, own.offload_prompt_only, late, chunk_bytes)
@@ -146,7 +158,7 @@ def tier_below(
             words = own.secondary_tiers.split("+")
             below = [secondary(each, below_it, deployment, size, shared) for each in words]
             offload.stack = Stack(server, tier, below, chunk_tokens, chunk_bytes, offload.totals)
-    return LowerTier(connector, limits, own.sync_load_budget_bytes, gpu_bytes * tp)
+    return LowerTier(connector, limits, at_once, gpu_bytes * tp)
 
 
 def secondary(
@@ -184,14 +196,25 @@ def _check_others(deployment: Deployment, own: VllmV1Options) -> None:
             raise KvsimError(f"{name} must be left out with kv_offloading_size, got {getattr(own, name)!r}")
 
 
-def _check_simple(allocator: Paged, own: VllmV1Options) -> None:
-    """Raise KvsimError for what a second pool does not know."""
-    if not allocator.caches:
+def _check_backend(allocator: Paged, own: VllmV1Options, backend: str) -> None:
+    """Raise KvsimError for what whoever uses the host's memory does not know."""
+    if backend == "simple" and not allocator.caches:
         raise KvsimError("enable_prefix_caching must be on with kv_offloading_backend simple, got False")
-    for name in OFFLOADING_ONLY:
+    unknown_here = {
+        "offloading": ("lmcache_chunk_size",),
+        "simple": (*OFFLOADING_ONLY, "lmcache_chunk_size"),
+        "lmcache": tuple(name for name in OFFLOADING_ONLY if name != "kv_offloading_policy"),
+    }
+    for name in unknown_here[backend]:
         value = getattr(own, name)
         if value != getattr(VllmV1Options(), name):
-            raise KvsimError(f"{name} must be left out with kv_offloading_backend simple, got {value!r}")
+            raise KvsimError(f"{name} must be left out with kv_offloading_backend {backend}, got {value!r}")
+    policy, known = own.kv_offloading_policy, BY[backend]
+    if policy not in known:
+        listed = " or ".join([", ".join(known[:-1]), known[-1]])
+        raise KvsimError(
+            f"kv_offloading_policy must be {listed} with kv_offloading_backend {backend}, got {policy!r}"
+        )
 
 
 def _allocator(deployment: Deployment, allocator: Allocator) -> Paged:

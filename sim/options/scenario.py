@@ -75,13 +75,14 @@ class Scenario(ServerChoices, EngineChoices):
         "never; once for each death",
     )
     scale: str | None = option(
-        "Replicas come and go, --replicas at most: schedule:0=2,600=6 or threshold:queue=4,kv=0.8.",
+        "Replicas come and go, --replicas at most: schedule:0=2,600=6, threshold:queue=4 or slo:ttft=0.5.",
         panel=FLEET,
         default=None,
         value="POLICY",
         shown="all replicas, always",
         doc="replicas [come and go](fleet.md#scaling), `--replicas` at most: `schedule:0=2,600=6,1200=3`, or "
-        "`threshold:queue=4,kv=0.8,least=1,every=15,cool=300`",
+        "`threshold:queue=4,kv=0.8,least=1,every=15,cool=300`, or "
+        "`slo:ttft=0.5,tpot=0.05,least=1,every=180,look=5,down=0.8`",
     )
     startup_time: float = option(
         "Seconds that a replica takes to start, without reading its weights.",

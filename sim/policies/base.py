@@ -173,6 +173,8 @@ class Policy:
             waiting[0]  # who will be asked for when the step is planned: nothing may change then
         if full or (len(waiting) < 2 and not self.preempts):
             return  # nobody enters before somebody leaves, whatever the order
+        if self.preempts and server.step.chunks:
+            return  # such a step is alone, however long its order holds
         steps, until_ps = self.alike_steps(), self.alike_until_ps()
         if self._fitted is waiting[0]:  # and was kept out: it may displace somebody yet
             steps = 1

@@ -1,7 +1,7 @@
 """A queue whose keys all change at the same instants: all keys are found at once, from a table.
 
-    at an instant     table -> the keys of all -> those up to a bound stand in a heap, others are left aside
-    until the next    who comes joins the heap; if its head is above the bound, the others join, too
+    at an instant     table -> the keys of all, sorted aside; the first few stand in a heap
+    until the next    who comes joins the heap; when its head has a larger key than these few, more join
 
 Between two instants keys stay.
 """
@@ -20,7 +20,8 @@ from kvsim.sim.serving.request import Request
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 FEW = 64
-"""So many stand in the heap at first: an interval rarely needs more."""
+"""So many join the heap at a time: an interval rarely needs more."""
+NONE: Ints = np.zeros(0, dtype=np.int64)
 
 
 class TableKeys(Keys, Protocol):
@@ -47,25 +48,18 @@ class Columns(Sorted):
 
     def __init__(self, policy: TableKeys, width: int) -> None:
         super().__init__(policy)
-        self._keys, self._until_ps = policy, 0
+        self._keys, self._next_ps = policy, 0
         self._table: Ints = np.zeros((width, FEW), dtype=np.int64)
-        self._who: list[tuple[Request, int]] = []  # by column, with their numbers; those too who left since
-        self._found: tuple[Floats, Ints] = (
-            np.zeros(0),
-            np.zeros(0, dtype=np.int64),
-        )  # keys of the last instant
-        self._bound = inf  # who had a larger one is left aside
+        self._who: list[Request] = []  # by column, the number of its entry less 1; those too who left since
+        self._aside: tuple[Ints, Floats, Ints] = NONE, np.zeros(0), NONE  # columns, keys; the smallest first
+        self._taken, self._bound = 0, inf  # so many of them joined; who stands behind has a larger key
 
     def place(self) -> None:
-        """Likewise; look at all when keys have changed, and at those left aside when they may be next."""
+        """Likewise, and look at all when keys have changed."""
         super().place()
         now_ps = self.policy.server.now_ps
-        if now_ps >= self._until_ps:
+        if now_ps >= self._next_ps:
             self._look(now_ps)
-        if self._bound < inf and (not self._heap or self._heap[0][0][0] > self._bound):
-            aside = np.flatnonzero(self._found[0] > self._bound)
-            self._bound = inf
-            self._take(aside)
 
     def _place(self, request: Request) -> None:
         super()._place(request)
@@ -73,37 +67,51 @@ class Columns(Sorted):
         if column == self._table.shape[1]:
             self._table = np.hstack([self._table, self._table])
         self._table[:, column] = self._keys.row(request)
-        self._who.append((request, self._number))
+        self._who.append(request)
 
     def _look(self, now_ps: int) -> None:
         """The keys of all, now."""
-        self._until_ps = self._keys.next_ps(now_ps)
+        self._next_ps = self._keys.next_ps(now_ps)
+        columns = np.fromiter(self.values(), np.int64, len(self)) - 1
         if len(self._who) > 2 * len(self) + FEW:
-            self._let_go()
-        self._found = first, _ = self._keys.keys(self._table[:, : len(self._who)], now_ps)
-        self._bound = float(np.partition(first, FEW)[FEW]) if len(first) > 2 * FEW else inf
+            self._let_go(columns)
+            columns = np.arange(len(self))
+        first, second = self._keys.keys(self._table[:, columns], now_ps)
+        order = np.argsort(first, kind="stable")
+        self._aside, self._taken, self._bound = (columns[order], first[order], second[order]), 0, -inf
         self._heap.clear()
-        self._take(np.flatnonzero(first <= self._bound))
+        self._uncover()
 
-    def _let_go(self) -> None:
+    def _let_go(self, columns: Ints) -> None:
         """Forget the columns of those who left."""
-        kept = [column for column, (request, number) in enumerate(self._who) if self.get(request) == number]
-        self._table[:, : len(kept)] = self._table[:, kept]
-        self._who = [self._who[column] for column in kept]
+        self._table[:, : len(columns)] = self._table[:, columns]
+        self._who = list(self.keys())
+        self.update(zip(self._who, range(1, len(columns) + 1), strict=True))
+        self._number = len(columns)
 
-    def _take(self, columns: NDArray[np.intp]) -> None:
-        """Put those in the heap who have waited since the last instant."""
-        keys = zip(columns.tolist(), *(each[columns].tolist() for each in self._found), strict=True)
-        for column, first, second in keys:
-            request, number = self._who[column]
-            if self.get(request) == number:
-                self._heap.append(((first, second), request.index, request.sample, number, request))
+    def _uncover(self) -> None:
+        """Likewise; whoever may be next joins."""
+        super()._uncover()
+        while self._bound < inf and not (self._heap and self._heap[0][0][0] <= self._bound):
+            self._take()
+            super()._uncover()
+
+    def _take(self) -> None:
+        """Let a few more join, and all who have the key of the last of them."""
+        first = self._aside[1]
+        start, end = self._taken, self._taken + FEW
+        if end < len(first):
+            self._bound = float(first[end - 1])
+            end = int(np.searchsorted(first, self._bound, side="right"))
+        if end >= len(first):
+            self._bound = inf
+        self._taken = end
+        rows = zip(*(each[start:end].tolist() for each in self._aside), strict=True)
+        for column, *key in rows:
+            request = self._who[column]
+            if self.get(request) == column + 1:
+                self._heap.append((tuple(key), request.index, request.sample, column + 1, request))
         heapify(self._heap)
-
-    def __getitem__(self, index: int) -> Request:  # type: ignore[override]
-        if index or self._fresh or self.policy.server.now_ps >= self._until_ps or self._bound < inf:
-            return super().__getitem__(index)
-        return self._heap[0][-1]
 
     def __iter__(self) -> Iterator[Request]:
         self.place()

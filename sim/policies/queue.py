@@ -48,6 +48,7 @@ class Sorted(dict[Request, int]):
         self.policy = policy
         self._heap: list[Entry] = []
         self._number = 0
+        self._next_ps = FAR_PS  # no key changes before
         self._fresh: list[Request] = []  # not placed yet: keys are asked for when a step is decided
 
     def append(self, request: Request) -> None:
@@ -74,8 +75,8 @@ class Sorted(dict[Request, int]):
 
     def popleft(self) -> Request:
         """Take the head: it was admitted."""
-        self.place()
-        request = heappop(self._heap)[-1]
+        request = self[0]
+        heappop(self._heap)
         del self[request]
         self._uncover()
         self.policy.entered(request)
@@ -89,14 +90,15 @@ class Sorted(dict[Request, int]):
 
     def _uncover(self) -> None:
         """Drop what no longer counts from the top."""
-        heap, number_of = self._heap, self.get
-        while heap and number_of(heap[0][-1]) != heap[0][3]:
+        heap = self._heap
+        while heap and self.get(heap[0][-1]) != heap[0][3]:
             heappop(heap)
 
     def __getitem__(self, index: int) -> Request:  # type: ignore[override]
         if index:
             raise IndexError(f"only the head can be seen, got {index}")
-        self.place()
+        if self._fresh or self._next_ps <= self.policy.server.now_ps:
+            self.place()
         return self._heap[0][-1]
 
     def __iter__(self) -> Iterator[Request]:
@@ -111,7 +113,6 @@ class Turning(Sorted):
     def __init__(self, policy: Keys) -> None:
         super().__init__(policy)
         self._turns: list[tuple[int, int, Request]] = []
-        self._next_ps = FAR_PS  # nobody turns before
 
     def _place(self, request: Request) -> None:
         super()._place(request)
@@ -131,18 +132,12 @@ class Turning(Sorted):
 
     def place(self) -> None:
         """Likewise, and move those whose time has come."""
-        if self._fresh:
-            super().place()
+        super().place()
         now_ps = self.policy.server.now_ps
         if self._next_ps <= now_ps:
             while self.next_turn_ps() <= now_ps:
                 self._place(heappop(self._turns)[2])
             self._uncover()
-
-    def __getitem__(self, index: int) -> Request:  # type: ignore[override]
-        if index or self._fresh or self._next_ps <= self.policy.server.now_ps:
-            return super().__getitem__(index)
-        return self._heap[0][-1]
 
 
 class Moving(dict[Request, None]):

@@ -56,7 +56,8 @@ class Sums:
     def __init__(self) -> None:
         self.time_ps, self.token, self.used = Total(), Total(), Total()
         self.internal, self.running = Total(), Total()
-        self.external, self.cached, self.idle, self.shared = Total(), Total(), Total(), Total()
+        self.external, self.cached, self.idle = Total(), Total(), Total()
+        self.shared, self.held = Total(), Total()
 
     def add_rest(self, rest: Rest, total_ps: i64) -> None:
         """Add what most allocators never have."""
@@ -64,10 +65,12 @@ class Sums:
         cached: i64 = rest[1]
         idle: i64 = rest[2]
         shared: i64 = rest[3]
+        held: i64 = rest[4]
         self.external.add(external * total_ps)
         self.cached.add(cached * total_ps)
         self.idle.add(idle * total_ps)
         self.shared.add(shared * total_ps)
+        self.held.add(held * total_ps)
 
     def add_grown(self, grown: Grown, ends: list[int], total_ps: i64) -> None:
         """Add what growth within a span changed."""
@@ -92,6 +95,7 @@ class Sums:
         to.cached += self.cached.take()
         to.idle += self.idle.take()
         to.shared += self.shared.take()
+        to.held += self.held.take()
 
 
 class Counting:
@@ -259,4 +263,5 @@ def _highest_bits(rest: Rest) -> i64:
     cached: i64 = rest[1]
     idle: i64 = rest[2]
     shared: i64 = rest[3]
-    return external | cached | idle | shared
+    held: i64 = rest[4]
+    return external | cached | idle | shared | held

@@ -5,12 +5,18 @@
                no room, with the slots that it `need`s, those `free`, and the `largest` free extent;
                watermark; seats; token budget; eviction (nobody enters in such a step); batch (it is not
                over); swapped (they come first); future peak (it, and those that run, would need too much
-               at once, or it is not yet its turn); same prefix (another computes what it could share)
+               at once, or it is not yet its turn); same prefix (another computes what it could share);
+               storage (it waits for what is read from there)
     decode     its prompt, or its recomputation, is done and gave a token
     preempt    it is evicted and will be computed again: `tokens` are lost; the request `by` took the room
     swap_out   it goes to the host pool with `tokens`, for the room that `by` took
     swap_in    it is back
     load       `tokens` of its prompt are found elsewhere: it holds memory, and waits for them
+    load_beside  `tokens` are loaded from the host while the step that it enters computes, layer by layer
+    load_first  `tokens` are loaded from the host before the step that it enters computes
+    loaded     they are there
+    ask        a storage below the host is asked for `tokens`
+    fetched    the host has `tokens` from there: all that there were, or all until it no longer waited
     fork       one more sequence shares its `tokens`
     copy       `tokens` slots are copied: on a write into a shared block, or to move to a larger extent
     hand_over  its prompt is computed, and its `tokens` are held for another server to read
@@ -36,6 +42,7 @@ from kvsim.sim.workload import Int64Column
 NO_ROOM = "no room"
 FUTURE_PEAK = "future peak"
 SAME_PREFIX = "same prefix"
+STORAGE = "storage"
 NUMBERS = ("time_ps", "step", "request", "sample", "tokens", "cached", "by", "need", "free", "largest")
 AT_ONCE = 4096
 """Numbers that are put into an array together."""
@@ -153,6 +160,27 @@ class Events:
         """So much of a prompt begins to be loaded."""
         self._last_refusal = None
         self._add("load", request, now_ps, step, tokens=tokens)
+
+    def loads_beside(self, request: Request, now_ps: int, step: int, tokens: int) -> None:
+        """So much of a prompt is loaded while the step that is decided computes."""
+        self._add("load_beside", request, now_ps, step, tokens=tokens)
+
+    def loads_first(self, request: Request, now_ps: int, step: int, tokens: int) -> None:
+        """So much of a prompt is loaded before the step that is decided computes."""
+        self._add("load_first", request, now_ps, step, tokens=tokens)
+
+    def loaded(self, request: Request, now_ps: int, step: int, tokens: int) -> None:
+        """It is there."""
+        self._add("loaded", request, now_ps, step, tokens=tokens)
+
+    def asks(self, request: Request, now_ps: int, step: int, tokens: int) -> None:
+        """A storage is asked for so much of a prompt."""
+        self._add("ask", request, now_ps, step, tokens=tokens)
+
+    def fetched(self, request: Request, now_ps: int, step: int, tokens: int) -> None:
+        """So much came from there; the next refusal is told anew."""
+        self._last_refusal = None
+        self._add("fetched", request, now_ps, step, tokens=tokens)
 
     def returned(self, request: Request, now_ps: int, step: int) -> None:
         """A request came back from the host pool."""

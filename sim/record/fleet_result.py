@@ -58,7 +58,8 @@ def together(results: Sequence[Result], servers: Sequence[Server]) -> Result:
     for result, server, sums in zip(results, servers, unsaturated, strict=True):
         idle_ps = max(end_ps - result.saturated.time_ps - result.unsaturated.time_ps, 0)
         sums.time_ps += idle_ps
-        sums.add_rest(idle_ps, *server.rest())
+        external, cached, idle, shared, _ = server.rest()  # what a dead server held is gone
+        sums.add_rest(idle_ps, (external, cached, idle, shared, 0))
     for part_of in (saturated, unsaturated):
         for result, sums in zip(results, part_of, strict=True):
             sums.beyond = (result.capacity_slots - capacity) * sums.time_ps

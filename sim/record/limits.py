@@ -1,6 +1,6 @@
 """What holds requests back: while the head of the queue is not admitted, one limit holds back all of it."""
 
-from kvsim.sim.record.events import FUTURE_PEAK, NO_ROOM, SAME_PREFIX
+from kvsim.sim.record.events import FUTURE_PEAK, NO_ROOM, SAME_PREFIX, STORAGE
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.serving.server import Server
 
@@ -17,6 +17,7 @@ _OF_REASON = {
     "token budget": TOKEN_BUDGET,
     "batch": BATCH,
     SAME_PREFIX: BATCH,
+    STORAGE: BATCH,
 }
 """What a scheduler's `held_back` says -> the limit behind it."""
 

@@ -12,7 +12,7 @@ touch of the one before: to replay, drop every range that overlaps a new one, th
 Neighbours that are free, or cached, are one range. Where layers are kept in groups, a range names its layers.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -23,8 +23,8 @@ from kvsim.sim.record.events import Texts
 from kvsim.sim.serving.request import Request
 from kvsim.sim.workload import Int64Column
 
-COLUMNS = ("start", "size", "owners", "filled", "cached", "idle", "layers")
-"""The last two are left out of the table where they say nothing."""
+COLUMNS = ("start", "size", "owners", "filled", "cached", "idle", "held", "layers")
+"""The last three are left out of the table where they say nothing."""
 
 
 _REGIONS = 1 << 18
@@ -42,10 +42,12 @@ class MemoryMap:
         How many instants to keep, about.
     idles : bool
         Whether slots may be idle.
+    holds : bool
+        Whether slots may be held for another server to read them.
     """
 
-    def __init__(self, tokens: int, instants: int, idles: bool = False) -> None:
-        self._idles = idles
+    def __init__(self, tokens: int, instants: int, idles: bool = False, holds: bool = False) -> None:
+        self._idles, self._holds = idles, holds
         self.every_tokens = max(1, -(-tokens // instants))
         self._computed = 0
         self._next = 0
@@ -71,11 +73,17 @@ class MemoryMap:
         self._computed += tokens
 
     def draw(
-        self, now_ps: int, allocator: Allocator, owners: Mapping[int, Request], lengths: Mapping[int, int]
+        self,
+        now_ps: int,
+        allocator: Allocator,
+        owners: Mapping[int, Request],
+        lengths: Mapping[int, int],
+        held: Container[int] = (),
     ) -> None:
         """Write down what changed since the last instant.
 
-        `owners` says whose each sequence is, `lengths` how many tokens the living ones have.
+        `owners` says whose each sequence is, `lengths` how many tokens the living ones have; `held` are those
+        who only wait until another server has read them.
         """
         self._next = self._computed + self.every_tokens
         layout, numbers = allocator.layout(), self._names
@@ -86,7 +94,9 @@ class MemoryMap:
         for name in dict.fromkeys(layout.layers):
             kinds.setdefault(name, len(kinds))
         layers = [kinds[name] for name in layout.layers]
-        self._drawn.append(_Drawn(now_ps, layout, codes, longest, layers))
+        waits = [int(all([seq in held for seq in seqs])) for seqs in layout.owners] if held else []
+        waits[:1] = [0] if waits else []  # nobody comes first
+        self._drawn.append(_Drawn(now_ps, layout, codes, longest, layers, waits))
         self._waiting += len(layout.starts)
         if self._waiting >= _REGIONS:
             self._settle()
@@ -101,6 +111,8 @@ class MemoryMap:
             texts["layers"] = layers
         if not self._idles:
             del columns["idle"]
+        if not self._holds:
+            del columns["held"]
         times_ps = np.concatenate([np.empty(0, dtype=np.int64), *self._times_ps])
         return {"time_ps": times_ps, **columns}, texts
 
@@ -130,6 +142,8 @@ class _Drawn(NamedTuple):
     """tokens of the longest sequence of each of these"""
     layers: list[int]
     """of each region, as codes; empty: of all"""
+    held: list[int]
+    """1 or 0 of each of the owners; empty: nothing is"""
 
 
 def _ranges(drawn: Sequence[_Drawn]) -> tuple[Int64Column, Int64Column]:
@@ -151,6 +165,7 @@ def _ranges(drawn: Sequence[_Drawn]) -> tuple[Int64Column, Int64Column]:
     marks = [
         _joined([each.cached for each in layouts]),
         _joined([each.idle or [0] * len(each.starts) for each in layouts]),
+        _joined([each.held or [0] * len(each.layout.owners) for each in drawn])[owner],
         _joined([each.layers or [0] * len(each.layout.starts) for each in drawn]),
     ]
     ends, empty = (starts + sizes)[np.cumsum(regions) - 1], owner == places[instant - 1]

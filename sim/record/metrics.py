@@ -5,7 +5,7 @@ two tokens of a request. E2E: arrival to last token. Normalised latency: E2E / o
 delay: arrival to first being scheduled. Memory shares are time-weighted percentages of the capacity.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict
 
 import numpy as np
@@ -152,7 +152,7 @@ def map_table(memory_map: MemoryMap | None) -> Table | None:
         "owners": texts["owners"],
         "filled": numbers["filled"],
         "cached": numbers["cached"],
-        **({"idle": numbers["idle"]} if "idle" in numbers else {}),
+        **{name: numbers[name] for name in ("idle", "held") if name in numbers},
         **({"layers": texts["layers"]} if "layers" in texts else {}),
     }
 
@@ -200,7 +200,7 @@ def summary(result: Result, table: Mapping[str, Column]) -> dict[str, object]:
     done = result.finished
     duration_s = result.end_ps / PS_PER_S
     finished = int(done.sum())
-    whole, idles = _added(result.saturated, result.unsaturated), "idle" in result.timeline
+    whole, known = _added(result.saturated, result.unsaturated), result.timeline.keys()
     return {
         "duration_s": duration_s,
         "requests": {
@@ -218,8 +218,8 @@ def summary(result: Result, table: Mapping[str, Column]) -> dict[str, object]:
         "load": load(result),
         "memory": {
             "capacity_tokens": result.capacity_slots // result.slots_per_token,
-            "average": _shares(whole, result.capacity_slots, idles),
-            "saturated": _shares(result.saturated, result.capacity_slots, idles),
+            "average": _shares(whole, result.capacity_slots, known),
+            "saturated": _shares(result.saturated, result.capacity_slots, known),
             "saturated_share": _ratio(result.saturated.time_ps, whole.time_ps),
             "saved_by_sharing": _percent(whole.shared, whole.time_ps * result.capacity_slots + whole.beyond),
             "peak_used_tokens": result.peak_used_tokens,
@@ -332,28 +332,30 @@ def _upkeep(totals: UpkeepTotals) -> dict[str, float]:
     }
 
 
-def kinds(sums: Integrals, capacity: int, idles: bool = False) -> dict[str, int]:
-    """The integrals of the kinds of the ledger, `idle` where it may occur; they sum to capacity x time.
+def kinds(sums: Integrals, capacity: int, known: Container[str] = ()) -> dict[str, int]:
+    """The integrals of the kinds of the ledger; they sum to capacity x time.
 
+    `held` and `idle` are there where they are `known`, so that they may occur.
     Of unlike memories `beyond` is added.
     """
     return {
-        "token": sums.token,
+        "token": sums.token - sums.held,
+        **({"held": sums.held} if "held" in known else {}),
         "reserved": sums.used - sums.internal - sums.token,
         "internal": sums.internal,
         "cached": sums.cached,
         "external": sums.external,
-        **({"idle": sums.idle} if idles else {}),
+        **({"idle": sums.idle} if "idle" in known else {}),
         "free": capacity * sums.time_ps + sums.beyond - sums.used - sums.cached - sums.external - sums.idle,
     }
 
 
-def _shares(sums: Integrals, capacity: int, idles: bool) -> Numbers | None:
+def _shares(sums: Integrals, capacity: int, known: Container[str]) -> Numbers | None:
     """Percent of capacity x time by ledger kind; None for no time at all."""
     if not sums.time_ps:
         return None
     whole = capacity * sums.time_ps + sums.beyond
-    return {kind: _percent(slots, whole) for kind, slots in kinds(sums, capacity, idles).items()}
+    return {kind: _percent(slots, whole) for kind, slots in kinds(sums, capacity, known).items()}
 
 
 def _spread(values: Float64Column) -> Numbers:

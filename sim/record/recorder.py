@@ -18,7 +18,7 @@ from kvsim.sim.record.counting import COMPILED, Counting
 from kvsim.sim.record.histogram import Histogram
 from kvsim.sim.record.limits import LIMITS
 from kvsim.sim.record.request_log import RequestLog
-from kvsim.sim.record.span import HELD_BY, Columns, Integrals, Span, unlike_tokens
+from kvsim.sim.record.span import HELD_BY, Columns, Integrals, Rest, Span, unlike_tokens
 from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.totals import DraftTotals, TierTotals, Totals, UpkeepTotals
 from kvsim.sim.workload import Int64Column, Workload
@@ -69,6 +69,7 @@ class Instant(NamedTuple):
     largest_free_extent: int
     preemptions: int
     idle: int = 0
+    held: int = 0
     tier_held_bytes: int = 0
     tier_loaded_bytes: int = 0
     tier_stored_bytes: int = 0
@@ -85,7 +86,8 @@ class Result:
     `requests` has a row per request of the workload, valid where `finished` is True. `timeline` and
     `steps` are tables of the columns named in this file; `samples` has a row per answer, where requests
     have several. `held_ps` is the time for which each limit (sim/record/limits.py) held the queue back; they
-    sum to the saturated time. The column `idle` is there where the allocator may have idle slots.
+    sum to the saturated time. The column `idle` is there where the allocator may have idle slots, `held`
+    where the server holds prompts for another one.
     """
 
     workload: Workload
@@ -204,7 +206,7 @@ class Recorder:
         self,
         duration_ps: int,
         held_by: str,
-        rest: tuple[int, int, int, int],
+        rest: Rest,
         kept: tuple[int, int, int] = (0, 0, 0),
     ) -> None:
         """Add time in which nothing was computed; `held_by` and `rest` as in `Start`.
@@ -219,7 +221,7 @@ class Recorder:
         sums.token += token * duration_ps
         sums.used += used * duration_ps
         sums.internal += internal * duration_ps
-        sums.add_rest(duration_ps, *rest)
+        sums.add_rest(duration_ps, rest)
 
     def add(self, span: Span) -> None:
         """Keep steps that were carried out, to be counted with others."""
@@ -331,8 +333,9 @@ class Recorder:
         allocator: Allocator,
         steps: int,
         upkeep: UpkeepTotals | None = None,
+        holds: bool = False,
     ) -> Result:
-        """Freeze what was collected."""
+        """Freeze what was collected; `holds`: the server holds prompts for another one."""
         self.flush()
         timeline = np.array(self._timeline, dtype=np.int64).reshape(-1, len(Instant._fields))
         rows = np.array(self._steps, dtype=np.int64).reshape(-1, len(STEP_COLUMNS))
@@ -349,6 +352,7 @@ class Recorder:
                 name: column
                 for name, column in zip(Instant._fields, timeline.T, strict=True)
                 if (name != "idle" or allocator.idles)
+                and (name != "held" or holds)
                 and (totals.tier is not None or not name.startswith("tier_"))
             },
             steps=dict(zip(STEP_COLUMNS, rows.T, strict=True)) if self.step_log else None,

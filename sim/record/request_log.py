@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from kvsim.allocators.base import InvariantError
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.serving.request import Request
 from kvsim.sim.workload import LATEST_PS, PS_PER_S, Int64Column, Workload
@@ -106,6 +107,12 @@ class RequestLog:
         """Whether a request has its answers, or was turned away."""
         return bool(self._finished[index]) or index in self.rejected
 
+    def finished_between(self, from_ps: int, to_ps: int) -> Int64Column:
+        """The rows that finished from a time on, and before another one."""
+        finish_ps = np.frombuffer(self._columns["finish_ps"], dtype=np.int64)
+        rows = np.flatnonzero(np.frombuffer(self._finished, dtype=np.bool_))
+        return rows[(from_ps <= finish_ps[rows]) & (finish_ps[rows] < to_ps)]
+
     def times_resent(self) -> Int64Column | None:
         """How often each request was sent again; None where none was."""
         return None if self.resent is None else np.frombuffer(self.resent, dtype=np.int64)
@@ -178,7 +185,13 @@ class RequestLog:
 
     def columns(self) -> dict[str, Int64Column]:
         """The columns of `REQUEST_COLUMNS`, valid where a request is finished."""
-        return {name: np.frombuffer(column, dtype=np.int64) for name, column in self._columns.items()}
+        found = {name: np.frombuffer(column, dtype=np.int64) for name, column in self._columns.items()}
+        begun_ps = found["first_scheduled_ps"]
+        for row in np.flatnonzero(self.finished & (begun_ps < self.arrival_ps))[:1].tolist():
+            raise InvariantError(
+                f"request {row} came at {self.arrival_ps[row]} ps and was computed from {begun_ps[row]} ps on"
+            )
+        return found
 
     def replicas(self) -> Int64Column | None:
         """Which replica each request went to, where there are several."""

@@ -21,7 +21,7 @@ def over_time(
     alive_ps: Callable[[int], int],
     end_ps: int,
 ) -> list[dict[str, float | None]]:
-    """A row for each part.
+    """A row for each part; none of a run that took no time.
 
     Parameters
     ----------
@@ -32,13 +32,15 @@ def over_time(
     alive_ps : callable
         For how long all replicas together cost something, up to a time in ps.
     """
+    if end_ps < PARTS:
+        return []
     edges = [end_ps * each // PARTS for each in range(PARTS + 1)]
     parts = np.clip(np.searchsorted(edges, arrival_ps, side="right") - 1, 0, PARTS - 1)
     counts = np.bincount(parts, minlength=PARTS).tolist()
     met = counts if good is None else np.bincount(parts[good], minlength=PARTS).tolist()
     found: list[dict[str, float | None]] = []
     for begin_ps, until_ps, count, many in zip(edges, edges[1:], counts, met, strict=False):
-        width_ps = max(until_ps - begin_ps, 1)
+        width_ps = until_ps - begin_ps
         found.append(
             {
                 "time_s": begin_ps / PS_PER_S,

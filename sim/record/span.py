@@ -15,8 +15,8 @@ import numpy as np
 from kvsim.sim.record.products import FITS, Times, sums_of_products
 from kvsim.sim.serving.growth import Grown
 
-Rest = tuple[int, int, int, int]
-"""External, cached and idle slots, and tokens saved by sharing."""
+Rest = tuple[int, int, int, int, int]
+"""External, cached and idle slots, tokens saved by sharing, and slots held for another server."""
 
 
 Start = tuple[int, int, int, int, int, str, Rest | None]
@@ -108,8 +108,9 @@ class Columns:
 class Integrals:
     """Sums over time of what the memory held: slots (or requests) times picoseconds.
 
-    `shared` counts the tokens that sequences hold beyond the slots that hold them, `beyond` the slots of
-    unlike memories beyond the capacity that stands for all of them.
+    `shared` counts the tokens that sequences hold beyond the slots that hold them, `held` those of `token`
+    that wait for another server to read them, `beyond` the slots of unlike memories beyond the capacity that
+    stands for all of them.
     """
 
     time_ps: int = 0
@@ -121,6 +122,7 @@ class Integrals:
     cached: int = 0
     idle: int = 0
     shared: int = 0
+    held: int = 0
     beyond: int = 0
 
     def __reduce__(self) -> tuple[type["Integrals"], tuple[int, ...]]:
@@ -144,7 +146,7 @@ class Integrals:
         if any(rests):
             for each, rest in zip(ends, rests, strict=True):
                 if rest is not None:
-                    self.add_rest(each[-1], *rest)
+                    self.add_rest(each[-1], rest)
         grown = [change for change in changes if change is not None]
         if not grown:
             return
@@ -159,9 +161,11 @@ class Integrals:
                 for step, slots in (change[3] if change is not None else None) or ():
                     self.token -= slots * (each[-1] - each[step - 1])
 
-    def add_rest(self, duration_ps: int, external: int, cached: int, idle: int, shared: int) -> None:
+    def add_rest(self, duration_ps: int, rest: Rest) -> None:
         """Add those that most allocators never have."""
+        external, cached, idle, shared, held = rest
         self.external += external * duration_ps
         self.cached += cached * duration_ps
         self.idle += idle * duration_ps
         self.shared += shared * duration_ps
+        self.held += held * duration_ps

@@ -13,9 +13,10 @@ def instant_of(server: Server, held: int) -> Instant:
     used, cached, external = allocator.used_slots, allocator.cached_slots, server.external_slots()
     internal = server.memory.internal_slots()
     reserved, free = used - held - internal, allocator.free_slots - cached - external - allocator.idle_slots
+    unread = server.held_slots() if server.holds else 0
     fields: tuple[int, ...] = (
         server.now_ps,
-        held,
+        held - unread,
         reserved,
         internal,
         cached,
@@ -26,9 +27,10 @@ def instant_of(server: Server, held: int) -> Instant:
         allocator.largest_free_extent(),
         server.totals.preemptions + server.totals.swap_outs,
         allocator.idle_slots,
+        unread,
     )
     fields += NO_TIER if tier is None else (tier.held_bytes, tier.loaded_bytes, tier.stored_bytes)
     found: Instant = tuple.__new__(Instant, fields)  # what Instant(*fields) does, at half its price
-    if reserved < 0 or internal < 0 or free < 0:
+    if reserved < 0 or internal < 0 or free < 0 or held < unread:
         raise InvariantError(f"no kind of slot can be negative, got {found} of {used} slots in use")
     return found

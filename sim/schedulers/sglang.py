@@ -25,7 +25,7 @@ from kvsim.allocators.options import CacheRules, Order
 from kvsim.allocators.sglang.rows import SglangMatch
 from kvsim.sim.deployment.engine import POLICIES, EngineConfig
 from kvsim.sim.errors import KvsimError
-from kvsim.sim.record.events import NO_ROOM
+from kvsim.sim.record.events import NO_ROOM, STORAGE
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.schedulers.sglang_budget import (
     MOST_ESTIMATED,
@@ -313,6 +313,8 @@ class Sglang(Scheduler):
                 passed = True
             elif not self._admit(server, budget, request, chosen):
                 break
+        if passed and not self.full:
+            self._held = STORAGE
         if passed and chosen:
             entering = {request: None for request, *_ in chosen}
             self._waiting.arrange([*entering, *(one for one in self._waiting if one not in entering)])
@@ -366,7 +368,7 @@ class Sglang(Scheduler):
         else:
             tokens = budget.admit(cached + below, missing - below, still, below)
             if tokens and below:
-                loaded = self._below.load(match)
+                loaded = self._below.load(request, match)
                 cached, missing = cached + loaded, missing - loaded
                 budget.hold(loaded)
                 if not loaded:

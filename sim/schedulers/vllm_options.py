@@ -102,12 +102,18 @@ class VllmV1Options:
         "`100GiB`, `2TiB`; a bare number is GiB; 0: none",
     )
     kv_offloading_backend: str = option(
-        "How that memory is used: offloading, simple.",
+        "How that memory is used: offloading, simple, lmcache.",
         default="offloading",
         value="NAME",
-        allowed=("offloading", "simple"),
-        doc="what uses it: vLLM's OffloadingConnector, or its SimpleCPUOffloadConnector, [a second pool of "
-        "blocks](tiers.md#a-second-pool-of-blocks)",
+        allowed=("offloading", "simple", "lmcache"),
+        doc="what uses it: vLLM's OffloadingConnector, its SimpleCPUOffloadConnector, "
+        "[a second pool of blocks](tiers.md#a-second-pool-of-blocks), or [LMCache](tiers.md#lmcache)",
+    )
+    lmcache_chunk_size: int = option(
+        "lmcache: tokens of a chunk.",
+        default=256,
+        least=1,
+        doc="with `lmcache`: tokens of a chunk, whole blocks",
     )
     lazy_offload: bool = option(
         "simple: store free blocks about to be reused, not all that is computed.",
@@ -115,7 +121,11 @@ class VllmV1Options:
         doc="with `simple`: store free blocks that are about to be reused, instead of all that is computed",
     )
     kv_offloading_policy: str = option(
-        "How that memory evicts: lru, arc.", default="lru", value="NAME", allowed=("lru", "arc")
+        "How that memory evicts: lru, arc; lmcache: lru, lfu, fifo, mru.",
+        default="lru",
+        value="NAME",
+        allowed=("lru", "arc", "lfu", "fifo", "mru"),
+        doc="how that memory evicts: `lru`, `arc`; with `lmcache` `lru`, `lfu`, `fifo`, `mru`",
     )
     kv_offloading_link: str = option(
         "Its link: pcie (the GPU's), a name, or GB/s to load:to store.",

@@ -53,7 +53,7 @@ class Deaths:
         returns = [each.back_ps for each in alike if each.back_ps is not None]
         rows = dispatcher.lose(place, max(returns, default=0) > fault.at_ps)
         if self._hand_over is not None:
-            rows = self._hand_over.lose(before.server, fault.at_ps)
+            rows = self._hand_over.lose(before, fault.at_ps)
         dispatcher.show(place, after)
         if fault.back_ps is not None:
             self._run.later(fault.back_ps, partial(self._come_back, fault))

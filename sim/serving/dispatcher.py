@@ -78,9 +78,36 @@ class View:
         """Tokens of a block of its KV memory."""
         return self._replica.scheduler.config.block_size
 
+    @property
+    def decode_tokens(self) -> int:
+        """Tokens that its decoding sequences have, all together."""
+        self._replica.catch_up()
+        return self._server.progress.all_stored()
+
+    @property
+    def capacity_tokens(self) -> int:
+        """Tokens that its KV memory can hold."""
+        allocator = self._server.allocator
+        return allocator.capacity_slots // allocator.slots_per_token
+
+    @property
+    def max_num_batched_tokens(self) -> int:
+        """Tokens of one of its steps, at most."""
+        return self._replica.scheduler.config.max_num_batched_tokens
+
+    @property
+    def max_num_seqs(self) -> int:
+        """Sequences of one of its steps, at most."""
+        return self._replica.scheduler.config.max_num_seqs
+
     def prefill_s(self, tokens: int) -> float:
         """Seconds in which it would compute a prompt of so many tokens, with nothing beside it."""
-        shape = StepShape(prefill_tokens=tokens, prefill_pairs=tokens * (tokens + 1) // 2, prefill_seqs=1)
+        return self.step_s(1, tokens, 0, 0)
+
+    def step_s(self, prompts: int, prompt_tokens: int, sequences: int, context_tokens: int) -> float:
+        """Seconds of a step with so many equal prompts, of these tokens, beside sequences that decode."""
+        pairs = prompt_tokens * (prompt_tokens // max(prompts, 1) + 1) // 2
+        shape = StepShape(prompt_tokens, pairs, prompts, sequences, context_tokens)
         duration_ps: int = self._replica.pricing.cost.step_ps(shape)
         found: float = truediv(duration_ps, PS_PER_S)
         return found
@@ -195,7 +222,7 @@ class Dispatcher:
         self._homes = {session: home for session, home in self._homes.items() if home != place}
 
     @property
-    def seen(self) -> Sequence[Seen]:
+    def seen(self) -> Sequence[View]:
         """What can be seen of those that requests are sent to."""
         return self._open
 

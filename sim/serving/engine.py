@@ -24,8 +24,8 @@ from kvsim.sim.serving.faults import Fault
 from kvsim.sim.serving.hand_over import HandOver
 from kvsim.sim.serving.lives import Lives
 from kvsim.sim.serving.replica import Replica
+from kvsim.sim.serving.scale_policy import ScalePolicy
 from kvsim.sim.serving.scaler import Scaler
-from kvsim.sim.serving.scaling import ScalePolicy
 from kvsim.sim.workload import Workload
 
 UNLIMITED = 1 << 40

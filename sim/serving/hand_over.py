@@ -177,8 +177,7 @@ class HandOver:
                     replica.catch_up()
                 self._answer_at[whole.index] = replica.server
                 self._reads[id(replica.server)].hand_over(whole, blocks)
-                replica.server.waiting.append(whole)
-                replica.arrived()
+                replica.join([whole])
 
     def told(self, name: int, at_ps: int, read: bool) -> None:
         """A decode server has read what was held for a request at that time, or will not."""
@@ -189,12 +188,13 @@ class HandOver:
 
     # -- servers that die and come back -------------------------------------------------------
 
-    def lose(self, server: Server, now_ps: int) -> list[int]:
+    def lose(self, dead: Replica, now_ps: int) -> list[int]:
         """A server is gone: returns the rows that begin anew, in their order.
 
         Of a prefill server those that it has, or holds unread: a read that has begun ends. Of a decode server
         all that it has; what is held for them is free behind the next step.
         """
+        server = dead.server
         del self._of[id(server)]
         names = [name for name, its in self._prompt_at.items() if its is server]
         for name in names:
@@ -202,9 +202,10 @@ class HandOver:
             del self._prompt_at[name]
             decode = self._answer_at.get(whole.index)
             if decode is not None and name in self._reads[id(decode)].handed:
-                self._of[id(decode)].catch_up()  # its present step was decided with it
+                replica = self._of[id(decode)]
+                replica.catch_up()  # its present step was decided with it
                 self._reads[id(decode)].forget(whole)
-                self._of[id(decode)].left()
+                replica.left(whole)
                 del self._answer_at[whole.index]
         rows = [row for row, its in self._answer_at.items() if its is server]
         rows = [row for row in rows if not self._run.log.is_over(row)]
@@ -215,7 +216,7 @@ class HandOver:
             for each in self._prefill:
                 if each.forget(row, now_ps) and id(each) in self._of:
                     self._of[id(each)].arrived()
-        gone = {*names, *rows}
+        gone = {*names, *rows, *(request.index for request in dead.input_queue.requests)}
         self._due = [due for due in self._due if due[1] not in gone]
         heapify(self._due)
         self._parked = [due for due in self._parked if due[1] not in gone]

@@ -5,6 +5,7 @@
     read, or expired  the blocks are free behind the step in which that is seen
 
 Held blocks are in no queue and take no seat and no budget; to every other request they are as good as used.
+In the ledger they are of a kind of their own; one that a running request has found in the cache is `token`.
 Follows vLLM 0.33.0 (pull mode).
 """
 
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from operator import itemgetter
 
+from kvsim.allocators.base import InvariantError
 from kvsim.allocators.paged import Paged
 from kvsim.sim.serving.batch import Batch
 from kvsim.sim.serving.decision import NEVER_PS
@@ -67,6 +69,9 @@ class HoldingServer(Server):
         self._heartbeats: list[tuple[int, tuple[int, ...]]] = []
         self.freed: list[tuple[int, int, int]] = []
         self.peak_held = self._held_tokens = 0
+        self.holds = True
+        self._holders: dict[int, int] = {}  # of each held block: how many of `held` have it
+        self._part_empty = 0  # slots of last blocks behind their tokens
         self._since_ps: dict[int, int] = {}
         self._orphans = 0
         self._leaving: list[Request] = []  # seen to be read or expired in the step under way
@@ -109,8 +114,24 @@ class HoldingServer(Server):
         self._since_ps[request.seq] = self.now_ps
         self._held_tokens += request.computed
         self.peak_held = max(self.peak_held, self._held_tokens)
+        blocks = self._blocks(request)
+        for block in blocks:
+            self._holders[block] = self._holders.get(block, 0) + 1
+        self._part_empty += -request.computed % self.allocator.block_slots
+        self.hand_over(request, blocks)
+
+    def _blocks(self, request: Request) -> tuple[int, ...]:
+        """Those with its tokens."""
         blocks = -(-request.computed // self.allocator.block_slots)
-        self.hand_over(request, tuple(self._tables.block_table(request.seq)[:blocks]))
+        return self._tables.block_table(request.seq)[:blocks]
+
+    def held_slots(self) -> int:
+        """Slots with tokens that nobody has but those who wait to be read."""
+        held = len(self._holders)
+        if held and self.allocator.shared_tokens:
+            tables = [self._tables.block_table(seq) for seq in self.running]
+            held -= len(self._holders.keys() & {block for table in tables for block in table})
+        return held * self.allocator.block_slots - self._part_empty
 
     def settle(self, began_ps: int) -> tuple[list[int], list[int]]:
         """A step is over that began at a time: whose blocks were read by then, and whose lease had ended."""
@@ -137,6 +158,11 @@ class HoldingServer(Server):
         for request in self._leaving:
             self.freed.append((request.index, self._since_ps.pop(request.seq), self.now_ps))
             self._held_tokens -= request.computed
+            self._part_empty -= -request.computed % self.allocator.block_slots
+            for block in self._blocks(request):
+                self._holders[block] -= 1
+                if not self._holders[block]:
+                    del self._holders[block]
             del self.batch.loading[request.seq]
             self.memory.prefill_held -= request.computed
             self.memory.free(request)
@@ -157,6 +183,15 @@ class HoldingServer(Server):
         self.waiting.appendleft(request)
         self.step.preempt()
         self._note_preemption(request)
+
+    def check(self) -> None:
+        """As of any server; and count held slots from the layout."""
+        super().check()
+        lengths, held = self.lengths(), self.batch.loading.keys()
+        regions = (each for each in self.allocator.layout().regions() if each.owners)
+        found = sum(each.filled(lengths) for each in regions if held >= set(each.owners))
+        if found != self.held_slots():
+            raise InvariantError(f"step {self.steps}: {self.held_slots()} slots are held, but {found}")
 
     def abort(self, request: Request) -> None:
         """A client leaves between two steps; of held blocks it is the decode side that says so."""

@@ -59,7 +59,7 @@ class Hicache(Below):
         self.link, self.layers, self.token_bytes = link, layers, token_bytes
         self._writes: deque[tuple[int, list[Node]]] = deque()  # under way: when each ends, and of what
         self._loads: list[Node] = []  # where those of the last step end
-        self._load_tokens = 0
+        self._loading: list[tuple[Request, int]] = []  # for whom, and how many tokens
         self._counted_ps = self._delay_ps = 0
         self.storage = NoStorage()
         self.totals = TierTotals(tree.capacity * token_bytes)
@@ -153,7 +153,7 @@ class Hicache(Below):
         assert isinstance(match, SglangMatch)
         return match.below.end - match.tokens
 
-    def load(self, match: Match | None) -> int:
+    def load(self, request: Request, match: Match | None) -> int:
         """Let the step load them, all or none: the match is longer by so many tokens then."""
         if self.on_host(match) < LEAST_LOADED:
             return 0
@@ -162,25 +162,31 @@ class Hicache(Below):
         tokens = self.cached.load(match)
         if tokens:
             self._loads.append(match.below)
-            self._load_tokens += tokens
+            self._loading.append((request, tokens))
             self.totals.hit(here, tokens)
             server.step.hit_tokens -= tokens  # who enters counts all that it does not compute
             server.totals.hit_tokens -= tokens
+            if server.events:
+                server.events.loads_beside(request, server.now_ps, server.steps, tokens)
         return tokens
 
     def start_loading(self) -> None:
         """The loads of all who enter are one job, which begins when those before it have made room."""
-        tokens, self._load_tokens = self._load_tokens, 0
-        if not tokens:
+        loading, self._loading = self._loading, []
+        if not loading:
             return
+        tokens, server = sum([tokens for _, tokens in loading]), self.server
         self._wait_for_evicted()
-        now_ps, way = self.server.now_ps, self.link.ways[True]
+        now_ps, way = server.now_ps, self.link.ways[True]
         begins_ps = now_ps + self._delay_ps
         ends_ps = self._copy(loads=True, tokens=tokens, now_ps=begins_ps)
         first_bytes = -(-tokens * self.link.block_bytes // self.layers)
         first_ps = ends_ps - way.duration_ps(tokens, tokens * self.link.block_bytes)
         first_ps += way.duration_ps(0, first_bytes)
-        self.server.step.load = LayerLoad(first_ps - now_ps, ends_ps - now_ps, self.layers)
+        server.step.load = LayerLoad(first_ps - now_ps, ends_ps - now_ps, self.layers)
+        if server.events:
+            for request, each in loading:
+                server.events.loaded(request, ends_ps, server.steps, each)
 
 
 def _tokens(nodes: list[Node]) -> int:

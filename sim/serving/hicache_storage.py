@@ -52,12 +52,12 @@ class Fetch:
         Asked for.
     pages, read : int
         That are read, 0 until it is known what there is; and those that are there.
-    known_ps, stopped_ps, waits_until_ps : int or None
-        When the answer comes; when nobody wanted it any more; how long its request waits.
+    known_ps, stopped_ps, waits_until_ps, since_ps : int or None
+        When the answer comes; when nobody wanted it any more; how long its request waits, and since when.
     """
 
     __slots__ = (
-        *("anchor", "known_ps", "pages", "read", "start", "stopped_ps", "text", "tokens"),
+        *("anchor", "known_ps", "pages", "read", "since_ps", "start", "stopped_ps", "text", "tokens"),
         *("wanted", "waits_until_ps"),
     )
 
@@ -68,6 +68,7 @@ class Fetch:
         self.pages = self.read = 0
         self.stopped_ps: int | None = None
         self.waits_until_ps: int | None = None
+        self.since_ps: int | None = None
 
 
 class Reader:
@@ -221,6 +222,8 @@ class Storage(NoStorage):
         fetch.wanted = self._pieces(text, anchor.end, anchor.end + tokens)
         self._asked_for += tokens
         self._fetches[request] = fetch
+        if self.server.events:
+            self.server.events.asks(request, self.server.now_ps, self.server.steps, tokens)
 
     def settle(self) -> None:
         """What is read, written or known by now."""
@@ -246,7 +249,7 @@ class Storage(NoStorage):
             tree.evict_host(tokens)
         tokens = min(tokens, tree.room)
         if tokens < self.least:
-            self._forget(request)
+            self._forget(request, 0)
             return
         tree.room -= tokens
         fetch.pages = tokens // self.page
@@ -263,10 +266,16 @@ class Storage(NoStorage):
         there = tree.insert_below(fetch.anchor, fetch.text, read) if read else 0
         self.totals.promoted_tokens += read - there
         self.totals.promoted_bytes += fetch.read * self._store.link.block_bytes
-        self._forget(request)
+        self._forget(request, read)
 
-    def _forget(self, request: Request) -> None:
-        fetch = self._fetches.pop(request)
+    def _forget(self, request: Request, read: int) -> None:
+        """Its fetch is over, with so many tokens."""
+        fetch, server = self._fetches.pop(request), self.server
+        if fetch.since_ps is not None:
+            self.totals.waited_requests += 1
+            self.totals.waited_ps += server.now_ps - fetch.since_ps
+        if server.events:
+            server.events.fetched(request, server.now_ps, server.steps, read)
         self._asked_for -= fetch.tokens
         self.tree.let_go(fetch.anchor, fetch.start)
 
@@ -279,12 +288,14 @@ class Storage(NoStorage):
             fetch.waits_until_ps = now_ps + PS_PER_S + fetch.tokens * PS_PER_S // 4096
         waits_until_ps = fetch.waits_until_ps
         if self.policy != "best_effort" and (waits_until_ps is None or now_ps <= waits_until_ps):
+            if fetch.since_ps is None:
+                fetch.since_ps = now_ps
             return False
         fetch.stopped_ps = now_ps
         if fetch.pages:
             self._receive(request)
         else:
-            self._forget(request)
+            self._forget(request, 0)
         return True
 
     def next_ps(self) -> int | None:

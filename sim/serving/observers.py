@@ -11,6 +11,7 @@ often an empty one. Each may ask for spans of at most so many steps (`most_steps
 """
 
 from collections.abc import Callable
+from typing import Final
 
 from mypy_extensions import mypyc_attr
 
@@ -22,6 +23,8 @@ from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.serving.decision import Decision
 from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.server import Server
+
+NOBODY: Final[dict[int, Request]] = {}
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -130,7 +133,8 @@ class MapDrawer(Observer):
         server = self._server
         if self._map.due:
             living = server.running | server.batch.loading if server.batch.loading else server.running
-            self._map.draw(server.now_ps, server.allocator, living, server.lengths())
+            held = server.batch.loading if server.holds else NOBODY
+            self._map.draw(server.now_ps, server.allocator, living, server.lengths(), held)
         self.most_steps = self._map.steps(server.progress.size * server.progress.most_added)
 
     def passed(self, step: Decision, ends: list[int]) -> None:
@@ -139,7 +143,7 @@ class MapDrawer(Observer):
 
     def end(self) -> None:
         """The last picture: nobody is there."""
-        self._map.draw(self._server.now_ps, self._server.allocator, {}, {})
+        self._map.draw(self._server.now_ps, self._server.allocator, NOBODY, {}, NOBODY)
 
 
 class StepLog(Observer):

@@ -64,7 +64,8 @@ class Planner:
         self.start: Start = (0, 0, 0, 0, 0, "", None)
         self.late: list[tuple[int, int]] = []
         self.unheard: list[Request] = []
-        self._in_turn, self._rests = scheduler.in_turn, (server.memory.abilities.rests or server.batch.shares)
+        self._in_turn = scheduler.in_turn
+        self._rests = server.memory.abilities.rests or server.batch.shares or server.holds
         self._beside, self._allocator = pricing.beside, server.allocator
         self._batch, self._memory, self._progress = server.batch, server.memory, server.progress
         self._plain = pricing.plain and not scheduler.forks  # does a step cost what its batch says, no more?
@@ -101,6 +102,7 @@ class Planner:
             or allocator.cached_slots
             or allocator.idles
             or self._memory.abilities.external_slots
+            or server.holds
         ):
             rest, internal = server.rest(), self._memory.internal_slots()
         used = allocator.used_slots

@@ -61,10 +61,9 @@ class Reads(Connector):
         self.wanted[request.own] = None
 
     def forget(self, request: Request) -> None:
-        """What was held for a request that has not begun to read is gone, and so is the request."""
+        """What was held for a request that has not begun to read is gone."""
         del self.handed[request.own], self.wanted[request.own]
         self._users.pop(request.own, None)
-        self.server.waiting.remove(request)
 
     def user(self, request: Request) -> User:
         """What is known of a request."""

@@ -126,7 +126,6 @@ class Replica:
         self.place = 0
         self._planner.unheard = self.input_queue.requests
         self._current: list[int] | None = None  # the plan, while it sleeps on it
-        self._joined_ps = -1  # when somebody came last
         self._waits = False  # does it sleep until a transfer ends?
 
     def wait_before_steps(self, wait: Callable[[int], None], max_span: int) -> None:
@@ -280,10 +279,13 @@ class Replica:
 
     def join(self, requests: Iterable[Request]) -> None:
         """Requests come, and may enter at the next boundary, or at the one behind it."""
-        self._joined_ps = self._alarm.now_ps
-        inputs, at_once = self.input_queue, self._takes or self._waits or self._alarm.sleeps
+        inputs, waiting, now_ps = self.input_queue, self.server.waiting, self._alarm.now_ps
+        at_once = self._takes or self._waits or self._alarm.sleeps
         for request in requests:
-            inputs.put(request, at_once)
+            if at_once:
+                waiting.append(request)
+            else:
+                inputs.put(request, now_ps)
         self._end_plan(inputs.late)
 
     def arrived(self) -> None:
@@ -310,8 +312,12 @@ class Replica:
         held = server.running or server.batch.loading or server.swapped
         return bool(held or server.waiting or self.input_queue.requests)
 
-    def left(self) -> None:
-        """Somebody left the queue: end the plan at the next boundary, as who is behind may enter there."""
+    def left(self, request: Request) -> None:
+        """One that waits leaves: end the plan at the next boundary, as who is behind may enter there."""
+        self.input_queue.remove(request)
+        self._look_at_next()
+
+    def _look_at_next(self) -> None:
         self._planner.stands = False
         self.arrived()
 
@@ -322,10 +328,8 @@ class Replica:
         """
         if self._current is None or not self.server.waiting:
             return
-        over = bisect_left(self._current, self._alarm.now_ps - self.server.now_ps + first)
-        if over and self.server.now_ps + self._current[over - 1] >= self._joined_ps:
-            self.catch_up(first)  # else who came since would enter before it came; the plan ends next anyway
-        self.left()
+        self.catch_up(first)
+        self._look_at_next()
 
     def catch_up(self, now_too: bool = False) -> None:
         """Carry out all steps of the plan that are over by now: its state is then as in step mode.
@@ -339,6 +343,7 @@ class Replica:
         if over:
             del ends[over:]
             self._commit(ends)
+            self.input_queue.take()
             self.decision = step = self.decide(self.server)
             plan = self._planner.plan(step)
             if step.changed and (step.rejected or step.preempted_finished):
@@ -477,7 +482,6 @@ class Replica:
         self._turned_away.write_noted()
         self._alarm.end()
         self._current = None
-        self.input_queue.requests.clear()
         return self.server.tokens()[0] if self.server.running or self.server.batch.loading else 0
 
     def follow(self, before: "Replica") -> None:
@@ -510,4 +514,4 @@ class Replica:
         if tier is not None:
             most_tokens = self.scheduler.config.max_num_batched_tokens
             tier.saved_ps = self.pricing.prompts_ps(tier.hit_tokens, tier.hit_pairs, most_tokens)
-        return self.recorder.result(server.totals, server.allocator, server.steps, totals)
+        return self.recorder.result(server.totals, server.allocator, server.steps, totals, server.holds)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from kvsim.sim.serving.dispatcher import Dispatcher
 from kvsim.sim.serving.lives import Lives, Run
-from kvsim.sim.serving.scaling import ScalePolicy
+from kvsim.sim.serving.scale_policy import ScalePolicy
 from kvsim.sim.workload import PS_PER_S
 
 OFF, STARTING, ON, DRAINING = "off", "starting", "on", "draining"

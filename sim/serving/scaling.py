@@ -1,9 +1,10 @@
-"""How many replicas a fleet has, as time goes on: by a schedule, or by queue and KV memory.
+"""How many replicas a fleet has, as time goes on: by a schedule, by queue and KV memory, or by goals.
 
     schedule:0=2,600=6,1200=3            so many from that second on
     threshold:queue=4,kv=0.8             as Kubernetes' horizontal autoscaler: every `every` seconds
         wanted = ceil(open x largest of (mean waiting / queue, mean used share / kv)), unless within 10 %
         fewer only as many as were wanted at most in the last `cool` seconds; never fewer than `least`
+    slo:ttft=0.5,tpot=0.05               as Dynamo's planner (slo_planner.py)
 
 The most is the number of replicas of the fleet. Source of the second: Kubernetes, "Horizontal Pod
 Autoscaling" (ratio, tolerance 0.1, a look every 15 s, downscale stabilization of 300 s).
@@ -12,23 +13,13 @@ Autoscaling" (ratio, tolerance 0.1, a look every 15 s, downscale stabilization o
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import ceil, isfinite
-from typing import Protocol
 
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.record.request_log import RequestLog
+from kvsim.sim.serving.scale_policy import Load, ScalePolicy
+from kvsim.sim.serving.slo_planner import slo_planner
 
 TOLERANCE = 0.1
-
-
-class Load(Protocol):
-    """What a policy sees of a replica."""
-
-    @property
-    def waiting(self) -> int:
-        """Requests in its queue."""
-
-    @property
-    def used_share(self) -> float:
-        """Share of its KV memory that is allocated."""
 
 
 @dataclass(frozen=True)
@@ -105,13 +96,17 @@ class Threshold:
         return wanted if wanted >= alive else min(alive, max(each for _, each in self._wanted))
 
 
-ScalePolicy = Schedule | Threshold
+MUST = (
+    "scale must be schedule:SECOND=REPLICAS,... or threshold:queue=N,kv=X,least=N,every=S,cool=S or "
+    "slo:ttft=S,tpot=S,least=N,every=S,look=S,down=X"
+)
 
-MUST = "scale must be schedule:SECOND=REPLICAS,... or threshold:queue=N,kv=X,least=N,every=S,cool=S"
 
+def policy_of(text: str, most: int, log: RequestLog | None = None) -> ScalePolicy:
+    """The policy of a text, for a fleet of at most so many; KvsimError for what is none.
 
-def policy_of(text: str, most: int) -> ScalePolicy:
-    """The policy of a text, for a fleet of at most so many; KvsimError for what is none."""
+    `log` is where a policy finds requests that have finished; it may be left out to check the text.
+    """
     kind, _, rest = text.partition(":")
     pairs = [each.partition("=") for each in rest.split(",") if each]
     try:
@@ -124,6 +119,9 @@ def policy_of(text: str, most: int) -> ScalePolicy:
             counts = [count for _, count in steps]
         elif kind == "threshold":
             found = _threshold(dict(given), most)
+            counts = [found.first]
+        elif kind == "slo":
+            found = slo_planner(dict(given), most, log)
             counts = [found.first]
         else:
             raise ValueError(text)

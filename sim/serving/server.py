@@ -23,6 +23,7 @@ from mypy_extensions import mypyc_attr
 from kvsim.allocators.base import InvariantError, Match
 from kvsim.sim.errors import NoProgress
 from kvsim.sim.record.events import Events, Refusal
+from kvsim.sim.record.span import Rest
 from kvsim.sim.serving.batch import Batch
 from kvsim.sim.serving.decision import Decision
 from kvsim.sim.serving.queues import Queue, queue_named
@@ -84,6 +85,8 @@ class Server:
         Sequences in the host pool.
     wakes : Wakes
         When it looks again, beside its steps.
+    holds : bool
+        Whether it holds what it has computed until another server has read it (held.py).
     """
 
     def __init__(self, batch: Batch, rules: Rules, waiting: Queue | None = None) -> None:
@@ -98,6 +101,7 @@ class Server:
         self.wakes = Wakes()
         self.totals = Totals()
         self.events: Events | None = None
+        self.holds = False
 
     def watch(self, events: Events | None, context_tile: int) -> None:
         """Write down events; and how contexts differ, in tiles of so many tokens, unless that is 0."""
@@ -188,10 +192,15 @@ class Server:
                     request, max(0, allocator.surplus(request.seq, request.final_tokens))
                 )
 
-    def rest(self) -> tuple[int, int, int, int]:
-        """External, cached and idle slots, and tokens saved by sharing: what most allocators never have."""
-        allocator = self.allocator
-        return self.external_slots(), allocator.cached_slots, allocator.idle_slots, allocator.shared_tokens
+    def held_slots(self) -> int:
+        """Slots with tokens that nobody has but those who wait to be read."""
+        return 0
+
+    def rest(self) -> Rest:
+        """What most servers never have."""
+        allocator, held = self.allocator, self.held_slots() if self.holds else 0
+        external, cached = self.external_slots(), allocator.cached_slots
+        return external, cached, allocator.idle_slots, allocator.shared_tokens, held
 
     # -- admission and prefill ----------------------------------------------------------------
 

@@ -88,7 +88,7 @@ class Below:
         """Tokens that the host has behind a match."""
         return 0
 
-    def load(self, match: Match | None) -> int:
+    def load(self, request: Request, match: Match | None) -> int:
         """Let the step that is decided load them, all or none: the match is longer by so many tokens then."""
         return 0
 

@@ -99,9 +99,9 @@ class TierTotals:
     load_busy_ps: int = 0
     store_busy_ps: int = 0
     waited_requests: int = 0
-    """loads for which a request waited"""
+    """loads for which a request waited; reads from HiCache's storage"""
     waited_ps: int = 0
-    """from the begin of such loads to the step in which their requests ran"""
+    """from their begin to the step in which their requests ran; of reads, while it could have entered"""
     steps_waited_ps: int = 0
     """by which steps began later: they waited for transfers"""
     promoted_tokens: int = 0

@@ -16,7 +16,7 @@ from kvsim.sim.parts import declared_everywhere
 
 pytestmark = pytest.mark.slow
 
-KINDS = ("token", "reserved", "internal", "cached", "external", "idle", "free")
+KINDS = ("token", "held", "reserved", "internal", "cached", "external", "idle", "free")
 
 
 def content_of(directory):

@@ -679,3 +679,14 @@ def test_parts_of_one_state_and_reason_are_added_up():
     _, told = served("vllm-v1", 4, workload([(0, 7, 4), (0, 7, 4)]), max_num_seqs=2)
     parts = divided(told.spans(1))
     assert [part.state for part in parts] == ["prefill", "decode", "preempted", "recompute"]
+
+
+def test_a_run_of_an_engine_that_hides_its_host_is_repeated_as_it_was(tmp_path, capsys):
+    """SGLang's steps hide the work of its host, unless that is switched off."""
+    for said in ([], ["--no-async-scheduling"]):
+        out = tmp_path / f"run{len(said)}"
+        words = (
+            "run --model llama-3.1-8b --gpu h100 --num-prompts 3 --scheduler sglang --no-plots --quiet --out"
+        )
+        assert cli.main([*words.split(), str(out), *said]) == 0
+        assert cli.main(["explain", str(out), "slowest"]) == 0

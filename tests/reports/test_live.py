@@ -49,11 +49,7 @@ def row(time_s, token, reserved=0, internal=0, cached=0, external=0, running=1, 
         running,
         waiting,
         free,
-        0,
-        0,
-        0,
-        0,
-        0,
+        *[0] * 6,
     )
 
 
@@ -213,11 +209,12 @@ def test_slices_are_means_and_hold_what_began_before():
 @pytest.mark.parametrize(
     ("edges", "mark", "ink", "back"),
     [
-        ([1.0, 2.0, 2.0, 2.0, 2.0], "█", "token", None),
-        ([0.5, 2.0, 2.0, 2.0, 2.0], "▄", "token", "reserved"),
-        ([0.25, 0.25, 0.25, 0.25, 0.25], "▂", "token", None),
-        ([0.0, 0.0, 0.75, 2.0, 2.0], "▆", "internal", "external"),
-        ([0.0, 0.0, 0.0, 0.0, 0.0], " ", None, None),
+        ([1.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0], "█", "token", None),
+        ([0.5, 0.5, 2.0, 2.0, 2.0, 2.0, 2.0], "▄", "token", "reserved"),
+        ([0.5, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0], "▄", "token", "held"),
+        ([0.25] * 7, "▂", "token", None),
+        ([0.0, 0.0, 0.0, 0.75, 2.0, 2.0, 2.0], "▆", "internal", "external"),
+        ([0.0] * 7, " ", None, None),
     ],
 )
 def test_a_character_shows_two_kinds(edges, mark, ink, back):

@@ -71,7 +71,7 @@ def test_the_arena_at_every_instant_is_that_of_a_slot_by_slot_replay(tmp_path, s
         ]
         assert slots == replayed(rows, at_s)
     held = [sum(slot[2] != "" for slot in replayed(rows, at_s)) for at_s in found.instants]
-    assert found.held_slots().tolist() == held
+    assert found.allocated_slots().tolist() == held
 
 
 def test_ranges_name_requests_and_samples(tmp_path):
@@ -90,7 +90,7 @@ def test_ranges_name_requests_and_samples(tmp_path):
 def test_an_empty_map_has_no_instants_and_no_ranges(tmp_path):
     found = MemoryMap.read(write(tmp_path, []))
     assert (found.slots, found.instants.tolist(), list(found.at(1).ranges())) == (0, [], [])
-    assert found.held_slots().tolist() == []
+    assert found.allocated_slots().tolist() == []
 
 
 def test_the_map_of_a_run_holds_the_tokens_that_the_run_ends_with(tmp_path):
@@ -98,12 +98,12 @@ def test_the_map_of_a_run_holds_the_tokens_that_the_run_ends_with(tmp_path):
     small = ["--num-prompts", "30", "--request-rate", "inf", "--cost", "constant:0.03", "--no-plots", "-q"]
     assert cli.main(["run", "--record-map", "40", "--out", str(out), *small]) == 0
     found = MemoryMap.read(out / "map.parquet")
-    for at_s, held in zip(found.instants, found.held_slots(), strict=True):
+    for at_s, held in zip(found.instants, found.allocated_slots(), strict=True):
         ranges = list(found.at(at_s).ranges())
         assert sum(each.size for each in ranges) == found.slots == 15_744
         assert sum(each.size for each in ranges if each.owners) == held
         assert [each.start for each in ranges[1:]] == [each.start + each.size for each in ranges[:-1]]
-    assert found.held_slots()[-1] == 0
+    assert found.allocated_slots()[-1] == 0
 
 
 def test_what_kinds_of_layers_hold_is_told_at_each_instant_and_on_average(tmp_path):
@@ -119,7 +119,7 @@ def test_what_kinds_of_layers_hold_is_told_at_each_instant_and_on_average(tmp_pa
     where = tmp_path / "map.parquet"
     write_columns(dict(zip((*COLUMNS, "layers"), columns, strict=True)), where)
     recorded = MemoryMap.read(where)
-    held = recorded.held_by_layers()
+    held = recorded.allocated_by_layers()
     assert {name: shares.tolist() for name, shares in held.items()} == {
         "full": [0, 50, 0],
         "window": [0, 80, 0],

@@ -15,6 +15,8 @@ from kvsim.reports.sweeps.systems import systems
 from kvsim.reports.sweeps.words import sweep_words
 
 SIZE = "kv_offloading_size"
+TOKEN_BYTES = 131_072
+"""Of llama-3.1-8b's keys and values."""
 
 
 def row(size, median_s, **more):
@@ -151,3 +153,60 @@ def test_a_comparison_has_rows_of_a_tier_where_any_system_has_one():
     assert rows["tier's link busy, stores"] == ["-", "50.0 %"]
     assert rows["wait for a load, mean"] == ["-", "200 ms"]
     assert "tier" not in plain(Comparison([[PAGED], [PAGED | {"label": "other"}]]))
+
+
+@pytest.fixture(scope="module")
+def hicache(tmp_path_factory):
+    """Agents on SGLang above a host and a storage."""
+    out = tmp_path_factory.mktemp("hicache") / "run"
+    words = (
+        "run --model llama-3.1-8b --gpu h100 --trace agents --num-prompts 60 --kv-tokens 50000 --record-map 3"
+    )
+    below = "--enable-hierarchical-cache --hicache-ratio 1 --hicache-storage-backend file:2TiB:nvme"
+    parts = "--allocator sglang --scheduler sglang --no-plots --quiet"
+    assert cli.main([*words.split(), *below.split(), *parts.split(), "--out", str(out)]) == 0
+    return out
+
+
+def test_a_life_on_hicache_tells_what_was_asked_for_fetched_and_loaded(hicache, capsys):
+    tier = json.loads((hicache / "summary.json").read_text())["tier"]
+    assert tier["requests_waited"] > 0 and tier["mean_wait_s"] > 0
+    texts, tokens = [], dict.fromkeys(("loading them layer by layer, beside the step", "to the host"), 0)
+    for request in range(60):
+        capsys.readouterr()
+        assert cli.main(["explain", str(hicache), str(request), "--json"]) == 0
+        told = [line["text"] for line in json.loads(capsys.readouterr().out)["lines"]]
+        texts += told
+        for text in told:
+            for end in tokens:
+                if text.endswith(end):
+                    tokens[end] += int(text.split()[0].replace(",", ""))
+    assert list(tokens.values()) == [tier["hit_tokens"], tier["promoted_bytes"] // TOKEN_BYTES]
+    asked = sum(text.endswith("asked of the storage below the host") for text in texts)
+    assert asked == sum(text.endswith("came from the storage to the host") for text in texts) > 0
+
+
+def test_a_timeline_shows_the_copies_of_hicache_beside_its_steps(hicache, tmp_path):
+    out = tmp_path / "timeline.json"
+    assert cli.main(["trace-events", str(hicache), "--out", str(out)]) == 0
+    events = json.loads(out.read_text())["traceEvents"]
+    tier = json.loads((hicache / "summary.json").read_text())["tier"]
+    moved = {}
+    for event in (each for each in events if each.get("cat") == "transfer"):
+        begin, end = moved.setdefault((event["name"], event["id"]), []), event
+        begin.append((end["ph"], end["ts"], end["args"]["tokens"]))
+    totals = {"loads beside steps": 0, "reads from the storage": 0}
+    for (name, _), ((begins, start, tokens), (ends, stop, _)) in moved.items():
+        assert (begins, ends) == ("b", "e") and start <= stop
+        totals[name] += tokens
+    assert list(totals.values()) == [tier["hit_tokens"], tier["promoted_bytes"] // TOKEN_BYTES]
+    assert all(totals.values())
+
+
+def test_sizes_of_hicache_are_drawn_as_those_of_other_tiers():
+    rows = [row(None, time, hicache_ratio=ratio) for ratio, time in ((2.0, 8.0), (0.5, 10.0))]
+    figure = drawn(rows, ("hicache_ratio",))
+    assert figure.get_label() == "2 x below the GPU's memory: the median TTFT is 8.00 s, 10.0 s with 0.5 x"
+    rows = [row(None, time, hicache_size=size) for size, time in ((8, 8.0), (64, 2.0))]
+    ticks = drawn(rows, ("hicache_size",)).axes[0].get_xticklabels()
+    assert [tick.get_text() for tick in ticks] == ["8 GB", "64 GB"]

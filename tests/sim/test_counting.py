@@ -26,7 +26,7 @@ def drawn(random, longest_ps, most_slots):
     for _ in range(random.choice((1, 1, 2, 3, 30))):
         end += random.randrange(1, random.choice((4, 2_000, longest_ps // 40)))
         ends.append(end)
-    rest = random.choice((None, tuple(random.randrange(100) for _ in range(4))))
+    rest = random.choice((None, tuple(random.randrange(100) for _ in range(5))))
     most = random.choice((2, most_slots))
     decoding, running, held, used = (random.randrange(bound) for bound in (9, 9, most, most))
     held_by = random.choice(("", "kv_memory"))
@@ -70,7 +70,7 @@ def test_one_by_one_and_in_bulk_come_to_the_same(seed):
         planned([LARGEST // 8], 9, 1, 1, 1, 0, "", None),
         planned([5, LARGEST // MOST_SLOTS], 1, 1, MOST_SLOTS - 1, 1, 0, "", None),
         planned([LONGEST_PS], 1, 1, 1, LARGEST // LONGEST_PS, 0, "", None),
-        planned([LONGEST_PS], 1, 1, 1, 1, 0, "", (0, LARGEST // LONGEST_PS, 0, 0)),
+        planned([LONGEST_PS], 1, 1, 1, 1, 0, "", (0, 0, 0, 0, LARGEST // LONGEST_PS)),
         planned([5, 9], 1, 1, 1, 1, 0, "", None, grown=(LARGEST, 0, 0, None, 0, 0)),
     ],
 )

@@ -9,6 +9,10 @@ from support.cases import COSTS, draw_case, told
 
 import kvsim
 from kvsim import workloads
+from kvsim.reports.html.arena import read_arena
+from kvsim.reports.html.report import write_report
+from kvsim.reports.memory_map import MemoryMap
+from kvsim.reports.palette import KINDS
 from kvsim.sim.build import build_engine, resolve
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.options.scenario import Scenario
@@ -136,11 +140,54 @@ def test_what_does_not_go_with_it_is_refused_in_one_line(settings, said):
     assert "\n" not in str(error.value)
 
 
-def test_the_map_is_refused():
-    deployment = Scenario(model="llama-3.1-8b", pool="prefill:1 decode:1").deployed()
-    work = workloads.build("sharegpt", num_prompts=2, request_rate=30.0, burstiness=1.0, seed=3)
-    with pytest.raises(KvsimError, match="record_map must be left out with prefill"):
-        prepare(deployment, work, {}, map_instants=8)
+HELD_LONG = {
+    "model": "llama-3.1-8b",
+    "gpu": "h100",
+    "pool": "prefill:1:kv_tokens=40000 decode:2:kv_tokens=6000",
+    "kv_transfer_link": "0.5",
+    "num_prompts": 100,
+    "request_rate": 40.0,
+    "shared_prefix": "2x600",
+}
+
+
+def test_what_waits_to_be_read_is_a_kind_of_its_own_of_the_prefill_side():
+    run = kvsim.simulate(**HELD_LONG)
+    prefill, *decode = run.summary["replicas"]
+    assert prefill["memory"]["average"]["held"] > 5 * prefill["memory"]["average"]["token"] > 0
+    assert all("held" not in each["memory"]["average"] for each in decode)
+    for shares in (run.summary.memory.average, prefill["memory"]["average"]):
+        assert sum(shares.values()) == pytest.approx(100)
+    timeline = run.columns.timeline
+    kinds = [timeline[name] for name in KINDS if name in timeline]
+    capacity = np.where(timeline["replica"] == 0, 40_000, 6_000)
+    assert (sum(kinds) == capacity).all()
+    assert min(each.min() for each in kinds) == 0
+    assert not timeline["held"][timeline["replica"] > 0].any()
+    held_s = run.columns.requests["held_until_s"] - run.columns.requests["prompt_computed_s"]
+    assert timeline["held"].max() <= (held_s > 0).sum() * run.columns.requests["prompt_tokens"].max()
+
+
+def test_the_map_marks_what_waits_to_be_read(tmp_path):
+    run = kvsim.simulate(**HELD_LONG, record_map=40)
+    assert run.summary.latency == kvsim.simulate(**HELD_LONG).summary.latency
+    run.save(tmp_path / "run")
+    recorded = MemoryMap.read(tmp_path / "run" / "map.parquet", 0)
+    timeline = run.columns.timeline
+    here = timeline["replica"] == 0
+    marked = 0
+    for at_s in recorded.instants[:-1]:
+        arena = recorded.at(at_s)
+        row = np.searchsorted(timeline["time_s"][here], at_s, side="right") - 1
+        token, held = (arena.filled[which].sum() for which in (~arena.held, arena.held))
+        assert (token, held) == (timeline["token"][here][row], timeline["held"][here][row])
+        marked += held > 0
+    assert marked > 5
+    assert not MemoryMap.read(tmp_path / "run" / "map.parquet", 1).rows.held.any()
+    arena = read_arena(tmp_path / "run" / "map.parquet", 0)
+    assert arena.packed()[0].columns["held"].any()
+    page = write_report([tmp_path / "run"], tmp_path / "page.html")
+    assert "computed, waits to be read" in page.read_text(encoding="utf-8")
 
 
 def test_prompts_that_are_short_or_cached_are_computed_where_they_are_answered():

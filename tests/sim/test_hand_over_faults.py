@@ -96,8 +96,11 @@ FLEET = {
 
 
 @pytest.mark.parametrize("dies", [0, 2])
-def test_of_either_side_a_death_costs_what_its_requests_had(dies):
-    told = {"pool": "prefill:2 decode:2", "router": "least-requests", **FLEET}
+@pytest.mark.parametrize(
+    "cost", ["constant:0.05", "measured-elsewhere"]
+)  # on a measured clock engines hear late
+def test_of_either_side_a_death_costs_what_its_requests_had(dies, cost):
+    told = {"pool": "prefill:2 decode:2", "router": "least-requests", **FLEET, "cost": cost}
     plain, faulty = kvsim.simulate(**told), kvsim.simulate(**told, fail=f"replica={dies}:at=2:for=1")
     faults = faulty.summary.faults
     again = faulty.columns.requests["resent"]

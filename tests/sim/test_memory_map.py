@@ -34,8 +34,8 @@ class Watched(MemoryMap):
         super().__init__(tokens, instants)
         self.server, self.seen = server, {}
 
-    def draw(self, now_ps, allocator, owners, lengths):
-        super().draw(now_ps, allocator, owners, lengths)
+    def draw(self, now_ps, allocator, owners, lengths, held=()):
+        super().draw(now_ps, allocator, owners, lengths, held)
         names = {seq: f"{r.index}.{r.sample}".removesuffix(".0") for seq, r in owners.items()}
         slots, in_use, findable, said = [], 0, 0, {(): ("", 0)}
         for start, size, seqs, first, cached, *_ in allocator.regions():

@@ -71,7 +71,7 @@ def made_up(finished=(True, True, True, False), **changes):
         "truncated": 1,
         "rejected": {"too long": 1},
         "requests": times,
-        "timeline": {name: column(0, 1) for name in TIMELINE_COLUMNS if name != "idle"}
+        "timeline": {name: column(0, 1) for name in TIMELINE_COLUMNS if name not in ("held", "idle")}
         | {"time_ps": seconds(0, 2.5)},
         "steps": None,
         "saturated": saturated,

@@ -158,8 +158,9 @@ def test_with_scaling_all_are_served_and_fast_forward_equals_step_mode(scheduler
                 f"threshold:queue=1,kv=0.5,every={end_s / 9:.9f},cool=0",
             ]
         )
+        router = ("least-kv", "round-robin", "least-requests")[seed % 3]
         fleet = FleetConfig(
-            replicas=3, router="least-kv", scale=scale, startup_time=end_s / 20, load_bandwidth=1e9
+            replicas=3, router=router, scale=scale, startup_time=end_s / 20, load_bandwidth=1e9
         )
         found = []
         for max_span in (1, 1 << 20):
@@ -211,3 +212,20 @@ def test_mistakes_in_scaling_are_named(settings, said):
 
 def test_the_policy_of_a_text():
     assert policy_of("threshold:", 4) == Threshold(4.0, 0.8, 1, 4, 15.0, 300.0)
+
+
+def test_a_look_lets_nobody_into_a_step_that_began_before_they_came():
+    """Steps of 50 ms, looks every 10 ms: some find a replica in whose step somebody has come."""
+    asked = {
+        **ASKED,
+        "cost": "constant:0.05",
+        "router": "round-robin",
+        "request_rate": 3.0,
+        "num_prompts": 300,
+    }
+    plain = kvsim.simulate(**asked, scale="threshold:least=4,every=1000000")
+    watched = kvsim.simulate(**asked, scale="threshold:least=4,every=0.01")
+    rows = watched.columns.requests
+    assert (rows["first_scheduled_s"] >= rows["arrival_s"]).all()
+    for name, column in plain.columns.requests.items():
+        assert column.tobytes() == rows[name].tobytes(), name

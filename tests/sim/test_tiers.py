@@ -79,6 +79,24 @@ def stacked(rng, case):
     return replace(case, engine=with_settings(case.engine, **settings))
 
 
+def below_by_lmcache(rng, case):
+    """The same case with LMCache, whose steps wait for its copies."""
+    size = case.engine.block_size
+    tokens = size * rng.choice([1, 2, 3])
+    settings = {
+        "allocator": "paged",
+        "policy": "fcfs",
+        "long_prefill_token_threshold": 0,
+        "reserve": None,
+        "kv_offloading_size": mib(rng.choice([1, 3, 8, 30, 200]), tokens),
+        "kv_offloading_link": rng.choice(["0.02", "0.3:0.1", "2", "pcie"]),
+        "kv_offloading_policy": rng.choice(["lru", "lfu", "fifo", "mru"]),
+        "kv_offloading_backend": "lmcache",
+        "lmcache_chunk_size": tokens,
+    }
+    return replace(case, engine=with_settings(case.engine, **settings), samples=False)
+
+
 def run(case, max_span):
     engine = build_engine(case.scenario, case.work, max_span=max_span, check=True, events=True)
     engine.replica.pricing.cost = COSTS[case.cost]()
@@ -103,7 +121,7 @@ def check_seed(seed, below=tiered):
     return slow
 
 
-@pytest.mark.parametrize("below", [tiered, below_by_second_pool, stacked])
+@pytest.mark.parametrize("below", [tiered, below_by_second_pool, below_by_lmcache, stacked])
 def test_fast_forward_equals_step_mode(below):
     hits = waited = 0
     for seed in range(40):
@@ -113,12 +131,12 @@ def test_fast_forward_equals_step_mode(below):
             error.add_note(f"check_seed({seed}, {below.__name__})")
             raise
         hits += result.tier.hit_tokens > 0
-        waited += result.tier.waited_requests > 0
+        waited += result.tier.waited_requests > 0 or result.tier.steps_waited_ps > 0
     assert (hits > 10, waited > 5) == (True, True)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("below", [tiered, below_by_second_pool, stacked])
+@pytest.mark.parametrize("below", [tiered, below_by_second_pool, below_by_lmcache, stacked])
 def test_fast_forward_equals_step_mode_in_more_cases(below):
     futile = 0
     for seed in range(40, 300):
@@ -316,6 +334,30 @@ def test_prices_that_cannot_be_are_refused(prices, said):
         (
             {"kv_offloading_backend": "simple", "enable_prefix_caching": False},
             "enable_prefix_caching must be on with kv_offloading_backend simple, got False",
+        ),
+        (
+            {"kv_offloading_backend": "lmcache", "lmcache_chunk_size": 24},
+            "lmcache_chunk_size must be whole blocks of 16 tokens, got 24",
+        ),
+        (
+            {"kv_offloading_backend": "lmcache", "kv_offloading_policy": "arc"},
+            "kv_offloading_policy must be lru, mru, fifo or lfu with kv_offloading_backend lmcache, got",
+        ),
+        (
+            {"kv_offloading_policy": "mru"},
+            "kv_offloading_policy must be lru or arc with kv_offloading_backend",
+        ),
+        (
+            {"kv_offloading_backend": "lmcache", "secondary_tiers": "ssd:2TiB:nvme"},
+            "secondary_tiers must be left out with kv_offloading_backend lmcache, got 'ssd:2TiB:nvme'",
+        ),
+        (
+            {"lmcache_chunk_size": 32},
+            "lmcache_chunk_size must be left out with kv_offloading_backend offloading",
+        ),
+        (
+            {"kv_offloading_backend": "lmcache", "kv_offloading_size": "20MiB"},
+            "kv_offloading_size must hold a chunk of 256 tokens, 200.0 MiB, got '20MiB'",
         ),
         (
             {"kv_offloading_backend": "simple", "kv_offloading_policy": "arc"},

@@ -30,6 +30,14 @@ WITH = {
     ("cost", "constant"): ["--cost", "constant:0.03"],
     ("cost", "logged"): ["--cost", "logged:12.4+720+124"],
     ("cost", "a100-40gb-sosp23"): ["--gpu", "a100-40gb", "--model", "opt-13b"],
+    ("cost", "a100-80gb-osdi24"): [
+        "--gpu",
+        "a100-80gb",
+        "--model",
+        "opt-13b",
+        "--cost",
+        "a100-80gb-osdi24:vllm",
+    ],
 }
 """What a part needs beside its name."""
 
@@ -93,6 +101,8 @@ OWN = {
     "kv_offloading_backend": "--kv-offloading-backend simple --kv-offloading-size 4 --enable-prefix-caching",
     "lazy_offload": "--lazy-offload --kv-offloading-backend simple --kv-offloading-size 4 "
     "--enable-prefix-caching",
+    "lmcache_chunk_size": "--lmcache-chunk-size 256 --kv-offloading-size 4 --kv-offloading-backend lmcache "
+    "--block-size 16",
     "chunk_sizes": "--chunk-sizes 128,256",
     "vtc_weights": "--vtc-weights A=2,B=1",
     "client_weights": "--client-weights A=2,B=1",

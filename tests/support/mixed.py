@@ -14,6 +14,7 @@ import numpy as np
 
 from kvsim.allocators.eviction import EVICTION
 from kvsim.allocators.sglang.host_tree import HITS
+from kvsim.allocators.tiers.lmcache import ORDERS
 from kvsim.sim.build import build_engine
 from kvsim.sim.deployment.deployment import Deployment, Pool
 from kvsim.sim.deployment.engine import EngineConfig
@@ -33,7 +34,7 @@ TOKEN_BYTES = 819_200
 """Of the keys and values of the model that random cases have."""
 STEP_S = 0.02
 OWN = [f"support.own_policies:{name}" for name in ("Mine", "Displacing", "Turning", "Restless")]
-BELOW = ["nothing", "nothing", "tier", "stack", "second pool", "drafts", "hicache"]
+BELOW = ["nothing", "nothing", "tier", "stack", "second pool", "lmcache", "drafts", "hicache"]
 AROUND = ["alone", "alone", "fleet", "deaths", "scaling", "pools"]
 LINKS = ["0.02", "0.3:0.1", "2", "pcie"]
 
@@ -89,6 +90,15 @@ def draw_below(rng: Random, engine: EngineConfig, kind: str) -> dict[str, object
             "kv_offloading_size": mib(1 + rng.choice([1, 4, 30, 200]), engine.block_size),
             "kv_offloading_backend": "simple",
             "lazy_offload": rng.random() < 0.5,
+        }
+    if kind == "lmcache":
+        tokens = engine.block_size * rng.choice([1, 1, 2, 4])
+        return {
+            "kv_offloading_link": rng.choice(LINKS),
+            "kv_offloading_size": mib(rng.choice([1, 3, 30, 200]), tokens),
+            "kv_offloading_backend": "lmcache",
+            "kv_offloading_policy": rng.choice(list(ORDERS)),
+            "lmcache_chunk_size": tokens,
         }
     return draw_drafts(rng) if kind == "drafts" else {}
 
@@ -182,6 +192,7 @@ def draw_options(rng: Random, engine: EngineConfig, router: str | None) -> dict[
 SAID = {
     *("speculative_config", *SHORT, "kv_offloading_size", "kv_offloading_backend", "kv_offloading_link"),
     *("kv_offloading_policy", "secondary_tiers", "kv_transfer_link", "blocks_per_chunk"),
+    "lmcache_chunk_size",
     *("enable_hierarchical_cache", "hicache_ratio", "hicache_size", "hicache_write_policy", "hicache_link"),
     *("hicache_storage_backend", "hicache_storage_prefetch_policy", "hicache_prefetch_threshold"),
 }
@@ -204,6 +215,7 @@ def draw_around(rng: Random, case: Case, kind: str, router: str | None) -> Deplo
         scale = rng.choice([
             f"schedule:0={rng.randint(1, count)},{0.001 + rng.random():.3f}=1,2={count}",
             f"threshold:queue={rng.randint(1, 3)},kv=0.5,every={rng.choice([0.05, 0.4])},cool=0",
+            f"slo:ttft={rng.choice([0.01, 0.2])},tpot={rng.choice([0.001, 0.05])},look=0.05,every=0.2",
         ])  # fmt: skip
         fleet = replace(fleet, scale=scale, startup_time=rng.choice([0.01, 0.5]), load_bandwidth=1e9)
     if kind == "apart":

@@ -1,9 +1,10 @@
 """tiers: the time to the first token over the size of the tier below the GPU's memory, and what was found.
 
-    left     TTFT, median and 99th per cent; the first point has no tier
+    left     TTFT, median and 99th per cent; the first point has no tier, where that was asked for
     right    the share of prompt tokens found in the GPU's memory and in the tier, one upon the other
 
-A panel of systems that differ in something else too has a curve for each.
+A panel of systems that differ in something else too has a curve for each. The size is vLLM's, or HiCache's:
+in GB on each GPU, or as a ratio of the GPU's own.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,8 @@ from kvsim.reports.sweeps.systems import TIER, System, name_of
 from kvsim.sim.models.sizes import size_bytes
 from kvsim.sim.record.slo import Slo
 
+SIZES = (TIER, "hicache_size", "hicache_ratio")
+"""Settings that say how large a tier is."""
 GAIN = 0.1
 """Less of the time to the first token is not told as a gain."""
 
@@ -30,9 +33,10 @@ Points = list[tuple[str, System]]
 
 def tiers(systems: Sequence[System], load: str | None, slo: Slo | None, style: Style) -> Figure | None:
     """None unless sizes of a tier are compared, at one load."""
-    if load is not None or not all(TIER in system.settings for system in systems):
+    setting = next((name for name in SIZES if all(name in system.settings for system in systems)), None)
+    if load is not None or setting is None:
         return None
-    curves = _curves(systems)
+    curves = _curves(systems, setting)
     if max(len(points) for points in curves.values()) < 2:
         return None
     figure = new_sheet(style, 3.9, headline(curves))
@@ -67,20 +71,24 @@ def headline(curves: Mapping[str, Points]) -> str:
     return f"{said} below the GPU's memory: the median TTFT is {seconds(time)}, {seconds(before)} {what}"
 
 
-def _curves(systems: Sequence[System]) -> dict[str, Points]:
-    found: dict[str, list[tuple[int, System]]] = {}
+def _curves(systems: Sequence[System], setting: str) -> dict[str, Points]:
+    found: dict[str, list[tuple[float, System]]] = {}
     for system in systems:
-        others = {name: value for name, value in system.settings.items() if name != TIER}
-        size = system.settings[TIER]
-        found.setdefault(name_of(others), []).append((0 if size is None else size_bytes(str(size)), system))
+        others = {name: value for name, value in system.settings.items() if name != setting}
+        size = system.settings[setting]
+        number = size_bytes(str(size or 0)) if setting == TIER else float(size)
+        found.setdefault(name_of(others), []).append((number, system))
     return {
-        name: [(size_words(system), system) for _, system in sorted(sized, key=lambda each: each[0])]
+        name: [(size_words(system, setting), system) for _, system in sorted(sized, key=lambda each: each[0])]
         for name, sized in found.items()
     }
 
 
-def size_words(system: System) -> str:
+def size_words(system: System, setting: str) -> str:
     """`none`, or the size as it was asked for, as in `64 GiB`; a number alone is of GiB."""
+    if setting != TIER:
+        unit = " GB" if setting == "hicache_size" else " x"
+        return f"{system.settings[setting]:g}{unit}"
     asked = str(system.settings[TIER] or 0).strip()
     if not size_bytes(asked):
         return "none"

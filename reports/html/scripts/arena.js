@@ -4,8 +4,8 @@ const EVERY = 16; // instants between two frames
 
 class Arena {
   constructor(about, columns) {
-    const { gap, size, owner, empty, cached, rows, setSize, member, sample, idle = new Uint8Array(size.length) } = columns;
-    Object.assign(this, { size, owner, empty, cached, idle, member, sample });
+    const { gap, size, owner, empty, cached, rows, setSize, member, sample, idle = new Uint8Array(size.length), held = new Uint8Array(size.length) } = columns;
+    Object.assign(this, { size, owner, empty, cached, idle, held, member, sample });
     this.slots = about.slots;
     this.unit = about.unit;
     this.times = about.times;
@@ -64,7 +64,7 @@ class Arena {
     }
     const size = this.size[row] * this.unit;
     const filled = owners.length ? size - this.empty[row] : 0;
-    const kind = this.cached[row] ? "cached" : this.idle[row] ? "idle" : "free";
+    const kind = this.held[row] ? "held" : this.cached[row] ? "cached" : this.idle[row] ? "idle" : "free";
     return { row, start: this.start[row] * this.unit, size, filled, kind, owners };
   }
 
@@ -75,7 +75,7 @@ class Arena {
 
   /** How many slots are what, and how many requests hold some. */
   totals() {
-    const found = { token: 0, empty: 0, cached: 0, idle: 0, free: 0, shared: 0, requests: 0 };
+    const found = { token: 0, held: 0, empty: 0, cached: 0, idle: 0, free: 0, shared: 0, requests: 0 };
     const { seen, sets, owner, member } = this;
     seen.fill(0);
     this.each((row) => {
@@ -84,7 +84,7 @@ class Arena {
       if (!holders) found[this.cached[row] ? "cached" : this.idle[row] ? "idle" : "free"] += slots;
       else {
         found.empty += this.empty[row];
-        found.token += slots - this.empty[row];
+        found[this.held[row] ? "held" : "token"] += slots - this.empty[row];
         if (holders > 1) found.shared += slots - this.empty[row];
         for (let i = sets[set]; i < sets[set + 1]; i++) found.requests += seen[member[i]] ? 0 : (seen[member[i]] = 1);
       }

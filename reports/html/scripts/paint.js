@@ -13,7 +13,7 @@ class Palette {
   constructor() {
     const lightness = dark() ? [0.56, 0.65, 0.74] : [0.62, 0.71, 0.79];
     this.owners = Array.from({ length: HUES * TONES }, (_, i) => oklch(lightness[i % TONES], 0.115, Math.floor(i / TONES)));
-    for (const name of ["ground", "card", "free", "cached", "idle", "follow", "shared", "ink"]) this[name] = parsed(variable(name));
+    for (const name of ["ground", "card", "free", "cached", "idle", "held", "follow", "shared", "ink"]) this[name] = parsed(variable(name));
   }
 
   /** A colour of its own for each request; neighbours in number are far apart in hue. */
@@ -89,6 +89,8 @@ class Painter {
     this.ground = pixel(palette.ground);
     this.cached = pixel(blend(palette.cached, palette.card, pale * 0.7));
     this.idle = pixel(blend(palette.idle, palette.card, pale * 0.7));
+    this.held = pixel(blend(palette.held, palette.card, pale * 0.7));
+    this.followed = followed;
     this.shared = pixel(blend(palette.shared, palette.card, pale));
   }
 
@@ -174,7 +176,7 @@ class Painter {
   /** Colour the rows of pixels of one line; says whether anything on it is hatched or shared. */
   fillLine(line, perSlot, high, y, names) {
     const { arena, plain, hatch, band, slotX, ground } = this;
-    const { state, unit, owner, start, size, empty, cached, idle } = arena;
+    const { state, unit, owner, start, size, empty, cached, idle, held } = arena;
     const marks = { hatched: false, shared: false };
     const [base, end] = this.slotsOf(line), width = slotX.length;
     const ruled = perSlot >= 7 * this.ratio, wide = 5 * this.ratio;
@@ -189,7 +191,7 @@ class Painter {
       if (found !== row) {
         const set = owner[found], broad = size[found] * unit * perSlot, owned = set > 0;
         edge = (start[found] + size[found]) * unit - (owned ? empty[found] : 0);
-        full = owned ? this.solid[set] : cached[found] ? this.cached : idle[found] ? this.idle : this.solid[0];
+        full = held[found] && !this.followed?.[set] ? this.held : owned ? this.solid[set] : cached[found] ? this.cached : idle[found] ? this.idle : this.solid[0];
         hollow = owned ? this.empty[set] : full;
         stripe = owned ? this.solid[set] : full;
         under = this.many[set] ? this.shared : 0;

@@ -160,8 +160,9 @@ class Player {
       map.shown = instant;
       map.over = over;
       map.totals = arena.totals();
-      const { token, empty, cached, idle, requests } = map.totals;
+      const { token, held, empty, cached, idle, requests } = map.totals;
       const parts = [`${percent(token / arena.slots)} tokens`, `${percent(empty / arena.slots)} empty`];
+      if (held) parts.splice(1, 0, `${percent(held / arena.slots)} held`);
       if (cached) parts.push(`${percent(cached / arena.slots)} cached`);
       if (idle) parts.push(`${percent(idle / arena.slots)} idle`);
       map.words.textContent = over ? `over since ${moment(run.end, this.end)}` : `${plural(requests, "request")}: ${parts.join(", ")}`;
@@ -231,6 +232,7 @@ class Player {
     return [
       element("strong", {}, swatch, title),
       line(`${plural(range.filled, "token")} here, ${empty ? `${plural(empty, "slot")} empty` : "no slot empty"}`),
+      ...(range.kind === "held" ? [line("held: its prompt is computed and waits to be read")] : []),
       line(`${count(held.tokens)} tokens in ${plural(held.ranges, "range")} in all, ${count(held.slots - held.tokens)} empty`),
       line(`reference count ${range.owners.length}; ${place}`),
     ];
@@ -249,6 +251,7 @@ function legend(palette) {
     ["holds tokens, a colour per request", own],
     ["allocated, but empty", own, "hatched"],
     ["shared by several", own, "shared"],
+    ...(data.kinds.held ? [["held: computed, waits to be read", palette.held]] : []),
     ["cached prefix, nobody's", palette.cached],
     ...(data.kinds.idle ? [["idle: empty, kept mapped", palette.idle]] : []),
     ["free", palette.free],

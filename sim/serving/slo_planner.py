@@ -1,0 +1,173 @@
+"""As many replicas as keep goals of TTFT and TPOT: Dynamo's planner for servers that prefill and decode.
+
+    every `every` s   at least  ceil(requests/s / what one replica serves within both goals)
+    every `look` s    one more  if on all replicas the next TTFT, or the TPOT, is above its goal
+                      one less  if the others could take over its share: queues take less than `down` x what a
+                                prefill leaves of TTFT's goal, TPOT less than `down` x its, and there is room
+
+Nothing changes while a replica starts. Source: Dynamo (github.com/ai-dynamo/dynamo,
+docs/design-docs/planner-design.md and components/src/dynamo/planner/core: throughput_scaling.py,
+load_scaling.py, perf_model/agg.py), mode `agg`, target `sla`, throughput and load scaling both on.
+
+Departures: what a step takes is asked of the run's clock, where Dynamo regresses it on profiles and on steps
+that it has seen. The next interval is as the last one (its `constant` predictor). A replica is judged as it
+is at the look, not as it was on average; beside decodes there are as many tokens of prompts as balance them
+(prompt / answer for each sequence), not the mean of those seen. Prefix hits shorten nothing. With unlike
+pools the first replica that is on says what one can serve.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from kvsim.sim.record.request_log import RequestLog
+from kvsim.sim.serving.scale_policy import Load
+from kvsim.sim.workload import PS_PER_S
+
+DEFAULTS = {"ttft": 0.5, "tpot": 0.05, "least": 1.0, "every": 180.0, "look": 5.0, "down": 0.8}
+"""Dynamo's."""
+
+
+@dataclass
+class SloPlanner:
+    """As many replicas as keep the goals.
+
+    Attributes
+    ----------
+    ttft_s, tpot_s : float
+        The goals, of means.
+    least, most : int
+        Replicas.
+    every_s : float
+        Between two looks.
+    plan_looks : int
+        Looks from one plan of the least to the next.
+    down : float
+        Share of what the goals leave that may be used after one replica goes.
+    log : RequestLog
+        Where finished requests are found.
+    """
+
+    ttft_s: float
+    tpot_s: float
+    least: int
+    most: int
+    every_s: float
+    plan_looks: int
+    down: float
+    log: RequestLog | None
+    _floor: int = 1  # the least by the last plan
+    _looks: int = 0
+    _planned_ps: int = 0
+    _mean: tuple[float, float] | None = None  # tokens of a prompt and of an answer; None: nobody has finished
+
+    @property
+    def first(self) -> int:
+        """Replicas in the beginning."""
+        return self.least
+
+    @property
+    def times_s(self) -> list[float]:
+        """It decides by its interval."""
+        return []
+
+    def target(self, now_s: float, loads: Sequence[Load], alive: int) -> int:
+        """How many there should be from now on."""
+        self._looks += 1
+        plans = self._looks % self.plan_looks == 0
+        if plans or self._mean is None:
+            self._observe(round(now_s * PS_PER_S), loads[0], plans)
+        if self._mean is None or len(loads) != alive:
+            return alive
+        return min(max(self._react(loads), self._floor, self.least), self.most)
+
+    def _observe(self, now_ps: int, load: Load, plans: bool) -> None:
+        """How long requests are that finished since the last plan; if it `plans`, also how many it takes."""
+        assert self.log is not None
+        rows = self.log.finished_between(self._planned_ps, now_ps)
+        if len(rows):
+            work, answers = self.log.workload, self.log.output_tokens
+            self._mean = float(work.prompt_tokens[rows].mean()), float(answers[rows].mean())
+            if plans:
+                per_s = len(rows) / (self.every_s * self.plan_looks)
+                self._floor = ceil(per_s / self._served_per_s(load))
+        if plans:
+            self._planned_ps = now_ps
+
+    # -- what a replica can do ----------------------------------------------------------------
+
+    def _served_per_s(self, load: Load) -> float:
+        """Requests per second that it serves within both goals; if none, those of a batch of one."""
+        assert self._mean is not None
+        prompt, answer = self._mean
+        context, budget = prompt + answer / 2, load.max_num_batched_tokens
+        most = min(load.capacity_tokens / context, load.max_num_seqs, answer * budget / (prompt + answer))
+        found = 0.0
+        for batch in range(1, max(1, int(most)) + 1):
+            beside = min(batch * prompt / answer, budget)
+            step_s = self._step_s(load, beside, batch * context)
+            late = step_s > self.tpot_s or self._next_ttft_s(load, beside, batch * context) > self.ttft_s
+            if late and batch > 1:
+                break
+            found = batch / (answer * step_s)
+            if late:
+                break
+        return found
+
+    def _step_s(self, load: Load, prompts: float, contexts: float) -> float:
+        """A step with so many tokens of mean prompts, beside decodes with these contexts in all."""
+        assert self._mean is not None
+        prompt, answer = self._mean
+        tokens = ceil(prompts)
+        sequences = ceil(contexts / (prompt + answer / 2))
+        return load.step_s(ceil(tokens / prompt), tokens, sequences, ceil(contexts))
+
+    def _next_ttft_s(self, load: Load, queued: float, contexts: float) -> float:
+        """Of a mean prompt behind so many tokens of others."""
+        assert self._mean is not None
+        whole, rest = divmod(ceil(queued + self._mean[0]), load.max_num_batched_tokens)
+        found = whole * self._step_s(load, load.max_num_batched_tokens, contexts) if whole else 0.0
+        return found + (self._step_s(load, rest, contexts) if rest else 0.0)
+
+    def _next_tpot_s(self, load: Load, contexts: float) -> float:
+        """With one mean sequence more."""
+        assert self._mean is not None
+        prompt, answer = self._mean
+        contexts += prompt + answer / 2
+        beside = contexts / (prompt + answer / 2) * prompt / answer
+        return self._step_s(load, min(beside, load.max_num_batched_tokens), contexts)
+
+    # -- a look -------------------------------------------------------------------------------
+
+    def _react(self, loads: Sequence[Load]) -> int:
+        """One more, as many, or one less."""
+        count = len(loads)
+        first_late = all(
+            self._next_ttft_s(load, load.waiting_tokens, load.decode_tokens) > self.ttft_s for load in loads
+        )
+        if first_late or all(self._next_tpot_s(load, load.decode_tokens) > self.tpot_s for load in loads):
+            return count + 1
+        spare = count > 1 and all(self._takes(load, count / (count - 1)) for load in loads)
+        return count - 1 if spare else count
+
+    def _takes(self, load: Load, times: float) -> bool:
+        """Whether a replica can have so many times its load."""
+        queued, contexts = load.waiting_tokens * times, load.decode_tokens * times
+        alone_s = self._next_ttft_s(load, 0, contexts)
+        queue_s = self._next_ttft_s(load, queued, contexts) - alone_s
+        together = queued + contexts
+        return (
+            together < load.capacity_tokens
+            and queue_s < (self.ttft_s - alone_s) * self.down
+            and self._next_tpot_s(load, together) < self.tpot_s * self.down
+        )
+
+
+def slo_planner(given: dict[str, float], most: int, log: RequestLog | None) -> SloPlanner:
+    """The planner of such settings; ValueError for what is out of range."""
+    if not given.keys() <= DEFAULTS.keys():
+        raise ValueError("unknown names")
+    ttft_s, tpot_s, least, every_s, look_s, down = (DEFAULTS | given).values()
+    if not (min(ttft_s, tpot_s, look_s) > 0 and every_s >= look_s and 0 < down <= 1 and least == int(least)):
+        raise ValueError("out of range")
+    return SloPlanner(ttft_s, tpot_s, int(least), most, look_s, round(every_s / look_s), down, log)
