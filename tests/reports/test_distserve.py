@@ -11,6 +11,7 @@ from kvsim import cli, workloads
 from kvsim.reports.papers import checks, declared, running
 from kvsim.reports.papers.disaggregated import attainment_of, drawn
 from kvsim.reports.papers.series import all_series
+from kvsim.sim.build import build_engine
 from kvsim.sim.cost.engines import EngineProfile
 from kvsim.sim.cost.step_cost import StepShape
 from kvsim.sim.errors import KvsimError
@@ -121,6 +122,15 @@ def test_requests_of_a_run_are_drawn_without_replacement_first():
     work = drawn(lengths, 6, rate=1.0, seed=0)
     assert sorted(work.prompt_tokens.tolist()) == [1, 1, 2, 2, 3, 3]
     assert (work.output_tokens == 10 * work.prompt_tokens).all()
+
+
+def test_step_by_step_gives_the_same():
+    fleet = system("OPT-66B, ShareGPT", "DistServe").fleet
+    work = drawn(system("OPT-66B, ShareGPT", "DistServe").lengths, 40, rate=8.0, seed=1)
+    spans, steps = (build_engine(fleet, work, max_span=most).run() for most in (1 << 20, 1))
+    for name, column in spans.requests.items():
+        assert (column == steps.requests[name]).all(), name
+    assert (spans.stages["prompt_computed_ps"] == steps.stages["prompt_computed_ps"]).all()
 
 
 def test_prompts_too_long_for_the_limit_are_late_on_an_idle_server():
