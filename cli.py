@@ -169,7 +169,7 @@ def capacity(
     where: Where,
     allow_code: AllowCode = False,
 ) -> None:
-    """Find the largest load within an SLO, for each combination of options, and say why not more."""
+    """Find the largest load within an SLO, for each combination of options, and say what limits it."""
     from kvsim.commands import capacity as sizing
 
     code = sizing.sized(file, {**vars(traffic), **vars(server)}, goals, sought, where)
@@ -185,7 +185,7 @@ def table(
     ] = None,
     force: Force = False,
 ) -> None:
-    """Make one table of runs: the settings that differ, and every number of the summary."""
+    """Make one table from runs: the settings that differ, and every number of the summary."""
     from kvsim.commands.table import tabled
 
     tabled(directories, out, force=force)
@@ -263,24 +263,22 @@ def report(
     ] = None,
     force: Force = False,
 ) -> None:
-    """Make one HTML page of runs, with the memory map: works offline."""
+    """Make one HTML page from runs, with the memory map; works offline."""
     from kvsim.reports.html.report import write_report
 
     print(write_report(directories, out or directories[0] / "report.html", force))
 
 
-@app.command(short_help="Tell the life of one request: why it waited.")
+@app.command(short_help="Show the life of one request: why it waited.")
 def explain(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run, or a comparison.")],
     request: Annotated[
         str, typer.Argument(metavar="REQUEST", help="Its number, or slowest, median, most-preempted.")
     ],
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the same as JSON, and nothing else.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print only JSON.")] = False,
     allow_code: AllowCode = False,
 ) -> None:
-    """Tell the life of one request: what happened when, and why it waited."""
+    """Show the life of one request: what happened when, and why it waited."""
     from kvsim.commands.explain import explained
 
     explained(run, request, as_json=as_json)
@@ -321,7 +319,7 @@ def trace_events(
     written_timeline(run, out, requests, steps, force=force)
 
 
-@app.command(short_help="Simulate the figures of a paper, beside its own.")
+@app.command(short_help="Simulate the figures of a paper and compare.")
 @flat
 def reproduce(
     *,
@@ -348,7 +346,7 @@ def reproduce(
     pictures: Pictures,
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier reproduction there.")] = False,
 ) -> None:
-    """Simulate the figures of a paper, and put what was published beside them."""
+    """Simulate the figures of a paper and compare them with the published ones."""
     from kvsim.command_line.option_groups import Output
     from kvsim.commands.reproduce import reproduced
 
@@ -401,7 +399,7 @@ def speculation_(
     ] = None,
     pictures: Pictures,
 ) -> None:
-    """Say how much faster drafts make the steps of a batch, and how many must be right so that it gains."""
+    """Say how much faster drafts make the steps of a batch, and how many must be accepted to gain."""
     from kvsim.reports.speculation.command import SpeculationOutput, speculation_command
     from kvsim.sim.options.scenario import Scenario as Server
 
@@ -418,7 +416,7 @@ def replay(
     result: Annotated[
         Path,
         typer.Argument(
-            metavar="RESULT", help="Of vllm bench serve, AIPerf, GuideLLM or inference-perf, as it is."
+            metavar="RESULT", help="A result file of vllm bench serve, AIPerf, GuideLLM or inference-perf."
         ),
     ],
     model: Annotated[
@@ -447,7 +445,7 @@ def replay(
     ] = None,
     server: Scenario,
 ) -> None:
-    """Send a benchmark's requests into the simulator, and put measured beside simulated."""
+    """Send a benchmark's requests to the simulator and compare measured with simulated."""
     from kvsim.commands.replay import replayed
 
     replayed(result, replace(server, model=model, gpu=gpu), replace(asked, fit=fit))
@@ -492,7 +490,7 @@ def validate(
     pictures: Pictures,
     force: Force = False,
 ) -> None:
-    """Hold the clock against servers that really ran."""
+    """Compare the clock with measured servers."""
     from kvsim.reports.figures.style import styled
     from kvsim.reports.figures.truth import draw_truth
     from kvsim.reports.rundir.writing import write_figures

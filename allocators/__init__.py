@@ -40,8 +40,8 @@ ALLOCATORS: dict[str, str] = {
 """Name on the command line -> where the class is."""
 
 FAMILIES: dict[str, str] = {
-    "extents": "one run of slots for each sequence, as large as it may become",
-    "classes": "runs of a few sizes, each with a free list of its own",
+    "extents": "one run of slots per sequence, as large as it may become",
+    "classes": "runs of a few sizes, each with its own free list",
     "tensors": "tensors of a deep-learning framework, one for each layer",
     "blocks": "fixed blocks anywhere in memory, found through a table",
     "tokens": "slots of one token, found through a table",

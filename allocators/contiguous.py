@@ -29,7 +29,7 @@ class Contiguous(Allocator):
 
     family: ClassVar[str] = "extents"
     idea: ClassVar[str] = "the whole reservation in one extent"
-    wastes: ClassVar[str] = "bound - tokens; holes that nobody fits"
+    wastes: ClassVar[str] = "bound - tokens; holes too small to use"
     used_by: ClassVar[str] = "FasterTransformer, Orca"
     source: ClassVar[str] = "PagedAttention, SOSP '23, section 6.1"
 

@@ -168,7 +168,7 @@ def load(directory: str | Path) -> Run | Comparison:
 
 @checked
 def check_allocator(allocator: str | type, *, calls: int = 300, seed: int = 0) -> list[str]:
-    """Try an allocator on random calls: does it keep every rule of the contract?
+    """Test an allocator with random calls: does it keep every rule of the contract?
 
     Parameters
     ----------

@@ -87,7 +87,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Many systems, a row each, the one that finishes most requests a second first."""
+    """Many systems, a row each, the one that finishes most requests per second first."""
 
     systems: Sequence[System]
 

@@ -21,7 +21,7 @@ UNCHECKED = "its description"
 def policies_table() -> FittingTable:
     """Each policy with its rule and who uses it."""
     return table_of(
-        ("policy", "what leaves, who uses it, where it is from"),
+        ("policy", "what leaves, who uses it, its source"),
         ((name, "; ".join(told)) for name, told in _told().items()),
     )
 

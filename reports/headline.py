@@ -28,7 +28,7 @@ def headline(seeds: Sequence[Summary]) -> str:
     if not any(summary["requests"]["finished"] for summary in seeds):
         return f"{served}.{of}"
     if all(map(all_at_once, seeds)) and submitted != "1":
-        served += ", which came all at once,"
+        served += ", which all arrived at once,"
     return (
         f"{served} in {_told(seeds, figures if len(seeds) > 1 else _duration, 'duration_s')} s: "
         f"{_told(seeds, figures, 'throughput', 'requests_per_s')} requests/s, "

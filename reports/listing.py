@@ -167,6 +167,6 @@ def show_gpus() -> None:
     show(f"Analytic too, from published figures, for a few models: {published}\n")
     show(
         profiles_table(profile_files()),
-        "Used for their GPU by themselves, yours before those measured elsewhere. Error: of composed steps,\n"
-        f"in the mean. Show one: sim calibrate show NAME. Yours, by sim calibrate: {directory()}",
+        "Used automatically for their GPU, yours before those measured elsewhere. Error: mean, on composed\n"
+        f"steps. Show one: sim calibrate show NAME. Yours, by sim calibrate: {directory()}",
     )

@@ -104,7 +104,7 @@ def miss_ratio_table(misses: Misses) -> Group:
             1,
             Text(
                 f"Counted by content alone it would be {100 * curve.loose:.2f} %: "
-                f"{100 * curve.overcount:.2f} % of these hits stand behind another beginning."
+                f"{100 * curve.overcount:.2f} % of these hits follow a different beginning."
             ),
         )
     parts.append(table)

@@ -161,7 +161,7 @@ TIER = (
         "  from further below",
         at("tier", "promoted_tokens"),
         count,
-        full="tokens that came up from tiers further below",
+        full="tokens promoted from tiers further below",
         rare=True,
     ),
     Quantity(

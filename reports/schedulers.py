@@ -115,8 +115,8 @@ def policies_by_family() -> dict[str, dict[str, str]]:
 
 
 ENGINES_IDEAS = {
-    "fcfs": "the first to come",
-    "priority": "the lowest number; where memory is short, the highest is preempted",
+    "fcfs": "the earliest arrival",
+    "priority": "the lowest number; when memory is short, the highest is preempted",
     "sjf": "the shortest answer, which only an oracle knows",
 }
 

@@ -176,7 +176,7 @@ def _latency_table(seeds: System) -> Table:
 def _memory_table(seeds: System) -> Table:
     fleet = seeds[0].get("fleet")
     of = f" of each of {fleet['replicas']} replicas" if fleet else ""
-    of += ", in the mean" if seeds[0].get("pools") else ""
+    of += ", on average" if seeds[0].get("pools") else ""
     table = ruled_table(f"KV memory{of}, {_told(seeds, count, 'memory', 'capacity_tokens')} tokens")
     parts = ["average"]
     table.add_column("whole run", justify="right", no_wrap=True)
@@ -314,7 +314,7 @@ def _tier(seeds: System) -> str:
         f"{told(_share, 'store_busy_share')} busy; {told(count, 'requests_waited')} requests waited "
         f"{told(seconds, 'mean_wait_s')} each"
         + (
-            f"; {told(count, 'promoted_tokens')} tokens came up from tiers below it"
+            f"; {told(count, 'promoted_tokens')} tokens were promoted from tiers below it"
             if any("promoted_tokens" in summary["tier"] for summary in seeds)
             else ""
         )
@@ -330,7 +330,8 @@ def _drafts(seeds: System) -> str:
         for name in ("draft_tokens", "accepted_tokens", "wasted_tokens")
     )
     length = _told(seeds, figures, "speculation", "acceptance_length")
-    return f"{accepted} of {drafted} accepted, {length} tokens a step and sequence; {wasted} computed in vain"
+    speed = f"{accepted} of {drafted} accepted, {length} tokens per step and sequence"
+    return f"{speed}; {wasted} computed for nothing"
 
 
 def _upkeep(seeds: System) -> str:
@@ -384,7 +385,7 @@ def _faults(seeds: System) -> str:
     return (
         f"{told(count, 'faults', 'deaths')} {'replica died' if deaths == 1 else 'deaths of replicas'}: "
         f"{told(count, 'faults', 'resent_requests')} requests were sent again, "
-        f"{told(count, 'faults', 'wasted_output_tokens')} output tokens were generated in vain, "
+        f"{told(count, 'faults', 'wasted_output_tokens')} output tokens were wasted, "
         f"the KV of {told(count, 'faults', 'lost_kv_tokens')} tokens was lost, "
         f"{told(seconds, 'faults', 'down_s')} down"
     )

@@ -31,8 +31,8 @@ LEAST_SHARE = 0.005
 """A limit that held requests back for less is not what overloads a server."""
 
 LATENCIES_GROW = (
-    "The queue grew for as long as requests came: the latencies say how long the run was, "
-    "not how fast the server is."
+    "The queue grew as long as requests arrived: the latencies measure the length of "
+    "the run, not the speed of the server."
 )
 
 

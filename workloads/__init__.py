@@ -221,9 +221,9 @@ def _check_shuffled(lengths: Lengths, closed_sessions: bool) -> None:
     if closed_sessions:
         raise KvsimError("shuffle must be left out with closed_sessions, whose turns have an order, got True")
     if lengths.arrival_s is not None:
-        raise KvsimError(f"shuffle must be left out {whose}, which comes at its own times, got True")
+        raise KvsimError(f"shuffle must be left out {whose}, which has its own arrival times, got True")
     if lengths.endless:
-        raise KvsimError(f"shuffle must be left out {whose}, whose rows are all alike, got True")
+        raise KvsimError(f"shuffle must be left out {whose}, whose rows are all equal, got True")
 
 
 def _at_times_of(lengths: Lengths, other: Lengths, rng: np.random.Generator, shuffle: bool) -> Lengths:

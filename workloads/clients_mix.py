@@ -76,7 +76,7 @@ def paced(
     if not rates:
         return lengths, arrivals
     if arrivals.waits is not None:
-        raise KvsimError(f"clients_mix must name no rate where requests wait for answers, got {text!r}")
+        raise KvsimError(f"clients_mix must name no rate if requests wait for answers, got {text!r}")
     owner, times_ps = lengths.labels["client"], arrivals.arrival_ps.copy()
     for name, rate in rates.items():
         own = np.flatnonzero(owner == name)

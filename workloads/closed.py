@@ -95,10 +95,14 @@ def in_words(waits: Chain | Clients, think_time: str | None, told: bool = False)
     """A note on who waits for what; `told`: the trace says how long."""
     if told:
         return (
-            "Closed sessions: a request comes after the answer that it waits for and the trace's own delay."
+            "Closed sessions: a request is sent after the answer that it waits for and the trace's own delay."
         )
     think = think_time or USUAL_THINK_TIME
     if isinstance(waits, Clients):
         who = f"{waits.clients:,} client{'s' * (waits.clients > 1)}"
-        return f"Closed loop: {who}, each with its next request after its answer and a think time, {think} s."
-    return f"Closed sessions: a turn comes after the answer to the one before it and a think time, {think} s."
+        return (
+            f"Closed loop: {who}, each sends its next request after its answer and a think time, {think} s."
+        )
+    return (
+        f"Closed sessions: a turn is sent after the answer to the previous one and a think time, {think} s."
+    )

@@ -115,8 +115,8 @@ def take(
         note = f"{first}, with any seed (see --shuffle)." if lengths.arrival_s is None else f"{first}."
     elif lengths.arrival_s is not None:
         raise KvsimError(
-            f"num_prompts must be at most {rows}, the requests of trace {lengths.name}, which come at its "
-            f"own times, got {num_prompts}"
+            f"num_prompts must be at most {rows}, the requests of trace {lengths.name}, which have their "
+            f"own arrival times, got {num_prompts}"
         )
     else:
         chosen = rng.integers(rows, size=num_prompts)

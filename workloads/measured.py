@@ -3,7 +3,7 @@
     sim run --trace result.json        the requests again, on any server
     sim replay result.json             the same beside what was measured
 
-Of a closed loop the starts are those that were measured: `--clients N` lets answers decide again. Requests
+Of a closed loop the starts are those that were measured: `--clients N` makes them wait again. Requests
 that the time limit cut come with a usual answer. Read by sim/bench/read.py.
 """
 
@@ -33,13 +33,13 @@ def load_result(path: str) -> Lengths:
 def lengths_of(run: MeasuredRun) -> Lengths:
     """The requests of a run that was read."""
     notes = [note.replace("; another: --run N", "") for note in run.notes]
-    notes.append(f"The requests that {run.tool} measured; measured beside simulated: sim replay.")
+    notes.append(f"The requests that {run.tool} measured; to compare them with simulated ones: sim replay.")
     turns = run.requests is not None and has_turns(run.requests)
     if turns:
-        notes.append("Turns come when they came: with --closed-sessions they wait for answers again.")
+        notes.append("Turns arrive when they did; with --closed-sessions they wait for answers again.")
     elif run.closed:
         notes.append(
-            f"They came from {run.clients:,} clients: with --clients {run.clients} answers decide again."
+            f"They came from {run.clients:,} clients; with --clients {run.clients} they wait for answers."
         )
     if run.requests is None:
         work = workload_of(run)

@@ -64,8 +64,8 @@ def load_mooncake(path: str) -> Lengths:
         labels |= {"session": np.array(sessions, dtype=object), "delay_s": np.nan_to_num(delay_s)}
         if late:
             notes.append(
-                f"{late:,} turns have a delay and no time: they come so long after the turn before came; "
-                "after its answer with --closed-sessions."
+                f"{late:,} turns have a delay but no time: they arrive that long after the previous turn; "
+                "with --closed-sessions, after its answer."
             )
     return requests(
         path,

@@ -89,7 +89,7 @@ class When:
         if self.clients is None and not self.closed_sessions:
             self._only("think_time", why="without clients or closed_sessions")
         if self.clients is not None:
-            why = "with clients, who ask when they have their answers"
+            why = "with clients, which send when they have their answers"
             self._only(
                 "arrivals", "request_rate", "burstiness", "rate_scale", "spread", "closed_sessions", why=why
             )

@@ -38,7 +38,7 @@ class Hybrid(Grouped):
     """
 
     family = "layers"
-    idea = "a table for each group of alike layers, over one pool of equal pages"
+    idea = "a table for each group of equal layers, over one pool of equal pages"
     wastes = "less than a block in each group; padding of pages and groups"
     used_by = "vLLM"
     source = "vllm/v1/core/kv_cache_utils.py, 0.33.0"

@@ -59,8 +59,7 @@ class TensorCache(Allocator):
         tensors, rest = divmod(options.token_bytes, tensor_bytes)
         if rest:
             raise ValueError(
-                f"needs layers that are alike: {options.token_bytes} bytes of a token are no tensors of "
-                f"{tensor_bytes}"
+                f"needs equal layers: {options.token_bytes} bytes per token are not tensors of {tensor_bytes}"
             )
         return cls(capacity_slots, tensor_bytes, tensors)
 

@@ -279,6 +279,6 @@ class VAttentionBestFit(VAttention):
 class VAttentionEager(VAttention):
     """Rows without a sequence give their pages up, one kvblock in a step."""
 
-    idea = "as vattention; rows of nobody are unmapped bit by bit"
+    idea = "as vattention; unowned rows are unmapped bit by bit"
 
     deferred = False

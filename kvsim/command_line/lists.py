@@ -58,7 +58,7 @@ def try_allocator(
     calls: Annotated[int, typer.Option(help="Random calls on each arena, of four sizes.")] = 300,
     seed: Annotated[int, typer.Option(help="The same seed makes the same calls.")] = 0,
 ) -> None:
-    """Try an allocator on random calls: does it keep every rule of the contract?"""
+    """Test an allocator with random calls: does it keep every rule of the contract?"""
     from kvsim.allocators import contract
     from kvsim.api import check_allocator
     from kvsim.reports.listing import rules_table
@@ -75,12 +75,12 @@ def try_scheduler(
         str, typer.Argument(metavar="NAME", help="Your own package.module:Class, or one of: sim schedulers.")
     ],
     policy: Annotated[
-        str, typer.Option(metavar="NAME", help="The order of its queue, your own too; see: sim policies.")
+        str, typer.Option(metavar="NAME", help="The order of its queue, or your own; see: sim policies.")
     ] = "fcfs",
     workloads: Annotated[int, typer.Option(help="Random workloads, each served twice.")] = 40,
     seed: Annotated[int, typer.Option(help="The same seed draws the same workloads.")] = 0,
 ) -> None:
-    """Try a scheduler on random work: does it keep every rule of the contract?"""
+    """Test a scheduler with random work: does it keep every rule of the contract?"""
     from kvsim.api import check_scheduler
     from kvsim.reports.listing import table_of
     from kvsim.sim.contract import RULES
@@ -91,9 +91,9 @@ def try_scheduler(
     show(table_of(("rule", "what it says"), rules), remark)
 
 
-@lists_app.command(short_help="List the schedulers, or tell of one.")
+@lists_app.command(short_help="List the schedulers, or show one.")
 def schedulers(name: OneOf = None) -> None:
-    """List the schedulers and policies by families, or tell of one: its options, its rule, six requests."""
+    """List the schedulers and policies by families, or show one: its options, its rule, six requests."""
     from kvsim.reports.listing import releases
     from kvsim.reports.schedulers import FamilyTree, policy_card, scheduler_card
     from kvsim.sim.policies import POLICIES
@@ -105,21 +105,21 @@ def schedulers(name: OneOf = None) -> None:
     show(FamilyTree(), f"One of them: sim schedulers NAME. Releases: {', '.join(releases(SCHEDULERS))}")
 
 
-@lists_app.command(short_help="List the costs of a step, or tell of one.")
+@lists_app.command(short_help="List the costs of a step, or show one.")
 def costs(name: OneOf = None) -> None:
-    """List how long a step takes by each cost, or tell of one: its options, its rule."""
+    """List the sources of step times, or show one: its options, its rule."""
     _parts("cost", name)
 
 
-@lists_app.command(short_help="List the routers of a fleet, or tell of one.")
+@lists_app.command(short_help="List the routers of a fleet, or show one.")
 def routers(name: OneOf = None) -> None:
-    """List the routers that spread requests over replicas, or tell of one: its options, its rule."""
+    """List the routers that spread requests over replicas, or show one: its options, its rule."""
     _parts("router", name)
 
 
-@lists_app.command(short_help="List the policies that order who waits, or tell of one.")
+@lists_app.command(short_help="List the policies that order the queue, or show one.")
 def policies(name: OneOf = None) -> None:
-    """List who is served next by each policy, or tell of one: its options, what it needs, its source."""
+    """List the policies that order the queue, or show one: its options, what it needs, its source."""
     from kvsim.reports.policies import policies_tree
     from kvsim.reports.schedulers import policy_card
 
@@ -129,13 +129,13 @@ def policies(name: OneOf = None) -> None:
         print(policy_card(name))
 
 
-@lists_app.command(short_help="List the predictors of answers' lengths, or tell of one.")
+@lists_app.command(short_help="List the predictors of answers' lengths, or show one.")
 def predictors(
     name: Annotated[
         str | None, typer.Argument(metavar="NAME", help="One of them.", show_default="all")
     ] = None,
 ) -> None:
-    """List what may be said of answers' lengths beforehand, or tell of one: its form, its error."""
+    """List the predictors of answers' lengths, or show one: its form, its error."""
     from kvsim.reports.listing import names_table
     from kvsim.reports.policies import predictor_card
     from kvsim.sim.predictors import PREDICTORS
@@ -158,9 +158,9 @@ def _parts(kind: str, name: str | None) -> None:
         print(part_card(kind, name))
 
 
-@lists_app.command(short_help="List the eviction policies, or tell of one.")
+@lists_app.command(short_help="List the eviction policies, or show one.")
 def eviction(name: OneOf = None) -> None:
-    """List which block leaves a full cache by each eviction policy, or tell of one: its options, its rule."""
+    """List the eviction policies of a full cache, or show one: its options, its rule."""
     from kvsim.reports.eviction import card, policies_table
 
     if name is None:
@@ -177,7 +177,7 @@ def try_eviction(
     requests: Annotated[int, typer.Option(help="Random requests, for caches of seven sizes.")] = 300,
     seed: Annotated[int, typer.Option(help="The same seed draws the same requests.")] = 0,
 ) -> None:
-    """Try an eviction policy on random requests: does it keep every rule of the contract?"""
+    """Test an eviction policy with random requests: does it keep every rule of the contract?"""
     from kvsim.allocators.eviction.contract import RULES
     from kvsim.reports.listing import table_of
     from kvsim.sim.eviction import check_named

@@ -63,7 +63,7 @@ def show_trace(
         bool, typer.Option("--miss-ratio", help="What prefix caches of any size would hit.")
     ] = False,
     block_size: Annotated[
-        int | None, typer.Option(metavar="N", help="Tokens of its blocks.", show_default="16, or a few more")
+        int | None, typer.Option(metavar="N", help="Tokens per block.", show_default="16, or a few more")
     ] = None,
     eviction: Annotated[
         str | None,

@@ -75,4 +75,4 @@ def measured(
             raise
         code = getattr(stop, "exit_code", None) or exit_code(stop)
         kept = f"{len(journal.samples):,} of {len(planned.points):,} points are measured and kept"
-        raise Stopped(f"interrupted: {kept}; the same command goes on", code) from None
+        raise Stopped(f"interrupted: {kept}; the same command continues", code) from None

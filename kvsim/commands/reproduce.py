@@ -30,7 +30,7 @@ def reproduced(paper: str, figure: str | None, *, quick: bool, jobs: int | None,
         except KeyboardInterrupt as stop:
             kept = "the simulations that are done are kept"
             code = getattr(stop, "exit_code", 130)
-            raise Stopped(f"interrupted: {kept}; the same command goes on", code) from None
+            raise Stopped(f"interrupted: {kept}; the same command continues", code) from None
         results = [checks.judged(found, each, findings) for each in figures]
         report.write_report(held, found, findings, results, quick=quick, pictures=output)
     console = Console(highlight=False)

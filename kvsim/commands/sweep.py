@@ -314,7 +314,7 @@ def stoppable(path: Path) -> Iterator[None]:
     except KeyboardInterrupt as stop:
         code = getattr(stop, "exit_code", 130)
         raise Stopped(
-            f"interrupted: the runs that are done are kept in {path}; the same command goes on", code
+            f"interrupted: the runs that are done are kept in {path}; the same command continues", code
         ) from None
 
 

@@ -210,9 +210,9 @@ def notes(fit: Fit) -> Iterator[str]:
         yield "Few points were measured (--quick): sim calibrate without it measures the full grid."
     error = fit.composed_error
     if error is None:
-        yield "No composed step was measured: how far off whole steps are is not known."
+        yield "No composed step was measured: the error on whole steps is unknown."
     elif error.mean > MOST_ERROR:
-        yield f"Composed steps are off by {percent(error.mean)} in the mean: more than {percent(MOST_ERROR)}."
+        yield f"Composed steps are off by {percent(error.mean)} on average: more than {percent(MOST_ERROR)}."
     if content["refused"]:
         first = content["refused"][0]
         yield (

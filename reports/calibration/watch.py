@@ -90,10 +90,10 @@ def plan_report(
     had = (count(done),) if done else ()
     held_out = sum(part.held_out for part in parts)
     said = f"{count(held_out)} of them to check the fit"
-    table.add_row("in all", count(points), *had, said, span(sum(part.left_s for part in parts)), style="bold")
+    table.add_row("total", count(points), *had, said, span(sum(part.left_s for part in parts)), style="bold")
     lines: list[RenderableType] = [Text(_device(device), style="bold")]
     if done:
-        lines.append(Text(f"goes on: {done:,} of {points:,} points are there from {since}"))
+        lines.append(Text(f"continues: {done:,} of {points:,} points are there from {since}"))
     if held_bytes:
         said = f"note: other programs hold {size(held_bytes)} of this GPU: what they do falsifies the times"
         lines.append(Text(said, style="yellow"))

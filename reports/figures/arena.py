@@ -1,4 +1,4 @@
-"""map: who holds which slots at an instant, in the runs that recorded it; painted by arena_panel.py.
+"""map: which request holds which slots at one instant, in runs that recorded it (see arena_panel.py).
 
 Pools of unlike layers are drawn apart. Arenas of unlike size are each drawn on their own scale.
 """

@@ -49,11 +49,11 @@ FIGURES: dict[str, Entry] = {
     "replicas": Entry(
         replicas.replicas, "a fleet by replica: the range of KV memory in use, heat maps over time"
     ),
-    "tier": Entry(tier.tier, "what a tier below the memory holds over time, and what goes each way"),
+    "tier": Entry(tier.tier, "what a tier holds over time, and what moves in each direction"),
     "hand-over": Entry(
         hand_over.hand_over, "prefill and decode apart: what is held over time, and where first tokens wait"
     ),
-    "scaling": Entry(scaling.scaling, "load, replicas and attainment over time, where replicas come and go"),
+    "scaling": Entry(scaling.scaling, "load, replicas and attainment over time, when replicas come and go"),
     "batched": Entry(requests.batched, "how many requests are computed at once"),
     "requests": Entry(requests.requests, "how many requests run and wait, over time"),
     "latency": Entry(latency.latency, "the distributions of four latencies"),
@@ -64,7 +64,7 @@ FIGURES: dict[str, Entry] = {
         fairness.fairness, "service by client over time; of several runs, how far clients were apart and TTFT"
     ),
     "seeds": Entry(seeds.seeds, "the main numbers, a dot per seed, with the interval of the mean"),
-    "map": Entry(arena.memory_map, "who holds which slots at an instant"),
+    "map": Entry(arena.memory_map, "which request holds which slots at one instant"),
 }
 """In reading order."""
 

@@ -29,9 +29,7 @@ def has_clients(system: System) -> bool:
 def fairness(systems: Sequence[System], choices: Choices) -> Figure:
     """Service by client over time, or a mark for each system."""
     if not all(map(has_clients, systems)):
-        raise CannotDraw(
-            "figure fairness needs requests that say whose they are (clients_mix, or a column client)"
-        )
+        raise CannotDraw("figure fairness needs requests with clients (clients_mix, or a column client)")
     return _over_time(systems[0], choices) if len(systems) == 1 else _compared(systems, choices)
 
 

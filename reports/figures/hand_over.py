@@ -138,7 +138,7 @@ def _words(system: System) -> str:
         return f"{system.name}: nothing was handed over."
     p99_s = float(np.quantile(waited, 0.99))
     return (
-        f"{system.name}: reads take {seconds(told['mean_transfer_s'])} in the mean, {seconds(p99_s)} at p99; "
+        f"{system.name}: reads take {seconds(told['mean_transfer_s'])} on average, {seconds(p99_s)} at p99; "
         f"prompts are held for {seconds(told['mean_held_s'])}, "
         f"at most {figures(100 * told['peak_held_share'])} % of a prefill replica."
     )

@@ -86,5 +86,5 @@ def _headline(systems: Sequence[System], order: Sequence[int]) -> str:
         return f"Requests per second, under different loads: {least} to {most}"
     rest = f"; {idle} none" if idle else ""
     if most == least and len(served) > 1:
-        return f"{palette.everybody([each.name for each in served])} finish {most} requests a second{rest}"
-    return f"{fastest.name} finishes {most} requests a second, {slowest.name} {least}{rest}"
+        return f"{palette.everybody([each.name for each in served])} finish {most} requests per second{rest}"
+    return f"{fastest.name} finishes {most} requests per second, {slowest.name} {least}{rest}"

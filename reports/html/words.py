@@ -87,7 +87,7 @@ def _overloads(groups: Sequence[Sequence[Run]]) -> list[str]:
     named = [[{**run.summary, "label": group_label(group)} for run in group] for group in groups]
     lines = overloads(named)
     if len(lines) > _MOST_LOADS:
-        return [f"{len(lines)} of {len(groups)} runs are overloaded: requests come faster than they leave."]
+        return [f"{len(lines)} of {len(groups)} runs are overloaded: requests arrive faster than they leave."]
     if len(groups) == 1 and lines:
         words = overload(named[0])
         return [f"{words[:1].upper()}{words[1:]}."]

@@ -187,7 +187,7 @@ def _chosen_by(runs: Sequence[Run], text: str) -> tuple[list[Run], int, str]:
         counts = np.concatenate([_preemptions(run)[rows] for run, rows in zip(runs, finished, strict=True)])
         found, most = np.argmax(counts), int(counts.max())
         if not most:
-            raise KvsimError(f"request cannot be most-preempted: nobody was preempted in {where}")
+            raise KvsimError(f"request cannot be most-preempted: no request was preempted in {where}")
         how = f"preempted {most:,} time{'s' * (most > 1)}, most {of}"
     run = runs[int(place[found])]
     told = [each for each in runs if _same_requests(each, run)]

@@ -217,7 +217,7 @@ def _answers(story: Story, decimals: int) -> Table:
         table.add_row(f"sample {answer.sample}", end + mark, *_times(answer.parts, columns))
     told = Table.grid()
     told.add_row(table)
-    told.add_row(Text("* the last to end: the one told above", style="dim"))
+    told.add_row(Text("* the last to end: described above", style="dim"))
     return told
 
 

@@ -41,7 +41,7 @@ REASONS: dict[str, str] = {
     "watermark": "needs {need} slots; of the {free} free ones the watermark keeps too many",
     "seats": "all {seats} seats were taken",
     "token budget": "the token budget of {budget} was spent",
-    "eviction": "nobody enters in a step that evicts",
+    "eviction": "no request enters in a step that evicts",
     "batch": "the batch was not over",
     "swapped": "swapped requests come first",
     "storage": "its prompt was being read from the storage",
@@ -87,11 +87,11 @@ BY_ITSELF = {
 """Instead, where the request itself needed the room, and was the one to go."""
 
 LINES: dict[str, str] = {
-    "alone": "arrived; nobody was waiting",
+    "alone": "arrived; the queue was empty",
     "behind": "arrived behind {others}",
     "among": "arrived; {others} waited too",
-    "entered": ", who entered at {time}",
-    "all entered": ", the last of whom entered at {time}",
+    "entered": ", which entered at {time}",
+    "all entered": ", the last of which entered at {time}",
     "head": "headed the queue for {time}: {why}",
     "again": "behind others again for {time}",
     "queue": "in the queue for {time}: {parts}",

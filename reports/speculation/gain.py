@@ -1,7 +1,7 @@
 """What speculation gains in the steps of a batch, by the tokens that each verification gives.
 
     speed-up = tokens of a verification x time of a step without drafts / time of a step with them
-    crossover: the tokens that a verification must give so that nothing is lost; it rises with the batch
+    crossover: the tokens that a verification must yield so that nothing is lost; it rises with the batch
 
 All sequences of a batch have the same context and decode. What queues, prompts and memory make of that, only
 a run can say.
@@ -58,7 +58,7 @@ class Gain:
 
     @property
     def crossover(self) -> tuple[float, ...]:
-        """Tokens that a verification must give in each batch so that nothing is lost."""
+        """Tokens that a verification must yield in each batch so that nothing is lost."""
         return tuple(with_s / plain_s for with_s, plain_s in zip(self.drafted_s, self.plain_s, strict=True))
 
     def speed_up(self, length: float) -> tuple[float, ...]:
@@ -116,7 +116,7 @@ def verdict(gain: Gain) -> str:
     if gain.length is None:
         alone, large = gain.crossover[0], gain.crossover[-1]
         return (
-            f"{gain.model}: a verification must give {alone:.2f} tokens in a batch of one, "
+            f"{gain.model}: a verification must yield {alone:.2f} tokens in a batch of one, "
             f"{large:.2f} in one of {gain.batches[-1]}"
         )
     speed_up = gain.speed_up(gain.length)

@@ -1,7 +1,7 @@
 """What an answer takes for granted: the traffic, and the server's seats, budget and caches.
 
     assumed(simulation)    -> {"trace": "sharegpt", "max_num_seqs": 256, ...}, in a search's row
-    assumed_words(rows)    -> `Assumed: sharegpt, prompts of 220 and answers of 190 tokens in the mean, ...`
+    assumed_words(rows)    -> `Assumed: sharegpt, prompts of 220 and answers of 190 tokens on average, ...`
 
 A setting that differs between systems is told with its values, or with their range.
 """
@@ -60,8 +60,8 @@ def assumed_words(rows: Sequence[Row]) -> str:
     cache = " or ".join(caching.get(each, each) for each in told["enable_prefix_caching"].split(" or "))
     return (
         f"Assumed: {told['trace']}, prompts of {told['mean_prompt_tokens']} and answers of "
-        f"{told['mean_output_tokens']} tokens in the mean, {told['arrivals']}; {told['scheduler']}, "
-        f"{told['max_num_seqs']} seats, {told['max_num_batched_tokens']} tokens a step, {cache}, "
+        f"{told['mean_output_tokens']} tokens on average, {told['arrivals']}; {told['scheduler']}, "
+        f"{told['max_num_seqs']} seats, {told['max_num_batched_tokens']} tokens per step, {cache}, "
         f"KV cache {told['kv_cache_dtype']} of {told['kv_tokens']} tokens, "
         f"{told['gpu_memory_utilization']} of the memory"
     )

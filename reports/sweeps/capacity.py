@@ -181,7 +181,7 @@ def limited_by(system: Capacity, slo: Slo) -> str:
         parts.append(f"{said} {seconds(fmean(known)) if known else 'unknown'}")
     overloaded = sum(each["overloaded"] for each in above)
     if 2 * overloaded >= len(above) or not parts:
-        parts.append("requests come faster than they leave" if overloaded else "latencies keep growing")
+        parts.append("requests arrive faster than they leave" if overloaded else "latencies keep growing")
     bound, held = _bound(system.sides), _held(above)
     return f"{', '.join(parts)}: {bound}{held.removeprefix(STEPS) if bound else held}"
 

@@ -193,7 +193,7 @@ def beside(rows: Sequence[Row], defaults: Sequence[str] = (), prices_from: str =
     if rough:
         lines.append(
             f"{len(ended)} deployments fit; {len(ended) - rough} are confirmed by long runs, {rough} (~) by "
-            "short ones alone, which say too much near saturation: none of these is cheaper on its clock"
+            "short ones alone, which overestimate near saturation: none of these is cheaper on its clock"
         )
     return [*lines, *([f"Prices per hour: {prices_from}; --gpu-price takes yours"] if prices_from else [])]
 

@@ -18,7 +18,7 @@ from kvsim.sim.files.reading import content_of
 from kvsim.sim.files.whole_file import explained
 
 NAME = "runs.jsonl"
-KEPT = "the runs that are done are kept, and the same command goes on"
+KEPT = "the runs that are done are kept, and the same command continues"
 
 
 @dataclass(frozen=True)

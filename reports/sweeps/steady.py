@@ -27,7 +27,7 @@ JUDGED = (
     "steady: not overloaded, and the second half of the window takes at most 1.2 times as long as the first; "
     "window: arrivals but for the first 3 and the last 1 mean end-to-end times"
 )
-JUDGED_WHOLE = "a trace that comes at its own times is sped up, and judged whole, as sim run does"
+JUDGED_WHOLE = "a trace with its own arrival times is sped up, and judged whole, as in sim run"
 
 Table = Mapping[str, npt.NDArray[Any]]
 

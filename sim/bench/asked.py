@@ -49,5 +49,5 @@ class ReplayOptions(Pictures):
         value="DIR",
         shown="no",
     )
-    json: bool = option("Print the numbers as JSON, and nothing else.", panel=PANEL, default=False)
+    json: bool = option("Print only the numbers, as JSON.", panel=PANEL, default=False)
     force: bool = option("Replace files there that kvsim did not write.", panel=PANEL, default=False)

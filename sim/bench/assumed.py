@@ -11,19 +11,19 @@ from typing import NamedTuple
 from kvsim.sim.deployment.vllm_defaults import release_number
 
 ASSUMED = (
-    "lengths are drawn evenly from 0.8 to 1 of the nominal ones; ten requests a client, of Qwen six",
+    "lengths are drawn uniformly from 0.8 to 1 of the nominal ones; ten requests per client, of Qwen six",
     "measured TTFT and TPOT are means",
-    "the server has 1,024 seats, 8,192 tokens a step, no prefix cache, 0.9 of the memory, but as its script "
-    "says: as many seats as clients (Llama-70B, gpt-oss on H100 and H200), 512 (gpt-oss on B200) or 256 "
-    "(MiniMax on H100); twice the prompt a step (MiniMax of 0.19 on B200 and B300); 0.95 of the memory and "
-    "experts shared out (MiniMax of 0.17 on B200)",
-    "releases from 0.14 on, and those that are not told, schedule asynchronously",
+    "the server has 1,024 seats, 8,192 tokens per step, no prefix cache, 0.9 of the memory, unless its "
+    "script says otherwise: as many seats as clients (Llama-70B, gpt-oss on H100 and H200), 512 (gpt-oss on "
+    "B200) or 256 (MiniMax on H100); twice the prompt per step (MiniMax of 0.19 on B200 and B300); 0.95 of "
+    "the memory and experts distributed (MiniMax of 0.17 on B200)",
+    "releases from 0.14 on, and unknown ones, schedule asynchronously",
     "with data-parallel attention, tp counts all GPUs of the server",
-    "the cache is 16-bit, but fp8 where the launching script says so (Llama-70B on B200 and H200, gpt-oss on "
-    "B200, MiniMax of 0.19 on B200 and B300); of fp8 and fp4 models all layers are quantised",
-    "all-reduces are fused with norms where the launching script says so (Llama-70B and gpt-oss on B200)",
-    "MiniMax's routers compute in 32 bits, but as TF32 where the launching script says so (0.19 on B200 and "
-    "B300); its attention on an H100 is tensor-parallel, as its script knows no ranks",
+    "the cache is 16-bit, but fp8 if the launching script says so (Llama-70B on B200 and H200, gpt-oss on "
+    "B200, MiniMax of 0.19 on B200 and B300); in fp8 and fp4 models all layers are quantised",
+    "all-reduces are fused with norms if the launching script says so (Llama-70B and gpt-oss on B200)",
+    "MiniMax's routers compute in 32 bits, but as TF32 if the launching script says so (0.19 on B200 and "
+    "B300); its attention on an H100 is tensor-parallel, because its script has no ranks",
     "experts in fp8 are those of the release: on Hopper DeepGEMM's in padded blocks until 0.14, read 1.6 "
     "times as long until 0.17, both but on eight GPUs; on a B200 Triton's until 0.17",
 )

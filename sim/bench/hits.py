@@ -99,9 +99,9 @@ def prefix_of(
         if highest < FEWEST:
             return None, ()
         said = (
-            f"The log's prefix cache hit rate is up to {100 * highest:.1f} %, and which part of it is this "
-            "run's is not known: prompts are simulated without hits; give --shared-prefix GxT, one of G "
-            "texts of T tokens."
+            f"The log's prefix cache hit rate is up to {100 * highest:.1f} %, but which part of it "
+            "belongs to this run is not known: prompts are simulated without hits; give --shared-prefix "
+            "GxT, one of G texts of T tokens."
         )
         return None, (said,)
     found = shared_prefix(run, hits, server.block_size or 16)

@@ -70,7 +70,7 @@ def server_of(asked: Scenario, run: MeasuredRun, log: StartupLog | None = None) 
             told.append(f"Defaults of vllm serve {started}: {said}.")
     elif found.async_scheduling is None and not rules_of(started).async_scheduling:
         found = replace(found, async_scheduling=False)
-        told.append(f"vLLM {started} computes a step after it has decided it: so does this server.")
+        told.append(f"vLLM {started} schedules a step only after the previous one ends: so does this server.")
     meant = f"{run.model} served, {_name(asked.model)} simulated"
     if run.model and _differ(run.model, asked.model):
         told.append(f"The models' names differ: {meant}.")
@@ -91,7 +91,7 @@ def _logged(asked: Scenario, log: StartupLog) -> tuple[Scenario, list[str]]:
     if asked.kv_tokens is None and asked.num_gpu_blocks is None:
         size = _size(found, log)
         found, changes = replace(found, **size), changes | size  # type: ignore[arg-type]
-    said = [f"The log says: {_in_words(changes) or 'nothing of the settings'}."]
+    said = [f"The log says: {_in_words(changes) or 'nothing about the settings'}."]
     if "num_gpu_blocks" in changes:
         said.append(f"Of {found.num_gpu_blocks + 1:,} blocks one is vLLM's null block.")  # type: ignore[operator]
     left = log.enforce_eager and asked.enforce_eager is None and "enforce_eager" in leave

@@ -67,7 +67,7 @@ def _of_numbers(run: MeasuredRun, found: Simulated) -> list[Term]:
     tokens = float(found.requests.output_tokens.mean()) - 1
     tpots = measured[keys[1]], found.numbers[keys[1]]
     late = found.numbers[keys[0]] - measured[keys[0]]
-    words = "TTFT: queue, prefill and front end; only every request would tell them apart"
+    words = "TTFT: queue, prefill and front end; telling them apart needs a result with every request"
     return [_steps(tokens * (tpots[1] - tpots[0]), *tpots), Term("start and queue", late, words)]
 
 

@@ -75,8 +75,8 @@ def workload_of(run: MeasuredRun, load: Load = AS_MEASURED) -> Workload:
     closed = load.clients is not None or (run.closed and load.request_rate is None)
     if closed and load.rate_scale != 1:
         raise KvsimError(
-            f"rate_scale must be 1 for a closed loop, in which answers decide when requests come (clients: "
-            f"how many ask), got {load.rate_scale:g}"
+            f"rate_scale must be 1 for a closed loop, in which answers decide when requests arrive "
+            f"(clients: how many send), got {load.rate_scale:g}"
         )
     if run.requests is None:
         if load.shared_prefix is not None:
@@ -115,7 +115,7 @@ def _in_words(waits: Chain | Clients) -> tuple[str, ...]:
     if not len(pauses):
         return ()
     pause_ms = 1e3 * float(pauses.mean()) / PS_PER_S
-    return (f"Clients ask again {pause_ms:,.1f} ms after an answer in the mean, as they did.",)
+    return (f"Clients ask again {pause_ms:,.1f} ms after an answer on average, as measured.",)
 
 
 def asked_of(run: MeasuredRun) -> tuple[Requests, Int64Column, list[str]]:
@@ -131,8 +131,8 @@ def asked_of(run: MeasuredRun) -> tuple[Requests, Int64Column, list[str]]:
     assert begun is not None
     order = np.argsort(begun, kind="stable").astype(np.int64)
     note = (
-        f"{len(cut):,} requests were cut when the time was up: they come too, with the tokens of a usual "
-        f"answer ({usual:,}), and count in no number."
+        f"{len(cut):,} requests were cut by the time limit: they are simulated, too, with the tokens of a "
+        f"typical answer ({usual:,}), but count in no number."
     )
     measured = np.concatenate([np.arange(len(answered)), np.full(len(cut), -1)]).astype(np.int64)
     return replace(both, start_s=begun - begun.min()).rows(order), measured[order], [note]

@@ -80,6 +80,6 @@ def network_note(deployment: Deployment) -> str | None:
     if gpus <= gpu.node_gpus or deployment.cost not in WITH_NETWORK:
         return None
     return (
-        f"{gpus:,} GPUs on nodes of {gpu.node_gpus}: between nodes they talk over a network of "
-        f"{gpu.network_bytes_per_s / 1e9:g} GB/s a GPU, which nobody measured."
+        f"{gpus:,} GPUs on nodes of {gpu.node_gpus}: between nodes they communicate over a network of "
+        f"{gpu.network_bytes_per_s / 1e9:g} GB/s per GPU, which was not measured."
     )

@@ -77,7 +77,8 @@ def _load(text: str) -> tuple[float, float]:
         numbers = (-1.0, -1.0)
     if not all(isfinite(number) and 0 <= number <= MOST_S * 1e6 for number in numbers):
         raise KvsimError(
-            f"frontend_load must be auto, none, or us a prompt token + us a client as in 8+700, got {text!r}"
+            "frontend_load must be auto, none, or us per prompt token + us per client as in 8+700, "
+            f"got {text!r}"
         )
     return numbers[0] / 1e6, numbers[1] / 1e6
 
@@ -121,7 +122,7 @@ def frontend_words(deployment: Deployment) -> str:
     """The front end in a phrase; empty where there is none."""
     front = frontend_of(deployment)
     words = [f"{1e3 * front.latency_s:g} ms"] if front.latency_s else []
-    words += [f"{1e6 * front.per_token_s:g} us a prompt token"] if front.per_token_s else []
-    words += [f"{1e3 * front.per_client_s:g} ms a client of a closed loop"] if front.per_client_s else []
+    words += [f"{1e6 * front.per_token_s:g} us per prompt token"] if front.per_token_s else []
+    words += [f"{1e3 * front.per_client_s:g} ms per client of a closed loop"] if front.per_client_s else []
     usual = deployment.frontend_latency is None and deployment.frontend_load == AUTO
     return f"front end {' + '.join(words)}{stand_in(deployment) if usual else ''}" if words else ""

@@ -97,7 +97,9 @@ def host_of(deployment: Deployment) -> Host | None:
     except ValueError:
         numbers = (-1.0, -1.0)
     if not all(isfinite(number) and 0 <= number <= MOST_S * 1e6 for number in numbers):
-        raise KvsimError(f"host_time must be auto, none, or ms and us a sequence as in 0.8+41, got {text!r}")
+        raise KvsimError(
+            f"host_time must be auto, none, or ms and us per sequence as in 0.8+41, got {text!r}"
+        )
     return Host(numbers[0] / 1e3, numbers[1] / 1e6, overlapped)
 
 
@@ -108,4 +110,4 @@ def host_words(deployment: Deployment) -> str:
         return ""
     how = "hidden behind the GPU" if host.overlapped else "added"
     whose = stand_in(deployment) if taken(HostOptions, deployment.options).host_time == AUTO else ""
-    return f"host {1e3 * host.base_s:g} ms + {1e6 * host.per_sequence_s:g} us a sequence{whose}, {how}"
+    return f"host {1e3 * host.base_s:g} ms + {1e6 * host.per_sequence_s:g} us per sequence{whose}, {how}"

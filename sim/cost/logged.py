@@ -2,7 +2,7 @@
 
     step = base + per sequence x sequences + per token x prompt tokens
 
-    logged:12.4+720+124              12.4 ms a step, 720 us a sequence, 124 us a prompt token
+    logged:12.4+720+124              12.4 ms a step, 720 us per sequence, 124 us per prompt token
     logged:12.4+720+124@60x2048      seen: steps of up to 60 sequences, and of up to 2,048 prompt tokens
 
 Sequences are prompts and those that decode. Host, GPU and what lies between two steps are in it, but not the
@@ -54,7 +54,7 @@ class StepTimes:
         """In a phrase."""
         each = [1e3 * self.base_s, 1e6 * self.sequence_s, 1e6 * self.token_s]
         base, sequence, token = (f"{n:.3g}" if n < 999.5 else f"{n:,.0f}" for n in each)
-        return f"{base} ms + {sequence} us a sequence + {token} us a prompt token"
+        return f"{base} ms + {sequence} us per sequence + {token} us per prompt token"
 
     @classmethod
     def parsed(cls, text: str) -> "StepTimes":

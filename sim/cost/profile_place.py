@@ -43,7 +43,7 @@ def _check_name(name: str, gpu: str | None) -> None:
     if NAMES.fullmatch(name) is None:
         raise KvsimError(f"name must be made of letters, digits, dots, dashes and underscores, got {name!r}")
     if name.lower() in gpu_names() and name.lower() != gpu:
-        here = "this GPU is none of those built in" if gpu is None else f"this is a {gpu}"
+        here = "this GPU is not built in" if gpu is None else f"this is a {gpu}"
         raise KvsimError(f"name must not be that of another GPU, got {name!r}: {here}")
 
 

@@ -119,7 +119,7 @@ def kv_capacity(deployment: Deployment, groups: KvGroups | None = None) -> KvCap
     layers = groups.layers_per_group if groups else model.caching_layers
     if not model.kv_bytes_per_token:
         raise KvsimError(
-            f"model {model.name} keeps nothing of a token: all its layers are recurrent, and sim fit says "
+            f"model {model.name} keeps nothing per token: all its layers are recurrent; sim fit says "
             "how many sequences fit"
         )
     least = deployment.engine.block_size if deployment.allocator.has_blocks else 1

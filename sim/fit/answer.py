@@ -188,8 +188,8 @@ def fitted(model: ModelSpec, gpu: GpuSpec, options: FitOptions, *, kv_memory_byt
     stages = options.pipeline_parallel_size
     if stages > 1:
         notes.append(
-            f"{stages} stages share the layers as evenly as can be, and the weights are taken to be shared "
-            "evenly too: a block id is worth the layers of its stage on each GPU"
+            f"{stages} stages share the layers as evenly as possible, and the weights are assumed to be "
+            "shared evenly, too: a block id stands for the layers of its stage on each GPU"
         )
     notes += notes_of(numbers, answer.cache_hit_alignment_tokens)
     notes += _refused(answer, split=kv_memory_bytes is None and options.kv_memory is None)

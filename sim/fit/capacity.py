@@ -120,13 +120,13 @@ def blocks_printed(groups: Sequence[Group], kv_tokens: int, request: Request) ->
 
 def _refusal(needed: int, usable: int, block: int, length: int, longest: int) -> str | None:
     if usable <= 0:
-        return f"no memory is left for the cache: {in_words(block - usable)} more make one usable block"
+        return f"no memory is left for the cache: {in_words(block - usable)} more would make one usable block"
     if needed <= usable:
         return None
     advice = f"; or --max-model-len {longest}" if longest else ", for even one token does not fit"
     return (
         f"one request of {length:,} tokens needs {in_words(needed)} of cache, and {in_words(usable)} are "
-        f"there beside the null block: {in_words(needed - usable)} more{advice}"
+        f"available besides the null block: {in_words(needed - usable)} more{advice}"
     )
 
 

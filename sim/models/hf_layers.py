@@ -121,7 +121,7 @@ def kv_layers_of(config: Config, heads: int, kv_heads: int, head_dim: int) -> tu
         return tuple(reader(config, attention))
     if family and family not in PLAIN:
         raise KvsimError(
-            f"model_type {family!r} is not known; of a plain transformer (all layers attend to all tokens, "
+            f"model_type {family!r} is unknown; for a plain transformer (all layers attend to all tokens, "
             'or as layer_types says) set model_type to "llama" in a copy of the config'
         )
     return tuple(_by_types(config, attention))

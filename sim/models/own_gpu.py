@@ -79,7 +79,7 @@ def gpu_of(entry: Mapping[str, object], name: str, source: str) -> GpuSpec:
     peaks = [numbers[field] for field in PEAKS if field in numbers]
     if len(peaks) != 1:
         got = "both" if peaks else "neither"
-        raise KvsimError(f"bf16_tflops must be there, or fp16_tflops where there is no BF16, got {got}")
+        raise KvsimError(f"bf16_tflops must be there, or fp16_tflops if there is no BF16, got {got}")
     shares = {field: numbers[field] for field in numbers if field.endswith("_efficiency")}
     if "network_gb_per_s" in numbers:
         shares["network_bytes_per_s"] = numbers["network_gb_per_s"] * 1e9

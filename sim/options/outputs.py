@@ -90,12 +90,12 @@ class Output(Pictures):
         doc="also write `steps.parquet`, a row per step; slower",
     )
     record_map: int | None = option(
-        f"Also write what lies where at N instants ({MAP_INSTANTS}), and each request's life.",
+        f"Also record the memory map at N instants ({MAP_INSTANTS}), and each request's life.",
         panel=PANEL,
         default=None,
         value="[N]",
         shown="no",
-        doc=f"also write `map.parquet`, what lies where at about N instants ({MAP_INSTANTS}), and "
+        doc=f"also write `map.parquet`, the memory map at about N instants ({MAP_INSTANTS}), and "
         "`events.parquet`, what happens to each request",
     )
     result_format: str | None = option(
@@ -118,7 +118,7 @@ class Output(Pictures):
         panel=PANEL,
         default=None,
         value="Nx",
-        shown="as fast as it goes",
+        shown="as fast as possible",
         doc="with `--live`: N simulated seconds per second, as in `10x`, slow enough to watch",
     )
     step_mode: bool = option(

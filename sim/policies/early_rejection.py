@@ -31,7 +31,7 @@ class EarlyRejection(Predicting):
     """First come first served, or not at all."""
 
     family = "deadlines"
-    idea = "as they come; whose first token is predicted to come too late is refused at once"
+    idea = "by arrival; requests whose first token would come too late are refused"
     needs = "slo_ttft_s; a predictor; step costs"
     source = "Mooncake, FAST '25, section 7"
     declares = RejectionOptions

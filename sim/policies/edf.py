@@ -16,7 +16,7 @@ from kvsim.sim.serving.request import Request
 class Edf(ByDeadline):
     """By deadline."""
 
-    idea = "the earliest deadline first; what cannot be met goes last"
+    idea = "the earliest deadline first; requests that cannot meet theirs last"
     needs = "slo_ttft_s or deadline_s; the cost of a prefill"
     source = "Liu and Layland 1973"
 

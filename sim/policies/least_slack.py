@@ -16,7 +16,7 @@ from kvsim.sim.serving.request import Request
 class LeastSlack(ByDeadline):
     """By slack."""
 
-    idea = "the least slack first; what cannot be met goes last"
+    idea = "the least slack first; requests that cannot meet theirs last"
     needs = "slo_ttft_s or deadline_s; the cost of a prefill"
     source = "Mok 1983; vllm pull 53571"
 

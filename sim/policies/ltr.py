@@ -32,7 +32,7 @@ class Ltr(Displacing):
     """By rank, with preemption and promotion."""
 
     family = "predicted length"
-    idea = "the lowest rank first, displacing worse ones; who starves is promoted for a quantum"
+    idea = "the lowest rank first, displacing worse ones; a starving request is promoted for a quantum"
     needs = "a predictor"
     source = "NeurIPS '24; hao-ai-lab/vllm-ltr, vllm/core/scheduler.py"
     declares = LtrOptions

@@ -47,7 +47,7 @@ class Mlfq(Policy):
 
     family = "time in the batch"
     why = "they were in higher queues"
-    idea = "doubling quanta, skip-join; who uses one up goes a queue down, who waits too long goes up"
+    idea = "doubling quanta, skip-join; using one up demotes, waiting too long promotes"
     needs = "the cost of a prefill"
     source = "FastServe, arXiv 2305.05920; LLMServe/FastServe, fastserve/scheduler.py"
     declares = MlfqOptions

@@ -32,7 +32,7 @@ class Pars(Predicting):
     """By rank, with a guard."""
 
     family = "predicted length"
-    idea = "the lowest rank first; who has waited too long before all"
+    idea = "the lowest rank first; requests that waited too long before all"
     needs = "a predictor"
     source = "PARS, arXiv 2510.03243"
     declares = StarvationOptions

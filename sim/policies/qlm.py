@@ -31,7 +31,7 @@ class GroupOptions(DeadlineOptions):
 class Qlm(ByDeadline):
     """Groups by deadline."""
 
-    idea = "groups of like deadlines, the earliest first; in a group as they came"
+    idea = "groups of similar deadlines, the earliest first; within a group by arrival"
     needs = "slo_ttft_s or deadline_s"
     source = "SoCC '24; QLM-project/QLM, qlm/scheduler/scheduler.py"
     declares = GroupOptions

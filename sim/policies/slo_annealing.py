@@ -83,7 +83,7 @@ class SloAnnealing(Predicting):
 
     family = "deadlines"
     why = "the plan that meets most goals has them before"
-    idea = "all who wait in the order that is predicted to meet most goals, by simulated annealing"
+    idea = "the order of the queue that is predicted to meet most goals, by simulated annealing"
     needs = "slo_ttft_s, slo_tpot_s or deadline_s; a predictor; step costs"
     source = "arXiv 2504.14966, section 4"
     declares = AnnealingOptions

@@ -37,7 +37,7 @@ class Srpt(Displacing):
     """By predicted tokens still to come, with preemption."""
 
     family = "predicted length"
-    idea = "the fewest predicted tokens to come first; displaces who has more"
+    idea = "the fewest predicted remaining tokens first; displaces requests with more"
     needs = "a predictor"
     source = "Schrage 1968; TRAIL, arXiv 2410.01035"
     declares = SrptOptions

@@ -15,7 +15,7 @@ class Ssjf(Predicting):
     """By predicted length."""
 
     family = "predicted length"
-    idea = "the shortest answer by prediction first, without preemption"
+    idea = "the shortest predicted answer first, without preemption"
     needs = "a predictor"
     source = "arXiv 2404.08509, section 3"
 

@@ -1,6 +1,6 @@
 """How much was asked of the server, whether it kept up, and what held requests back (sim/record/limits.py).
 
-Overloaded is a server where requests come faster than they leave; its queue grows for as long as they come.
+Overloaded is a server where requests arrive faster than they leave; its queue grows for as long as they come.
 
 Overload is judged by the second half of the time in which requests arrive, when a server that is short of
 anything is full. All three must hold:

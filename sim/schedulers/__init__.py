@@ -20,7 +20,7 @@ SCHEDULERS: dict[str, str] = {
 FAMILIES: dict[str, str] = {
     "pieces": "prompts and decodes in one step; prompts are split",
     "whole prompts": "prompts and decodes in one step; prompts are not split",
-    "by turns": "prompts or decodes: who decodes stands still while prompts are computed",
+    "by turns": "prompts or decodes: decoding requests pause while prompts are computed",
     "batches": "a batch is served to its end before the next one begins",
 }
 """What a step computes, in the order in which they are told."""

@@ -28,7 +28,7 @@ class NanoVllm(Scheduler):
     """Whole prompts before decodes, preemption by recomputation."""
 
     family: ClassVar[str] = "by turns"
-    idea: ClassVar[str] = "whole prompts up to a budget, else a decode for all"
+    idea: ClassVar[str] = "whole prompts up to a budget, otherwise all decode"
     serves_in_turn: ClassVar[tuple[str, ...]] = ("fcfs",)
     caches: ClassVar[bool] = True
     publishes_late: ClassVar[bool] = True

@@ -28,7 +28,7 @@ class Orca(Scheduler):
     """First come first served, whole prompts, reservations held to the end."""
 
     family: ClassVar[str] = "whole prompts"
-    idea: ClassVar[str] = "whoever's reservation fits enters at once, with all of its prompt"
+    idea: ClassVar[str] = "a request whose reservation fits enters with its whole prompt"
     VERSIONS: ClassVar[tuple[str, ...]] = ("sosp23", "osdi22")
     serves_in_turn: ClassVar[tuple[str, ...]] = ("fcfs",)
 

@@ -73,7 +73,9 @@ class S3(Scheduler):
     """Decreasing first fit into what is free."""
 
     family: ClassVar[str] = "whole prompts"
-    idea: ClassVar[str] = "as Orca over reservations of a predicted length; who outgrows one comes back"
+    idea: ClassVar[str] = (
+        "as Orca over reservations of predicted length; a request that outgrows it comes back"
+    )
     policies: ClassVar[tuple[str, ...]] = ("fcfs",)
 
     def new_server(self, allocator: Allocator, bound: Callable[[Request], int]) -> Server:

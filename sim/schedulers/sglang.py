@@ -53,7 +53,7 @@ class Sglang(Scheduler):
     """Whole prompts before decodes, admission by estimated lengths, retraction."""
 
     family: ClassVar[str] = "by turns"
-    idea: ClassVar[str] = "prompts up to a budget as long as predicted memory lasts, else a decode for all"
+    idea: ClassVar[str] = "prompts up to a budget as long as predicted memory lasts, otherwise all decode"
     VERSIONS: ClassVar[tuple[str, ...]] = ("0.5.23",)
     declares = SglangOptions
     caches = True
@@ -408,7 +408,7 @@ class Sglang(Scheduler):
         """Memory is short: the batch is full as long as anybody runs; nobody does, if it cannot be had."""
         if self._windowed is not None and not (server.running or budget.admitted):
             raise KvsimError(
-                f"request {request.index} would wait for ever, as in SGLang: the pool of windowed layers "
+                f"request {request.index} would wait forever, as in SGLang: the pool of windowed layers "
                 f"({self._windowed.free_windowed:,} tokens) is too small beside what the request finds "
                 "cached; use a higher swa_full_tokens_ratio"
             )

@@ -50,7 +50,7 @@ class TensorRTLLM(Scheduler):
     """Inflight batching under a capacity policy."""
 
     family: ClassVar[str] = "pieces"
-    idea: ClassVar[str] = "capacity first, then a token budget; nobody need be preempted"
+    idea: ClassVar[str] = "capacity first, then a token budget; no preemption needed"
     serves_in_turn: ClassVar[tuple[str, ...]] = ("fcfs",)
     declares: ClassVar[type] = TensorRTOptions
     caches = True

@@ -53,7 +53,7 @@ class VllmV0(Scheduler):
 
     family: ClassVar[str] = "by turns"
     idea: ClassVar[str] = (
-        "as many whole prompts as fit, else a decode for all; groups are swapped or computed anew"
+        "as many whole prompts as fit, otherwise all decode; groups are swapped or recomputed"
     )
     VERSIONS: ClassVar[tuple[str, ...]] = ("0.1.0", "0.1.7", "0.4.2")
     serves_in_turn: ClassVar[tuple[str, ...]] = ("fcfs",)

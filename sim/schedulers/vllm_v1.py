@@ -222,7 +222,7 @@ class VllmV1(Scheduler):
     ) -> Drafts:
         if Abilities.of(allocator).ends_pieces:
             raise KvsimError(
-                "speculative_config must be left out where states of recurrent layers are kept for prefixes "
+                "speculative_config must be left out when states of recurrent layers are kept for prefixes "
                 "(or use --no-enable-prefix-caching)"
             )
         server = Server(batch := DraftBatch(VerifiedMemory(allocator)), rules, waiting)

@@ -34,7 +34,7 @@ from kvsim.sim.serving.totals import Totals
 from kvsim.sim.serving.wakes import Wakes
 
 MOST_FUTILE: Final = 1_000
-"""Preemptions without a token for anybody, beside one of each request, that are no error yet."""
+"""Preemptions without a new token, beside one of each request, that are no error yet."""
 
 
 @dataclass(frozen=True)
@@ -561,8 +561,8 @@ class Server:
         totals.futile += 1
         if totals.futile > MOST_FUTILE + len(self.running) + len(self.waiting):
             raise NoProgress(
-                f"requests preempt each other for ever: {totals.futile:,} preemptions up to step "
-                f"{self.steps:,} without a token for anybody, the last of request {request.index} "
+                f"requests preempt each other forever: {totals.futile:,} preemptions up to step "
+                f"{self.steps:,} without a new token, the last of request {request.index} "
                 f"({request.known_tokens:,} tokens, {self.allocator.capacity_slots:,} slots)"
             )
 
@@ -573,8 +573,8 @@ class Server:
         if self.wakes.note_vain(self.progress.clock + self.totals.prompts):
             head = self.waiting[0]
             raise NoProgress(
-                f"tiers below the memory move blocks for ever: {self.wakes.in_vain:,} waits up to step "
-                f"{self.steps:,} without a token for anybody, while request {head.index} "
+                f"tiers below the memory move blocks forever: {self.wakes.in_vain:,} waits up to step "
+                f"{self.steps:,} without a new token, while request {head.index} "
                 f"({head.known_tokens:,} tokens) waits for room, or for what another takes the place of "
                 f"({self.allocator.capacity_slots:,} slots)"
             )

@@ -3,7 +3,7 @@
 from typing import Final
 
 MOST_IN_VAIN: Final = 1_000
-"""Waits for transfers without a token for anybody that are no error yet."""
+"""Waits for transfers without a new token that are no error yet."""
 
 
 class Wakes:

@@ -174,13 +174,13 @@ def test_the_plan_is_told_before_anything_is_measured(gpu, sim):
     assert lines[1].startswith("note: other programs hold 7 GiB of this GPU")
     rows = {line[:19].strip(): line.split() for line in lines if re.match(r"[a-zGK][\w ,]{17} +\d", line)}
     parts = {"ceilings", "launches", "decode attention", "prefill attention", "matrix products", "KV write"}
-    assert parts | {"block copies", "GPU to host", "host to GPU", "composed steps", "in all"} <= set(rows)
+    assert parts | {"block copies", "GPU to host", "host to GPU", "composed steps", "total"} <= set(rows)
     counted = [int(line[:30].split()[-1]) for line in lines if re.match(r"[a-zGK][\w ,]{17} +\d", line)]
     assert sum(counted[:-1]) == counted[-1] > 50
     assert re.search(r"left out: decode attention, \d+ points that would not fit the memory", flat(err))
     assert "left out: all-reduce, it takes two GPUs" in err
     assert flat(err).endswith(
-        f"interrupted: 0 of {counted[-1]} points are measured and kept; the same command goes on"
+        f"interrupted: 0 of {counted[-1]} points are measured and kept; the same command continues"
     )
 
 
@@ -194,7 +194,7 @@ def test_interrupted_and_gone_on_with_nothing_is_measured_twice_and_gpus_find_it
     gpu.stop_after = None
     code, out, err = sim("calibrate", "--quick")
     assert code == 0
-    assert f"goes on: {measured} of {len(gpu.asked)} points are there from " in err
+    assert f"continues: {measured} of {len(gpu.asked)} points are there from " in err
     assert len(set(gpu.asked)) == len(gpu.asked)
     assert out.endswith("next: sim calibrate show h200\n      sim run --gpu h200\n")
     assert "4.20 TB/s     4.80 TB/s    87 %" in out  # the copy speed that the synthetic GPU has
@@ -213,7 +213,7 @@ def test_fresh_forgets_what_a_stopped_one_has_measured(gpu, sim):
     before = len(gpu.asked)
     gpu.stop_after = None
     code, _, err = sim("calibrate", "--quick", "--fresh")
-    assert (code, "goes on" in err) == (0, False)
+    assert (code, "continues" in err) == (0, False)
     assert len(gpu.asked) - before == len(set(gpu.asked))
 
 
@@ -257,7 +257,7 @@ def test_a_gpu_that_dies_is_an_error_and_the_good_profile_stays(gpu, sim, own):
     assert (own / "nvidia-h200-quick.json").read_bytes() == good
     gpu.dies_after = None
     code, _, err = sim("calibrate", "--quick")
-    assert (code, f"goes on: 100 of {done} points are there from" in err) == (0, True)
+    assert (code, f"continues: 100 of {done} points are there from" in err) == (0, True)
 
 
 def test_a_faulty_profile_says_so_and_stands_behind_a_good_one(gpu, sim, own):
@@ -291,7 +291,7 @@ def test_a_profile_that_cannot_be_written_loses_nothing(gpu, sim, own, monkeypat
         patch.setattr("kvsim.kernels.calibration.earlier.write_profile", full)
         code, _, err = sim("calibrate", "--quick")
     assert code == 2
-    assert "No space left on device; what was measured is kept: the same command goes on" in err
+    assert "No space left on device; what was measured is kept: the same command continues" in err
     measured = len(gpu.asked)
     assert sim("calibrate", "--quick")[0] == 0
     assert len(gpu.asked) == measured

@@ -500,7 +500,7 @@ MISTAKES = {
     "compare --request-rate nan": "request_rate must be above 0 requests/s (inf: all at once), got nan",
     "run --burstiness=-1": "burstiness must be above 0 and finite, got -1.0",
     "run --trace synthetic --shuffle": "shuffle must be left out for trace synthetic, whose rows are all "
-    "alike, got True",
+    "equal, got True",
     "run --seeds 0": "seeds must be at least 1, got 0",
     "compare --seeds=-3": "seeds must be at least 1, got -3",
     "run --no-out --out x": "out must be left out with no_out, which writes nothing",

@@ -90,7 +90,7 @@ def test_a_full_disk_in_a_sweep_says_that_the_runs_that_are_done_are_kept(sim, m
     code, _, told = sim(*words)
     assert code == 2
     assert told.splitlines()[-1].endswith(
-        "the disk is full; the runs that are done are kept, and the same command goes on"
+        "the disk is full; the runs that are done are kept, and the same command continues"
     )
     assert "nothing was kept" not in told
 

@@ -32,7 +32,7 @@ def test_pool_is_given_once_for_each(written, capsys):
     said = capsys.readouterr().out
     assert "pool (p99 in ms)" in said
     assert "h100 tp2" in said
-    assert "of each of 3 replicas, in the mean" in said
+    assert "of each of 3 replicas, on average" in said
 
 
 def test_a_replica_of_a_written_fleet_has_the_server_of_its_pool(written):

@@ -33,7 +33,7 @@ def test_two_arrivals_apart_did_not_come_all_at_once(tmp_path):
     assert apart.summary.load.arrivals == "open"
     assert "all at once" not in headline([apart.summary])
     together = kvsim.simulate(num_prompts=20, request_rate=float("inf"), cost="constant:0.03")
-    assert "which came all at once" in headline([together.summary])
+    assert "which all arrived at once" in headline([together.summary])
 
 
 def test_a_models_file_gives_it_its_name_and_a_folder_of_a_config_json_its_own(tmp_path):

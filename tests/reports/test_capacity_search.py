@@ -142,7 +142,7 @@ def test_the_reason_names_the_latency_and_what_held_requests_back():
     (system,) = capacities([row(2.0, 0, above=quiet)], ["gpu"], ["h100"])
     assert limited_by(system, SLO) == "TPOT max 51.0 ms: the time of steps, 40.0 requests at once"
     (system,) = capacities([row(2.0, 0, above=above(overloaded=True, missed=[]))], ["gpu"], ["h100"])
-    assert limited_by(system, SLO).startswith("requests come faster than they leave: KV memory full 71 %")
+    assert limited_by(system, SLO).startswith("requests arrive faster than they leave: KV memory full 71 %")
 
 
 def test_an_slo_that_no_load_meets_says_where_it_came_closest():

@@ -46,7 +46,7 @@ def test_a_request_that_waits_for_a_contiguous_slab():
     work = workload([(0, 5, 3), (0, 2, 1)])
     assert life("orca", 6, work, 1, allocator="contiguous") == (
         [
-            "0 arrived behind 1 other, who entered at 0 s",
+            "0 arrived behind 1 other, which entered at 0 s",
             "0 headed the queue for 3.00 s: needs 16 slots, 8 free",
             "3 admitted with 2 tokens",
             "4 prompt computed, first token: TTFT 4.00 s",
@@ -61,7 +61,7 @@ def test_a_request_that_finds_enough_room_but_in_pieces():
     work = workload([(0, 6, 2), (0, 2, 6), (0, 6, 2), (3, 9, 3)])
     lines, parts = life("orca", 6, work, 3, allocator="contiguous", reserve="oracle")
     assert lines[:3] == [
-        "3 arrived; nobody was waiting",
+        "3 arrived; the queue was empty",
         "3 headed the queue for 3.00 s: needs 12 contiguous slots, largest free extent 8; 16 free in total",
         "6 admitted with 9 tokens",
     ]
@@ -73,7 +73,7 @@ def test_a_request_that_is_preempted_and_comes_back():
     work = workload([(0, 7, 4), (0, 7, 4)])
     assert life("vllm-v1", 4, work, 1, max_num_seqs=2) == (
         [
-            "0 arrived behind 1 other, who entered at 0 s",
+            "0 arrived behind 1 other, which entered at 0 s",
             "0 admitted with 7 tokens",
             "1 prompt computed, first token: TTFT 1.00 s",
             "2 preempted: request 0 needed the room; 8 tokens thrown away, to be computed again",
@@ -111,7 +111,7 @@ def test_the_token_budget_goes_to_decodes_too():
     settings = {"max_num_batched_tokens": 5, "max_num_seqs": 5}
     lines, _ = life("vllm-v1", 99, work, 2, **settings)
     assert lines[:2] == [
-        "1 arrived behind 1 other, who entered at 1.00 s",
+        "1 arrived behind 1 other, which entered at 1.00 s",
         "1 headed the queue for 1.00 s: the token budget of 5 was spent (prompt of 1, 1 decode)",
     ]
 
@@ -119,14 +119,14 @@ def test_the_token_budget_goes_to_decodes_too():
 def test_a_request_that_comes_between_steps_waits_for_the_one_under_way():
     work = Workload("test", np.array([0, PS_PER_S // 2]), np.array([4, 4]), np.array([3, 1]))
     lines, parts = life("vllm-v1", 99, work, 1)
-    assert lines[:2] == ["0.5 arrived; nobody was waiting", "1 admitted with 4 tokens"]
+    assert lines[:2] == ["0.5 arrived; the queue was empty", "1 admitted with 4 tokens"]
     assert parts == [("step", "", 0.5), ("prefill", "", 1)]
 
 
 def test_a_request_of_one_token_in_an_empty_server():
     assert life("vllm-v1", 99, workload([(7, 3, 1)]), 0) == (
         [
-            "7 arrived; nobody was waiting",
+            "7 arrived; the queue was empty",
             "7 admitted with 3 tokens",
             "8 prompt computed, first token: TTFT 1.00 s",
             "8 finished: E2E 1.00 s, TPOT 0 s, 1.00 s per token overall",
@@ -147,13 +147,13 @@ def test_a_rejected_request_says_why():
     one = story(run, told, 0)
     assert shown(one) == (
         [
-            "0 arrived; nobody was waiting",
+            "0 arrived; the queue was empty",
             "0 rejected: prompt leaves no room for an answer within 16 tokens",
         ],
         [],
     )
     assert "rejected: prompt leaves no room" in seen(story_view(one))
-    assert shown(story(run, told, 1))[0][0] == "0 arrived; nobody was waiting"
+    assert shown(story(run, told, 1))[0][0] == "0 arrived; the queue was empty"
 
 
 def test_answers_that_fork_and_copy():
@@ -162,7 +162,7 @@ def test_answers_that_fork_and_copy():
     one = story(run, told, 0)
     assert shown(one) == (
         [
-            "0 arrived; nobody was waiting",
+            "0 arrived; the queue was empty",
             "0 admitted with 6 tokens",
             "1 prompt computed, first token: TTFT 1.00 s",
             "1 one more answer forked off, sharing 6 tokens",
@@ -199,7 +199,7 @@ def test_a_request_that_is_swapped_out_and_back():
     settings = {"preemption": "swap", "num_cpu_blocks": 99, "watermark": 0.0, "max_model_len": 64}
     assert life("vllm-v0", 4, work, 1, **settings) == (
         [
-            "0 arrived behind 1 other, who entered at 0 s",
+            "0 arrived behind 1 other, which entered at 0 s",
             "0 admitted with 7 tokens",
             "1 prompt computed, first token: TTFT 1.00 s",
             "1 swapped out to the host pool with 7 tokens: request 0 needed the room",
@@ -215,7 +215,7 @@ def test_candidates_of_a_beam_search_are_one_life():
     one = story(run, told, 0)
     assert shown(one) == (
         [
-            "0 arrived; nobody was waiting",
+            "0 arrived; the queue was empty",
             "0 admitted with 4 tokens",
             "1 prompt computed, first token: TTFT 1.00 s",
             "1 one more candidate of the beam search forked off, sharing 4 tokens",
@@ -412,7 +412,7 @@ def test_closed_loops_count_from_when_a_request_came():
         waits=Clients(2, np.zeros(3, np.int64)),
     )
     lines, parts = life("vllm-v1", 99, work, 2)
-    assert lines[:2] == ["2 arrived; nobody was waiting", "2 admitted with 4 tokens"]
+    assert lines[:2] == ["2 arrived; the queue was empty", "2 admitted with 4 tokens"]
     assert parts == [("prefill", "", 1), ("decode", "", 1)]
 
 
@@ -514,7 +514,7 @@ def test_what_is_special_is_sought_in_all_runs_and_told_of_those_with_that_reque
     told, number, how = chosen(runs, "median")
     assert how.startswith("the median by E2E of the 7 that finished in 3 runs, in ")
     assert e2e_s[3] in [float(run.columns.requests["e2e_s"][number]) for run in told]
-    with pytest.raises(KvsimError, match="cannot be most-preempted: nobody was preempted in 2 runs"):
+    with pytest.raises(KvsimError, match="cannot be most-preempted: no request was preempted in 2 runs"):
         chosen([roomy, other], "most-preempted")
 
 
@@ -541,7 +541,7 @@ def test_runs_without_a_finish_or_a_preemption_have_no_slowest_and_no_most_preem
     with pytest.raises(KvsimError, match="request cannot be slowest: no request of test finished"):
         chosen([run], "slowest")
     run, _ = served("vllm-v1", 99, workload([(0, 2, 1)]))
-    with pytest.raises(KvsimError, match="cannot be most-preempted: nobody was preempted in test"):
+    with pytest.raises(KvsimError, match="cannot be most-preempted: no request was preempted in test"):
         chosen([run], "most-preempted")
 
 

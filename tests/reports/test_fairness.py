@@ -56,7 +56,7 @@ def test_the_figure_is_drawn_of_one_run_and_of_several(tmp_path):
 def test_without_clients_there_is_nothing_to_draw(tmp_path, capsys):
     plain = run(tmp_path / "plain", "--num-prompts", "5")
     assert cli.main(["plot", str(plain), "--figure", "fairness"]) == 2
-    assert "figure fairness needs requests that say whose they are" in capsys.readouterr().err
+    assert "figure fairness needs requests with clients" in capsys.readouterr().err
 
 
 def test_the_page_has_the_sentences_of_explain(tmp_path, capsys):

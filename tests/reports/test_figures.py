@@ -187,7 +187,7 @@ def test_a_ranking_tells_who_serves_nothing_apart_from_the_slowest(tmp_path):
     assert "none" not in headline_of("ranking", runs)
     runs[0].summary["throughput"]["requests_per_s"] = None
     assert re.fullmatch(
-        r"(buddy|paged) finishes .* a second, (buddy|paged) .*; 1 none", headline_of("ranking", runs)
+        r"(buddy|paged) finishes .* per second, (buddy|paged) .*; 1 none", headline_of("ranking", runs)
     )
     for run in runs:
         run.summary["throughput"]["requests_per_s"] = None

@@ -504,7 +504,7 @@ def test_somebody_who_stops_it_is_told_that_it_goes_on(own_cache, monkeypatch, c
 
     monkeypatch.setattr("kvsim.reports.papers.running.carry_out_all", stopped)
     assert cli.main(["reproduce", "pagedattention", "--figure", "19a"]) == 130
-    assert "the same command goes on" in capsys.readouterr().err
+    assert "the same command continues" in capsys.readouterr().err
     assert not (own_cache / "runs").exists()
 
 

@@ -36,7 +36,7 @@ def test_a_run_whose_queue_grows_says_so_first_and_names_the_limits():
     )
     assert lines[2] == ""
     assert lines[3].startswith("paged served 1,000 requests")
-    assert any(line.startswith("note: The queue grew for as long as requests came") for line in lines)
+    assert any(line.startswith("note: The queue grew as long as requests arrived") for line in lines)
 
 
 def test_limits_below_half_a_per_cent_are_told_below_and_not_in_the_first_line():
@@ -84,7 +84,7 @@ def test_several_seeds_say_how_many_of_them_are_overloaded():
 
 def test_all_at_once_is_said_and_is_no_overload():
     run = loaded(PAGED, overloaded=False, arrivals="all at once", come=None, leave=None)
-    assert headline([run]).startswith("paged served 1,000 requests, which came all at once, in 512.8 s")
+    assert headline([run]).startswith("paged served 1,000 requests, which all arrived at once, in 512.8 s")
     assert overload([run]) == ""
 
 

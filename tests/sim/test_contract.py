@@ -183,7 +183,7 @@ class Starves(Orca):
         (WritesTokensWithoutRoom, "tokens|negative|holds|promised"),
         (LosesTime, "late_tokens_are_late|decisions_depend"),
         pytest.param(
-            Starves, "every_request_ends: requests preempt each other for ever", marks=pytest.mark.slow
+            Starves, "every_request_ends: requests preempt each other forever", marks=pytest.mark.slow
         ),
     ],
 )

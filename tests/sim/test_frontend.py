@@ -45,7 +45,7 @@ def test_it_belongs_to_measured_gpu_times_unless_it_is_asked_for():
 def test_words_tell_what_there_is():
     assert frontend_words(scenario()) == ""
     assert frontend_words(scenario(frontend_latency=0.25)) == "front end 250 ms"
-    words = "front end 1 ms + 3 us a prompt token + 0.5 ms a client of a closed loop"
+    words = "front end 1 ms + 3 us per prompt token + 0.5 ms per client of a closed loop"
     assert frontend_words(scenario(frontend_latency=0.001, frontend_load="3+500")) == words
 
 
@@ -147,7 +147,7 @@ def test_the_next_turn_waits_for_the_prompt_of_the_turn_before():
 
 @pytest.mark.parametrize("text", ["", "some", "1+x", "-1", "nan", "1+2+3"])
 def test_a_load_that_is_none_is_refused(text):
-    with pytest.raises(KvsimError, match=r"frontend_load must be auto, none, or us a prompt token"):
+    with pytest.raises(KvsimError, match=r"frontend_load must be auto, none, or us per prompt token"):
         frontend_of(scenario(frontend_load=text))
 
 

@@ -124,8 +124,8 @@ def test_all_engines_have_one_clock_whose_host_hides_unless_the_engine_waits():
 
 def test_an_engine_whose_host_is_not_known_says_whose_stands_in():
     own, other = (served_alone(name).summary["cost"]["source"] for name in ("vllm-v1", "orca"))
-    assert "as " not in own.partition("host")[2] and "host 1.15 ms + 48 us a sequence, hidden" in own
-    assert "48 us a sequence (vllm-v1's, as orca's is not known), hidden behind the GPU" in other
+    assert "as " not in own.partition("host")[2] and "host 1.15 ms + 48 us per sequence, hidden" in own
+    assert "48 us per sequence (vllm-v1's, as orca's is not known), hidden behind the GPU" in other
     assert other.count("vllm-v1's, as orca's is not known") == 2
     asked = served_alone("orca", host_time="1+2", frontend_latency=0.1).summary["cost"]["source"]
     assert "not known" not in asked
@@ -137,7 +137,9 @@ def test_a_host_time_that_is_none_is_refused(text):
     if text == "1+":
         assert host_of(scenario(host_time=text)) == Host(1e-3, 0)
         return
-    with pytest.raises(KvsimError, match=r"host_time must be auto, none, or ms and us a sequence as in 0.8"):
+    with pytest.raises(
+        KvsimError, match=r"host_time must be auto, none, or ms and us per sequence as in 0.8"
+    ):
         host_of(scenario(host_time=text))
 
 

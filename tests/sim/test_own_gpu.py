@@ -95,7 +95,7 @@ MISTAKES = {
     "bytes": ({"memory_gib": 51539607552}, "memory_gib must be a number from 1 to 4,096 (GiB), got 5"),
     "a text": ({"pcie_gb_per_s": "32"}, "pcie_gb_per_s must be a number from 1 to 10,000 (GB/s), got '32'"),
     "a switch": ({"pcie_gb_per_s": True}, "pcie_gb_per_s must be a number from 1 to 10,000 (GB/s), got True"),
-    "two peaks": ({"fp16_tflops": 250}, "bf16_tflops must be there, or fp16_tflops where there is no BF16"),
+    "two peaks": ({"fp16_tflops": 250}, "bf16_tflops must be there, or fp16_tflops if there is no BF16"),
     "a number for a name": ({"name": 5}, "name must be a text, got 5"),
 }  # fmt: skip
 

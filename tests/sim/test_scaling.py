@@ -202,7 +202,7 @@ def test_a_config_repeats_it():
         ({"scale": "threshold:least=9"}, "scale must have 1 to 4 replicas"),
         ({"scale": "threshold:size=9"}, "scale must be schedule"),
         ({"scale": "schedule:0=2", "fail": "replica=1:at=3"}, "scale must be left out with fail"),
-        ({"scale": "schedule:0=2", "record_map": 9}, "scale must be left out where events"),
+        ({"scale": "schedule:0=2", "record_map": 9}, "scale must be left out when events"),
     ],
 )
 def test_mistakes_in_scaling_are_named(settings, said):

@@ -90,7 +90,7 @@ def test_with_prefixes_spans_equal_steps_with_the_memory_recounted(name):
 
 
 def test_a_pool_of_windows_that_a_cached_prefix_fills_is_refused_in_one_line():
-    with pytest.raises(KvsimError, match="would wait for ever, as in SGLang: the pool of windowed layers"):
+    with pytest.raises(KvsimError, match="would wait forever, as in SGLang: the pool of windowed layers"):
         run(
             {
                 **{"allocator": "sglang-dual", "scheduler": "sglang", "swa_full_tokens_ratio": 0.06},

@@ -145,7 +145,7 @@ def test_fast_forward_equals_step_mode_in_more_cases(below):
         except NoProgress:  # the promotions of two requests take each other's places, as in vLLM
             futile += 1
             case = one_answer_each(below(Random(seed), draw_case(Random(seed), "vllm-v1@0.33.0")))
-            with pytest.raises(NoProgress, match="move blocks for ever: 1,001 waits"):
+            with pytest.raises(NoProgress, match="move blocks forever: 1,001 waits"):
                 run(case, 1 << 20)
         except Exception as error:
             error.add_note(f"check_seed({seed}, {below.__name__})")
@@ -271,7 +271,7 @@ def test_a_lazy_pool_that_copies_round_and_round_while_somebody_waits_is_told():
     said = []
     for max_span in (1, 1 << 20):
         with pytest.raises(
-            NoProgress, match=r"move blocks for ever: .* while request 2 \(58 tokens\)"
+            NoProgress, match=r"move blocks forever: .* while request 2 \(58 tokens\)"
         ) as told:
             engine_above(spaced(rows), 16, max_span=max_span, **settings).run()
         said.append(str(told.value))

@@ -205,7 +205,7 @@ def test_turns_of_mooncakes_dialect_have_delays(tmp_path):
     lengths = load_file(str(path))
     assert lengths.arrival_s.tolist() == [1, 2, 2.5, 3]
     assert label(lengths, "session") == ["a", "b", "a", "a"]
-    assert any(note.startswith("2 turns have a delay and no time") for note in lengths.notes)
+    assert any(note.startswith("2 turns have a delay but no time") for note in lengths.notes)
     assert chain(lengths) == ([-1, -1, 0, 2], [0, 0, 1.5, 0.5])
 
 

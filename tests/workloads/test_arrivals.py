@@ -175,15 +175,16 @@ ALL = "poisson, gamma, onoff:ON_S:OFF_S or diurnal:PERIOD_S:PEAK_TO_MEAN"
         ({"clients": 0}, "clients must be from 1 to 1,000,000, got 0"),
         (
             {"clients": 2, "request_rate": 3.0},
-            "request_rate must be left out with clients, who ask when they have their answers, got 3.0",
+            "request_rate must be left out with clients, which send when they have their answers, got 3.0",
         ),
         (
             {"clients": 2, "arrivals": "poisson"},
-            "arrivals must be left out with clients, who ask when they have their answers, got 'poisson'",
+            "arrivals must be left out with clients, which send when they have their answers, got 'poisson'",
         ),
         (
             {"clients": 2, "closed_sessions": True},
-            "closed_sessions must be left out with clients, who ask when they have their answers, got True",
+            "closed_sessions must be left out with clients, which send when they have their answers, "
+            "got True",
         ),
         (
             {"clients": 2, "think_time": "weibull:1"},

@@ -24,7 +24,7 @@ def test_a_run_has_the_requests_that_were_measured_when_they_came(tmp_path):
     run = kvsim.simulate(trace=str(bench_serve(tmp_path / "r.json", ROWS)), model="llama-3.1-8b", gpu="l4")
     assert run.requests.prompt_tokens.tolist() == [50, 100]
     assert run.requests.arrival_s.tolist() == [0.0, 0.5]
-    assert any("measured beside simulated: sim replay" in note for note in run.summary["notes"])
+    assert any("to compare them with simulated ones: sim replay" in note for note in run.summary["notes"])
 
 
 def test_a_result_packed_by_gzip_is_read_and_another_trace_told(tmp_path):
@@ -47,4 +47,4 @@ def test_a_folder_of_aiperf_is_a_result_everywhere():
 def test_sim_traces_show_points_to_replay(capsys):
     assert cli.main(["traces", "show", str(GUIDELLM)]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "measured beside simulated: sim replay" in out and "--clients 3" in out
+    assert "to compare them with simulated ones: sim replay" in out and "--clients 3" in out

@@ -215,7 +215,8 @@ def test_a_row_drawn_twice_shares_what_has_a_name_and_nothing_else():
     [
         (
             {"num_prompts": 3},
-            "num_prompts must be at most 1, the requests of trace W, which come at its own times, got 3",
+            "num_prompts must be at most 1, the requests of trace W, which have their own arrival times, "
+            "got 3",
         ),
         ({"num_prompts": 0}, "num_prompts must be at least 1, got 0"),
         (

@@ -117,7 +117,7 @@ def test_fewer_shuffled_rows_are_the_first_of_more():
 
 def test_rows_that_come_at_their_own_times_or_in_turns_are_not_shuffled():
     timed = replace(five_rows(), arrival_s=np.arange(5.0))
-    with pytest.raises(KvsimError, match="shuffle must be left out for trace five, which comes at its own"):
+    with pytest.raises(KvsimError, match="shuffle must be left out for trace five, which has its own"):
         workloads.build(timed, **FREE, shuffle=True)
     turns = replace(five_rows(), labels={"session": np.zeros(5, np.int64)})
     with pytest.raises(KvsimError, match="shuffle must be left out with closed_sessions"):

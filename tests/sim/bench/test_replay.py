@@ -139,7 +139,7 @@ def test_a_log_that_is_silent_on_asynchronous_scheduling_is_as_its_release_does(
     asked = Scenario(model="llama-3.1-8b", gpu="h100", allocator=allocator)
     found = server_of(asked, read_result(GUIDELLM), read_log(tmp_path / "server.log"))
     assert resolve(found.scenario.deployed()).scheduler.hides_host is not waits
-    assert any("computes a step after it has decided it" in each for each in found.told) == (
+    assert any("schedules a step only after the previous one ends" in each for each in found.told) == (
         waits and allocator == "contiguous"
     )
 

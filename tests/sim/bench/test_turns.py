@@ -52,7 +52,7 @@ def test_clients_of_a_closed_loop_pause_as_they_did():
     work = workload_of(run)
     assert work.waits.clients == 2
     assert (work.waits.think_ps / 1e12).tolist() == [0, 0, 0.5, 0.25, 0]
-    assert "Clients ask again 250.0 ms after an answer in the mean, as they did." in work.notes
+    assert "Clients ask again 250.0 ms after an answer on average, as measured." in work.notes
     three = workload_of(run, Load(clients=3))
     assert (three.waits.think_ps / 1e12).tolist() == [0, 0, 0, 0.5, 0.25]
     paced = workload_of(replace(run, clients=None), Load(clients=2))
@@ -76,7 +76,7 @@ def test_what_was_cut_held_its_client_to_the_end():
 
 
 def test_a_real_client_that_pauses_is_replayed_with_its_pauses():
-    """AIPerf's 12 clients asked 0.54 s after an answer: without that 27 % more requests a second came."""
+    """AIPerf's 12 clients asked 0.54 s after an answer: without that 27 % more requests per second came."""
     live = shared("data/live")
     options = {"model": str(live / "model/config.json"), "gpu": str(live / "profiles/two-cpu-cores.toml")}
     replay = kvsim.replay(live / "aiperf/big-aiperf-c12", **options, log=live / "logs/big.server.log.gz")

@@ -79,7 +79,7 @@ def test_gpt_oss_120b_fits_an_h100_because_its_experts_have_four_bits():
 
 def test_what_does_not_fit_says_by_how_much_and_what_would_help():
     found = fit("llama-3.1-70b", "h100")
-    assert "GiB more make one usable block; it would with --tensor-parallel-size 4" in found.notes[-1]
+    assert "GiB more would make one usable block; it would with --tensor-parallel-size 4" in found.notes[-1]
     assert fit("llama-3.1-70b", "h100", tensor_parallel_size=4).capacity.refusal is None
 
 

@@ -118,7 +118,7 @@ def test_what_is_no_step_time(text):
 
 def test_long_times_are_told_in_whole_numbers():
     assert StepTimes(0.0174, 0.00106, 180e-6).words == (
-        "17.4 ms + 1,060 us a sequence + 180 us a prompt token"
+        "17.4 ms + 1,060 us per sequence + 180 us per prompt token"
     )
 
 
