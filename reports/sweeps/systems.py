@@ -113,7 +113,7 @@ def name_of(settings: Mapping[str, Any]) -> str:
 def _said(name: str, value: object) -> str:
     if name in _BY_VALUE and value is not None:
         return str(value)
-    if name == TIER and value in (None, "0"):
+    if name in (TIER, "tier") and value in (None, "0", "none"):
         return "no tier"
     words = _SHORT.get(name, name.replace("_", " "))
     if isinstance(value, bool):

@@ -19,6 +19,7 @@ from kvsim.reports.seeds.intervals import Interval
 from kvsim.reports.sweeps.journal import Journal
 from kvsim.reports.sweeps.systems import System, load_of, systems, tokens_per_gpu
 from kvsim.reports.sweeps.table import FAILED, IMPOSSIBLE
+from kvsim.reports.sweeps.tier_gain import curves, gain
 from kvsim.sim.record.slo import Slo
 
 Row = Mapping[str, Any]
@@ -26,6 +27,12 @@ MOST_LINES = 60
 MOST_NAMED = 3
 """Systems that a headline names for what they rejected."""
 _LOAD_UNITS = {"request_rate": "requests/s", "clients": "clients", "rate_scale": "x the trace's speed"}
+
+
+def _gains(found: Sequence[System], load: str | None) -> list[RenderableType]:
+    """What a tier below the memory gains, if sizes of one are compared; of unlike systems the first's."""
+    by_name = {} if load is not None else curves(found)
+    return [Text(f"{gain(next(iter(by_name.values())))}."), ""] if by_name else []
 
 
 def plan_words(
@@ -67,7 +74,7 @@ def sweep_words(rows: Sequence[Row], names: Sequence[str], slo: Slo | None) -> R
     found = [system for system in systems(rows, varying) if system.points]
     parts: list[RenderableType] = [Text(headline(found, load, slo), style="bold"), ""] if found else []
     if found:
-        parts += [_table(found, load, slo), "", Text(foot(found), style="dim")]
+        parts += [_table(found, load, slo), "", *_gains(found, load), Text(foot(found), style="dim")]
     for status, words in ((IMPOSSIBLE, "impossible"), (FAILED, "failed")):
         reasons = [str(row["reason"]) for row in rows if row["status"] == status]
         for reason in dict.fromkeys(reasons):

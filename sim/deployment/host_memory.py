@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Final
 
 from kvsim.sim.deployment.memory import kv_capacity
-from kvsim.sim.deployment.tier_words import tier_words
+from kvsim.sim.deployment.tier_words import NONE, tier_words
 from kvsim.sim.models.catalog import GIB
 from kvsim.sim.models.sizes import size_bytes
 from kvsim.sim.option import taken
@@ -25,7 +25,7 @@ def host_gib(server: "Deployment") -> float:
         gpu_tokens = kv_capacity(server).slots // page * page
         return host_tokens(taken(SglangOptions, options), gpu_tokens, page, gpu_bytes) * gpu_bytes * tp / GIB
     asked, tiers = options.get("kv_offloading_size"), options.get("tier")
-    if tiers is not None:
+    if tiers is not None and str(tiers).strip() != NONE:
         return size_bytes(tier_words(str(tiers).split()[0], "tier", ()).size, "tier") / GIB
     return 0.0 if asked is None else size_bytes(str(asked)) / GIB
 

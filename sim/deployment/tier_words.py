@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from kvsim.sim.schedulers.vllm_options import VllmV1Options
 
 HOST: Final = "host"
+NONE: Final = "none"
+"""There is no tier: what a sweep compares others with."""
 OTHERS: Final = (
     "kv_offloading_size",
     "kv_offloading_policy",
@@ -73,9 +75,11 @@ def _kind(part: str, links: Collection[str]) -> tuple[str, str]:
 
 
 def in_flags(own: "VllmV1Options", links: Collection[str]) -> "VllmV1Options":
-    """The same with what `tier` says in vLLM's flags; KvsimError where both say something."""
+    """The same with what `tier` says in vLLM's flags, `none` too; KvsimError where both say something."""
     if own.tier is None:
         return own
+    if own.tier.strip() == NONE:
+        return replace(own, tier=None)
     for name in OTHERS:
         if getattr(own, name) != getattr(type(own)(), name):
             raise KvsimError(f"{name} must be left out with tier, got {getattr(own, name)!r}")

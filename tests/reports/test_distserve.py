@@ -1,14 +1,17 @@
 """DistServe's figures: step times as its simulator has them, closed forms of what binds, verdicts."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from kvsim import workloads
+from kvsim import cli, workloads
 from kvsim.reports.papers import checks, declared, running
 from kvsim.reports.papers.disaggregated import attainment_of, drawn
 from kvsim.reports.papers.series import all_series
+from kvsim.sim.build import build_engine
 from kvsim.sim.cost.engines import EngineProfile
 from kvsim.sim.cost.step_cost import StepShape
 from kvsim.sim.errors import KvsimError
@@ -121,6 +124,15 @@ def test_requests_of_a_run_are_drawn_without_replacement_first():
     assert (work.output_tokens == 10 * work.prompt_tokens).all()
 
 
+def test_step_by_step_gives_the_same():
+    fleet = system("OPT-66B, ShareGPT", "DistServe").fleet
+    work = drawn(system("OPT-66B, ShareGPT", "DistServe").lengths, 40, rate=8.0, seed=1)
+    spans, steps = (build_engine(fleet, work, max_span=most).run() for most in (1 << 20, 1))
+    for name, column in spans.requests.items():
+        assert (column == steps.requests[name]).all(), name
+    assert (spans.stages["prompt_computed_ps"] == steps.stages["prompt_computed_ps"]).all()
+
+
 def test_prompts_too_long_for_the_limit_are_late_on_an_idle_server():
     """With hardly any load those are within both limits whose prompt takes less by itself."""
     idle = system("OPT-66B, HumanEval", "vLLM", seeds=1)
@@ -147,3 +159,73 @@ def test_a_quick_run_agrees_where_the_curve_is_steep():
     rates = {row.system: row for row in judged.rows if row.value == "goodput"}
     assert rates["DistServe"].simulated == pytest.approx(rates["DistServe"].published, rel=0.15)
     assert rates["DistServe"].simulated > 1.75 * rates["vLLM"].simulated
+
+
+# -- the page and the run that it shows ----------------------------------------------------------------------
+
+DOCS = Path(cli.__file__).resolve().parent / "docs"
+PAGE = (DOCS / "reproduce.md").read_text(encoding="utf-8").split("## DistServe")[1].split("\n## ")[0]
+SHIPPED = json.loads((DOCS / "reproduce" / "distserve.json").read_text(encoding="utf-8"))
+ROWS = {
+    (row["panel"], row["system"], row["value"]): row
+    for figure in SHIPPED["figures"]
+    for row in figure["rows"]
+}
+
+
+TASKS = {"ShareGPT": "chat", "HumanEval": "code", "LongBench": "summaries"}
+
+
+def cells(begins):
+    """The cells of the row of a table that begins so."""
+    (found,) = (each for each in PAGE.splitlines() if each.startswith(f"| {begins} |"))
+    return [cell.strip() for cell in found.split("|")[2:-1]]
+
+
+def of(panel, system, value="goodput"):
+    """Published and simulated."""
+    row = ROWS[panel, system, value]
+    return row["published"], row["simulated"]
+
+
+def told(pair):
+    """As the page has it."""
+    return " - ".join(f"{each:#.3g}" for each in pair)
+
+
+@pytest.mark.parametrize("panel", {panel for panel, _, _ in ROWS})
+def test_the_table_has_the_numbers_of_the_run(panel):
+    vllm, own = of(panel, "vLLM"), of(panel, "DistServe")
+    scales = of(panel, "vLLM", "scale"), of(panel, "DistServe", "scale")
+    ratio = [one / other for one, other in zip(own, vllm, strict=True)]
+    limits = [one / other for one, other in zip(*scales, strict=True)]
+    model, data = panel.split(", ")
+    assert cells(f"{TASKS[data]}, {model}") == [told(vllm), told(own), told(ratio), told(limits)]
+
+
+def test_the_same_kernels_are_those_of_the_run():
+    other = {
+        each["panel"]: each["other"]
+        for figure in SHIPPED["figures"]
+        for each in figure["open_choices"]
+        if each["choice"] == "same kernels" and each["value"].startswith("requests/s")
+    }
+    assert cells("vLLM, the same kernels") == [f"{each:#.3g}" for each in other.values()]
+    assert cells("DistServe") == [f"{of(panel, 'DistServe')[1]:#.3g}" for panel in other]
+
+
+def test_the_verdict_of_the_page_is_that_of_the_run():
+    deciding = [check for figure in SHIPPED["figures"] for check in figure["checks"] if check["decides"]]
+    assert [check["verdict"] for check in deciding] == [checks.AGREES, checks.MISSES, checks.AGREES] * 2
+    near = {value: 0 for value in ("goodput", "scale")}
+    for (_, _, value), row in ROWS.items():
+        if value in near:
+            near[value] += row["verdict"] == checks.AGREES
+    assert near == {"goodput": 6, "scale": 10}
+
+
+@pytest.mark.slow
+def test_the_shipped_numbers_are_those_of_this_simulator():
+    one = series("OPT-66B, LongBench", "DistServe")
+    mine = attainment_of(one.cell["arguments"], one.settings["limits"], one.settings["seeds"])
+    assert mine.scale(0.375) == pytest.approx(of("OPT-66B, LongBench", "DistServe", "scale")[1], rel=1e-9)

@@ -59,6 +59,7 @@ def test_the_host_is_paid_for_however_it_is_said():
     for said, gib in (
         ({"tier": "host:100GiB:lru ssd:2TiB:nvme"}, 100),
         ({"kv_offloading_size": "3"}, 3),
+        ({"tier": "none"}, 0),
         ({}, 0),
     ):
         assert host_gib(deployed(engine_config(**said), model=MODEL, gpu=GPU)) == gib
