@@ -116,10 +116,14 @@ def _value(named: Named, text: str) -> object:
 
 
 def _names(wanted: Sequence[Wanted], servers: Sequence[Deployment]) -> Iterator[str]:
-    """What each pool is called: its GPUs, and what else it says; its place too where two are alike."""
+    """What each pool is called: its GPUs, and what else it says; its role or its place too if two are alike."""
     names = [" ".join(_words(*each)) for each in zip(wanted, servers, strict=True)]
-    for place, name in enumerate(names):
-        yield name if names.count(name) == 1 else f"{name} pool {place}"
+    for place, (name, each) in enumerate(zip(names, wanted, strict=True)):
+        roles = [other.role for its, other in zip(names, wanted, strict=True) if its == name]
+        if len(roles) == 1:
+            yield name
+        else:
+            yield f"{name} {each.role}" if roles.count(each.role) == 1 else f"{name} pool {place}"
 
 
 def _words(wanted: Wanted, server: Deployment) -> Iterator[str]:
