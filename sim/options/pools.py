@@ -116,7 +116,7 @@ def _value(named: Named, text: str) -> object:
 
 
 def _names(wanted: Sequence[Wanted], servers: Sequence[Deployment]) -> Iterator[str]:
-    """What each pool is called: its GPUs, and what else it says; its role or its place too if two are alike."""
+    """What each pool is called: its GPUs, and what else it says; its role or place too if two are alike."""
     names = [" ".join(_words(*each)) for each in zip(wanted, servers, strict=True)]
     for place, (name, each) in enumerate(zip(names, wanted, strict=True)):
         roles = [other.role for its, other in zip(names, wanted, strict=True) if its == name]
