@@ -9,7 +9,7 @@ It is repeated with several seeds. The first token of a prompt that was computed
 server, as DistServe gives it; what comes behind it, the copy and the wait for a place too, is in TPOT.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -29,7 +29,7 @@ TOLERANCE, LEAST, MOST = 0.05, 1 / 64, 16.0
 """Of the search; the rates that it tries, of the one that was published."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Attainment:
     """One system under one kind of traffic.
 
@@ -44,6 +44,10 @@ class Attainment:
         Of a run, for each GPU.
     seeds : int
         Runs at each rate.
+    heard : callable
+        Is told the requests of each run when it is done.
+    runs : int
+        That were done.
     """
 
     fleet: Deployment
@@ -51,6 +55,8 @@ class Attainment:
     limits_s: tuple[float, float]
     requests: int
     seeds: int
+    heard: Callable[[int], None] = lambda _: None
+    runs: int = 0
 
     def times(self, rate: float) -> npt.NDArray[np.float64]:
         """By how much each request exceeds its limits, 1: not at all, at a rate per GPU; shape (seeds, n)."""
@@ -59,6 +65,8 @@ class Attainment:
             gpus = self.fleet.all_gpus
             work = drawn(self.lengths, self.requests * gpus, rate * gpus, seed)
             result = build_engine(self.fleet, work).run()
+            self.runs += 1
+            self.heard(len(work))
             first = result.requests["first_token_ps"] if result.stages is None else result.stages[COMPUTED]
             ttft_s = (first - result.arrival_ps) / PS_PER_S
             rest_s = (result.requests["finish_ps"] - first) / PS_PER_S
@@ -98,7 +106,12 @@ def drawn(lengths: npt.NDArray[np.int64], count: int, rate: float, seed: int) ->
     return Workload("lengths", (arrival_s * PS_PER_S).astype(np.int64), prompts, answers)
 
 
-def attainment_of(arguments: Mapping[str, object], limits: Mapping[str, float], seeds: int) -> Attainment:
+def attainment_of(
+    arguments: Mapping[str, object],
+    limits: Mapping[str, float],
+    seeds: int,
+    heard: Callable[[int], None] = lambda _: None,
+) -> Attainment:
     """What the files of a paper say: `servers`, one of role both or two, of a `model` on a `gpu`."""
     table: Mapping[str, Mapping[str, object]] = arguments["servers"]  # type: ignore[assignment]
     servers = {role: _server(arguments, own) for role, own in table.items()}
@@ -113,6 +126,7 @@ def attainment_of(arguments: Mapping[str, object], limits: Mapping[str, float], 
         (limits["ttft"], limits["tpot"]),
         int(str(arguments["requests"])),
         seeds,
+        heard,
     )
 
 

@@ -11,9 +11,11 @@ attainment the share of requests within limits at each rate that the paper ran, 
 """
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 from kvsim.reports.papers.cells import Bench, Cell, Numbers, deployment_of
 from kvsim.reports.papers.declared import Figure, Paper, Table, merged
@@ -54,7 +56,8 @@ class Series:
         if self.reads in ("swap", "mechanism"):
             return 1
         if self.reads == "attainment":
-            return int(self.settings["seeds"] * self.cell["arguments"]["requests"])
+            rates = 10 + (0 if self.choice else len(self.rates))
+            return int(rates * self.settings["seeds"] * self.cell["arguments"]["requests"])
         if self.reads == "value":
             return int(_count(self.cell, self.settings))
         rate = float(self.published.get("rate") or self.settings["guess"])
@@ -135,9 +138,17 @@ class _Counter:
         self.found.cpu_s += numbers["cpu_s"] or 0.0
         self.found.runs += 1
         self.found.rejected += int(numbers["rejected"] or 0)
-        if self._heard is not None:
-            self._heard(int(numbers["requests"] or 0))
+        self.heard(int(numbers["requests"] or 0))
         return numbers
+
+    def heard(self, requests: int) -> None:
+        """A run of so many requests is done."""
+        if self._heard is not None:
+            self._heard(requests)
+
+    def kept(self, cell: Any, find: Callable[[], Any]) -> Any:  # noqa: ANN401
+        """As `Bench.kept`."""
+        return self._bench.kept(cell, find)
 
 
 def _count(cell: Cell, settings: Table) -> int:
@@ -303,16 +314,27 @@ def _mechanism(series: Series, bench: _Counter) -> Found:
 
 
 def _attainment(series: Series, bench: _Counter) -> Found:
-    settings, published, found = series.settings, series.published, bench.found
-    system = attainment_of(series.cell["arguments"], settings["limits"], settings["seeds"])
-    if not series.choice:
-        found.points = [(rate, 100 * system.attained(rate)) for rate in series.rates]
-    found.values = {
-        "goodput": system.goodput(published["goodput"]),
-        "attained": 100 * system.attained(published["goodput"]),
-        "scale": system.scale(settings["rate"]),
-    }
-    return found
+    settings, published = series.settings, series.published
+    rates = [] if series.choice else series.rates
+    system = attainment_of(series.cell["arguments"], settings["limits"], settings["seeds"], bench.heard)
+
+    def find() -> Table:
+        begun_s = time.process_time()
+        points = [(rate, 100 * system.attained(rate)) for rate in rates]
+        values = {
+            "goodput": system.goodput(published["goodput"]),
+            "attained": 100 * system.attained(published["goodput"]),
+            "scale": system.scale(settings["rate"]),
+        }
+        return {
+            "values": values,
+            "points": points,
+            "cpu_s": time.process_time() - begun_s,
+            "runs": system.runs,
+        }
+
+    asked = {"cell": series.cell, "settings": settings, "goodput": published["goodput"], "rates": rates}
+    return Found(**bench.kept(asked, find))
 
 
 READINGS = {

@@ -40,7 +40,7 @@ def less(results: Sequence[Judged]) -> str:
         there = {row.panel for row in judged.rows}
         if missing := [panel for panel in judged.figure.panels if panel not in there]:
             left.append(f"Figure {judged.figure.number} without {', '.join(missing)}")
-    return "; ".join(["short traces, no open choices", *left])
+    return "; ".join(["shorter or fewer runs, no open choices", *left])
 
 
 def _numbers(judged: Judged) -> Table:

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 from kvsim.sim.cost.step_cost import CostModel, StepShape
 from kvsim.sim.deployment.deployment import Deployment
-from kvsim.sim.errors import KvsimError, unknown
+from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.catalog import model_named
 
 NAME = "a100-80gb-osdi24"
@@ -48,7 +48,8 @@ class EngineProfile(CostModel):
         profile = _read()
         engines, model, tp = profile["engines"], deployment.model.name, deployment.tensor_parallel_size
         if engine not in engines:
-            raise unknown("engine", engine, sorted(engines))
+            known_words = " or ".join(f"{NAME}:{each}" for each in engines)
+            raise KvsimError(f"cost must be {known_words}, got {NAME}{':' * bool(engine)}{engine}")
         known = profile["scaled"].get(model, model)
         if known not in engines[engine]:
             names = ", ".join([*engines[engine], *profile["scaled"]])
@@ -60,6 +61,12 @@ class EngineProfile(CostModel):
             raise KvsimError(
                 f"tensor_parallel_size must be one of {', '.join(splits)} for {model} "
                 f"with cost {NAME}, got {tp}"
+            )
+        longest, given = model_named(known).max_model_len, deployment.engine.max_model_len
+        if given is not None and given > longest:
+            raise KvsimError(
+                f"max_model_len must be at most {longest:,} with cost {NAME}, which knows no longer prompts, "
+                f"got {given:,}"
             )
         here = splits[str(tp)]
         self.source = f"{profile['source']}; {engine}, {model}"
