@@ -91,7 +91,7 @@ def test_the_page_says_the_verdict(number):
 def test_the_readme_says_how_many_agree():
     agreeing = sum(figure["verdict"] == checks.AGREES for figure in FIGURES.values())
     assert (agreeing, len(FIGURES)) == (7, 10)
-    assert "redoes ten of its figures; seven agree" in README
+    assert "reproduces ten of its figures; seven agree" in README
 
 
 def test_the_table_of_verdicts_has_the_numbers_of_the_run():
