@@ -12,6 +12,7 @@ Follows vLLM 0.33.0 (pull mode).
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from operator import itemgetter
+from typing import ClassVar
 
 from kvsim.allocators.base import InvariantError
 from kvsim.allocators.paged import Paged
@@ -51,6 +52,8 @@ class HoldingServer(Server):
         The most tokens that were held at once.
     """
 
+    holds: ClassVar[bool] = True
+
     def __init__(
         self,
         batch: Batch,
@@ -69,7 +72,6 @@ class HoldingServer(Server):
         self._heartbeats: list[tuple[int, tuple[int, ...]]] = []
         self.freed: list[tuple[int, int, int]] = []
         self.peak_held = self._held_tokens = 0
-        self.holds = True
         self._holders: dict[int, int] = {}  # of each held block: how many of `held` have it
         self._part_empty = 0  # slots of last blocks behind their tokens
         self._since_ps: dict[int, int] = {}

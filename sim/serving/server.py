@@ -16,7 +16,7 @@ request never comes back, and the last of `running` is the latest admission.
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final
+from typing import ClassVar, Final
 
 from mypy_extensions import mypyc_attr
 
@@ -89,6 +89,8 @@ class Server:
         Whether it holds what it has computed until another server has read it (held.py).
     """
 
+    holds: ClassVar[bool] = False
+
     def __init__(self, batch: Batch, rules: Rules, waiting: Queue | None = None) -> None:
         self.batch, self.rules = batch, rules
         self.memory, self.allocator = batch.memory, batch.allocator
@@ -101,7 +103,6 @@ class Server:
         self.wakes = Wakes()
         self.totals = Totals()
         self.events: Events | None = None
-        self.holds = False
 
     def watch(self, events: Events | None, context_tile: int) -> None:
         """Write down events; and how contexts differ, in tiles of so many tokens, unless that is 0."""
