@@ -58,12 +58,17 @@ def hand_over(systems: Sequence[System], choices: Choices) -> Figure:
 
 
 def _held(axes: Axes, style: Style, run: Run) -> None:
-    """Shares of the memory of all prefill replicas, stacked; means over slices of time."""
+    """Shares of the memory of all prefill replicas, stacked; means over slices of time.
+
+    What is held is the ledger's, where a block that several prompts share counts once; the stages share it by
+    the tokens of their prompts.
+    """
     table, until_s = _served(run), _until_s(run)
     tokens = np.asarray(table["prompt_tokens"], dtype=np.float64)
     edges = np.linspace(0, until_s, _SLICES + 1)
-    capacity = _prefill_tokens(run)
-    layers = [100 * _mean_sum(edges, table[begin], table[end], tokens) / capacity for begin, end, *_ in _HELD]
+    stages = np.array([_mean_sum(edges, table[begin], table[end], tokens) for begin, end, *_ in _HELD])
+    held = 100 * _mean_held(run, edges) / _prefill_tokens(run)
+    layers = list(held * stages / np.maximum(stages.sum(axis=0), 1e-9))
     _stack(axes, style, (edges[1:] + edges[:-1]) / 2, layers, _HELD)
     axes.set(xlim=(0, until_s), ylabel="KV memory")
     axes.yaxis.set_major_formatter(pieces.percent_of(100))
@@ -113,6 +118,16 @@ def _mean_sum(edges: Floats, begin_s: Floats, end_s: Floats, weights: Floats) ->
     area = np.concatenate([[0.0], np.cumsum(np.diff(times[order]) * level[:-1])])
     found: Floats = np.diff(np.interp(edges, times[order], area)) / np.diff(edges)
     return found
+
+
+def _mean_held(run: Run, edges: Floats) -> Floats:
+    """Slots that the ledger calls held, on average in each slice."""
+    timeline = run.columns.timeline
+    if "held" not in timeline:
+        raise CannotDraw("figure hand-over needs the column held in timeline.parquet")
+    begin_s = np.asarray(timeline["time_s"], dtype=np.float64)
+    end_s = np.append(begin_s[1:], max(begin_s[-1], edges[-1]))
+    return _mean_sum(edges, begin_s, end_s, np.asarray(timeline["held"], dtype=np.float64))
 
 
 def _served(run: Run) -> dict[str, Any]:

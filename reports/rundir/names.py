@@ -4,7 +4,7 @@ sharegpt-paged    sharegpt-paged-rate4-seed3    azure-buddy-pow2-llama-3.1-8b-h1
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 
 from kvsim.sim.build import build_scheduler, parts_of, server_defaults
@@ -71,7 +71,7 @@ def run_name(trace: str, label: str, deployment: Deployment, traffic: Mapping[st
     options = sorted(traffic.items(), key=lambda each: each[0] == "seed")  # the seed comes last
     if deployment.pools:
         of_server = [f"{pool.replicas}x{_plain(pool.name)}" for pool in deployment.pools]
-        of_server += _of_fleet(replace(deployment.fleet, replicas=1, sticky=False))
+        of_server += _of_fleet(deployment.fleet, ("seed", "replicas", "sticky"))
     else:
         of_server = [*_of_deployment(deployment), *_of_fleet(deployment.fleet)]
     for word in (*of_server, *(_word(*each) for each in options)):
@@ -118,10 +118,10 @@ def _of_deployment(deployment: Deployment) -> Iterator[str]:
             yield _word(field.name, value)
 
 
-def _of_fleet(fleet: FleetConfig) -> Iterator[str]:
+def _of_fleet(fleet: FleetConfig, untold: Sequence[str] = ("seed",)) -> Iterator[str]:
     for field in fields(FleetConfig):
         value = getattr(fleet, field.name)
-        if field.name != "seed" and value != field.default:
+        if field.name not in untold and value != field.default:
             yield _word(field.name, value)
 
 

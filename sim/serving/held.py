@@ -49,7 +49,7 @@ class HoldingServer(Server):
     freed : list of (int, int, int)
         Whose blocks are free again: the row, when its prompt was computed, and when they were free.
     peak_held : int
-        The most tokens that were held at once.
+        The most slots that were held at once (`held_slots`).
     """
 
     holds: ClassVar[bool] = True
@@ -71,7 +71,7 @@ class HoldingServer(Server):
         self._told: list[tuple[int, bool, int]] = []  # (when the message is there, was it read?, name)
         self._heartbeats: list[tuple[int, tuple[int, ...]]] = []
         self.freed: list[tuple[int, int, int]] = []
-        self.peak_held = self._held_tokens = 0
+        self.peak_held = 0
         self._holders: dict[int, int] = {}  # of each held block: how many of `held` have it
         self._part_empty = 0  # slots of last blocks behind their tokens
         self._since_ps: dict[int, int] = {}
@@ -114,13 +114,20 @@ class HoldingServer(Server):
         self.held[request.own] = request
         self.deadlines_ps[request.own] = self.now_ps + self.lease.first_ps
         self._since_ps[request.seq] = self.now_ps
-        self._held_tokens += request.computed
-        self.peak_held = max(self.peak_held, self._held_tokens)
         blocks = self._blocks(request)
         for block in blocks:
             self._holders[block] = self._holders.get(block, 0) + 1
         self._part_empty += -request.computed % self.allocator.block_slots
+        self._note_held()
         self.hand_over(request, blocks)
+
+    def release(self, request: Request, comes_back: bool = False, unknown: int = 0) -> None:
+        """What it had found of held blocks is nobody's but theirs now."""
+        super().release(request, comes_back, unknown)
+        self._note_held()
+
+    def _note_held(self) -> None:
+        self.peak_held = max(self.peak_held, self.held_slots())
 
     def _blocks(self, request: Request) -> tuple[int, ...]:
         """Those with its tokens."""
@@ -159,7 +166,6 @@ class HoldingServer(Server):
         """What was seen in a step that is over is free now."""
         for request in self._leaving:
             self.freed.append((request.index, self._since_ps.pop(request.seq), self.now_ps))
-            self._held_tokens -= request.computed
             self._part_empty -= -request.computed % self.allocator.block_slots
             for block in self._blocks(request):
                 self._holders[block] -= 1

@@ -20,6 +20,8 @@ from kvsim.sim.serving.scale_policy import Load, ScalePolicy
 from kvsim.sim.serving.slo_planner import slo_planner
 
 TOLERANCE = 0.1
+LEAST_S, MOST_S = 0.001, 1e9
+"""Of the time between two looks; of a schedule's seconds the most."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,7 @@ def policy_of(text: str, most: int, log: RequestLog | None = None) -> ScalePolic
         given = [(name.strip(), float(value)) for name, _, value in pairs]
         if not all(isfinite(value) and value >= 0 for _, value in given):
             raise ValueError(text)
+        _check_each(given)
         if kind == "schedule":
             steps = _steps(given)
             found: ScalePolicy = Schedule(steps)
@@ -125,6 +128,8 @@ def policy_of(text: str, most: int, log: RequestLog | None = None) -> ScalePolic
             counts = [found.first]
         else:
             raise ValueError(text)
+    except KvsimError:
+        raise
     except ValueError:
         raise KvsimError(f"{MUST}, got {text!r}") from None
     if not all(1 <= count <= most for count in counts):
@@ -132,10 +137,21 @@ def policy_of(text: str, most: int, log: RequestLog | None = None) -> ScalePolic
     return found
 
 
+def _check_each(given: Sequence[tuple[str, float]]) -> None:
+    """Each name once, and time between looks."""
+    names = [name for name, _ in given]
+    for name, value in given:
+        if names.count(name) > 1:
+            raise KvsimError(f"scale must have {name} once, got it {names.count(name)} times")
+        if name in {"every", "look"} and not LEAST_S <= value <= MOST_S:
+            raise KvsimError(f"scale: {name} must be {LEAST_S:g} to {MOST_S:,.0f} seconds, got {value:g}")
+
+
 def _steps(given: Sequence[tuple[str, float]]) -> tuple[tuple[float, int], ...]:
     steps = tuple((float(name), int(value)) for name, value in given)
     whole = all(value == int(value) for _, value in given)
-    if not steps or steps != tuple(sorted(steps)) or steps[0][0] != 0 or not whole:
+    possible = whole and all(at_s <= MOST_S for at_s, _ in steps)
+    if not steps or steps != tuple(sorted(steps)) or steps[0][0] != 0 or not possible:
         raise ValueError("steps must begin at 0 and go on")
     return steps
 
@@ -145,6 +161,6 @@ def _threshold(given: dict[str, float], most: int) -> Threshold:
     if not given.keys() <= asked.keys():
         raise ValueError("unknown names")
     queue, kv, least, every_s, cool_s = (asked | given).values()
-    if not (queue > 0 and 0 < kv <= 1 and every_s > 0 and least == int(least)):
+    if not (queue > 0 and 0 < kv <= 1 and least == int(least)):
         raise ValueError("out of range")
     return Threshold(queue, kv, int(least), most, every_s, cool_s)

@@ -5,7 +5,8 @@
                       one less  if the others could take over its share: queues take less than `down` x what a
                                 prefill leaves of TTFT's goal, TPOT less than `down` x its, and there is room
 
-Nothing changes while a replica starts. Source: Dynamo (github.com/ai-dynamo/dynamo,
+Nothing changes while a replica starts, and `at least` stays where no request finished: then Dynamo's mean
+lengths are 0, and it has no rate of a replica. Source: Dynamo (github.com/ai-dynamo/dynamo,
 docs/design-docs/planner-design.md and components/src/dynamo/planner/core: throughput_scaling.py,
 load_scaling.py, perf_model/agg.py), mode `agg`, target `sla`, throughput and load scaling both on.
 
@@ -20,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
+from kvsim.sim.errors import KvsimError
 from kvsim.sim.record.request_log import RequestLog
 from kvsim.sim.serving.scale_policy import Load
 from kvsim.sim.workload import PS_PER_S
@@ -164,10 +166,13 @@ class SloPlanner:
 
 
 def slo_planner(given: dict[str, float], most: int, log: RequestLog | None) -> SloPlanner:
-    """The planner of such settings; ValueError for what is out of range."""
+    """The planner of such settings; ValueError for what is out of range, KvsimError for unlike intervals."""
     if not given.keys() <= DEFAULTS.keys():
         raise ValueError("unknown names")
     ttft_s, tpot_s, least, every_s, look_s, down = (DEFAULTS | given).values()
-    if not (min(ttft_s, tpot_s, look_s) > 0 and every_s >= look_s and 0 < down <= 1 and least == int(least)):
+    if not (min(ttft_s, tpot_s) > 0 and 0 < down <= 1 and least == int(least)):
         raise ValueError("out of range")
-    return SloPlanner(ttft_s, tpot_s, int(least), most, look_s, round(every_s / look_s), down, log)
+    plan_looks, rest_ps = divmod(round(every_s * PS_PER_S), round(look_s * PS_PER_S))
+    if rest_ps or not plan_looks:
+        raise KvsimError(f"scale: every must be a whole multiple of look, got {every_s:g} and {look_s:g}")
+    return SloPlanner(ttft_s, tpot_s, int(least), most, look_s, plan_looks, down, log)

@@ -101,3 +101,18 @@ def test_a_search_prices_each_fleet_by_its_own_gpus_and_says_what_binds(tmp_path
 def read_rows(path):
     with path.open(encoding="utf-8") as file:
         return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--pool", "prefill:2", "--pool", "decode:2", "--fail", "replica=0:at=1"),
+        ("--pool", "both:2", "--pool", "both:2:gpu=h100", "--scale", "schedule:0=2,1=4"),
+    ],
+)
+def test_pools_that_die_or_are_scaled_get_a_directory_of_their_own(options, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    asked = ["run", *FLEET, "--gpu", "l40s", *options, "--no-plots"]
+    assert cli.main(asked) == 0
+    [written] = (tmp_path / "runs").iterdir()
+    assert options[-2].strip("-") in written.name

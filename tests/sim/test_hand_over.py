@@ -168,6 +168,19 @@ def test_what_waits_to_be_read_is_a_kind_of_its_own_of_the_prefill_side():
     assert timeline["held"].max() <= (held_s > 0).sum() * run.columns.requests["prompt_tokens"].max()
 
 
+def test_a_block_that_several_held_prompts_share_is_held_once():
+    """The largest share is that of the ledger, which the tokens of all held prompts exceed."""
+    asked = {**HELD_LONG, "pool": "prefill:2:kv_tokens=4000 decode:1:kv_tokens=9000", "max_model_len": 2000}
+    run = kvsim.simulate(**{**asked, "trace": "synthetic", "input_len": "200", "output_len": "200"})
+    assert run.summary["hand_over"]["peak_held_share"] == run.columns.timeline["held"].max() / 4000 < 1
+    requests = run.columns.requests
+    apart = requests["prompt_tokens"] * (requests["held_until_s"] - requests["prompt_computed_s"])
+    assert apart.sum() > 2 * 4000 * np.nanmax(requests["held_until_s"])
+    panel = run.plot("hand-over").axes[0]
+    top = max(path.vertices[:, 1].max() for drawn in panel.collections for path in drawn.get_paths())
+    assert 50 < top <= 100
+
+
 def test_the_map_marks_what_waits_to_be_read(tmp_path):
     run = kvsim.simulate(**HELD_LONG, record_map=40)
     assert run.summary.latency == kvsim.simulate(**HELD_LONG).summary.latency

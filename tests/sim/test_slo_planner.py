@@ -1,5 +1,6 @@
 """The planner that keeps goals: what a replica serves, when one comes or goes, and its laws in whole runs."""
 
+import re
 from dataclasses import replace
 from random import Random
 from types import SimpleNamespace
@@ -101,6 +102,14 @@ def test_nothing_changes_while_a_replica_starts_or_before_anybody_has_finished()
     assert planner(0.0).target(5, [load(9000)], 1) == 1
 
 
+def test_an_interval_in_which_nobody_finishes_leaves_the_least_as_it_is():
+    """As in Dynamo's code, which skips it: its mean lengths are 0, and then it knows of no rate to serve."""
+    found = planner(20.0, ttft=9.0)
+    assert [found.target(5 * look, [load()], 1) for look in range(1, 13)][-1] == 6
+    found.log.per_s = 0
+    assert [found.target(5 * look, [load()] * 6, 6) for look in range(13, 40)] == [6] * 27
+
+
 ASKED = {
     "model": "llama-3.1-8b",
     "gpu": "l40s",
@@ -150,7 +159,8 @@ def test_fast_forward_equals_step_mode():
         alone = build_engine(replace(case.scenario, fleet=FleetConfig(replicas=3)), case.work).run()
         end_s = alone.end_ps / PS_PER_S
         goals = f"ttft={end_s / 40:.9f},tpot={end_s / 200:.9f}"
-        scale = f"slo:{goals},look={end_s / 30:.9f},every={end_s / 10:.9f}"
+        look_ms = max(1, round(1000 * end_s / 30))
+        scale = f"slo:{goals},look={look_ms / 1000},every={3 * look_ms / 1000}"
         fleet = FleetConfig(
             replicas=3, router="least-kv", scale=scale, startup_time=end_s / 20, load_bandwidth=1e9
         )
@@ -166,11 +176,27 @@ def test_fast_forward_equals_step_mode():
     assert moved > 3
 
 
-@pytest.mark.parametrize(
-    "text", ["slo:ttft=0", "slo:look=9,every=5", "slo:down=2", "slo:size=3", "slo:least=1.5", "slo:tpot=fast"]
-)
+@pytest.mark.parametrize("text", ["slo:ttft=0", "slo:down=2", "slo:size=3", "slo:least=1.5", "slo:tpot=fast"])
 def test_mistakes_are_named(text):
     with pytest.raises(KvsimError, match="scale must be schedule"):
+        policy_of(text, 4)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("slo:look=9,every=5", "scale: every must be a whole multiple of look, got 5 and 9"),
+        ("slo:look=5,every=7", "scale: every must be a whole multiple of look, got 7 and 5"),
+        ("slo:every=10,look=1e-13", "scale: look must be 0.001 to 1,000,000,000 seconds, got 1e-13"),
+        ("slo:every=1e300,look=1e-300", "scale: every must be 0.001 to 1,000,000,000 seconds, got 1e+300"),
+        ("threshold:every=1e-13", "scale: every must be 0.001 to 1,000,000,000 seconds, got 1e-13"),
+        ("slo:ttft=0.1,ttft=9", "scale must have ttft once, got it 2 times"),
+        ("schedule:0=1,5=2,5=3", "scale must have 5 once, got it 2 times"),
+        ("schedule:0=1,1e300=2", "scale must be schedule:SECOND=REPLICAS"),
+    ],
+)
+def test_intervals_that_cannot_be_and_names_given_twice_have_a_line_of_their_own(text, said):
+    with pytest.raises(KvsimError, match=f"^{re.escape(said)}"):
         policy_of(text, 4)
 
 
