@@ -1,22 +1,25 @@
 """Would a tier pay? The sizes of a tier that a sweep compares, smallest first, and what they gain.
 
-    none, 16, 64, 256 GiB  ->  "64 GiB below the GPU's memory: the median TTFT is 4 s, 10 s without a tier"
+    none, 16, 64, 256 GiB  ->  "With 64 GiB below the GPU's memory the mean TTFT is 4 s and its p99 9 s,
+                               10 s and 30 s without a tier"
 
 The size is vLLM's or LMCache's, that of the host in a stack of `--tier`, or HiCache's: in GB on each GPU, or
-as a ratio of the GPU's own.
+as a ratio of the GPU's own. The mean tells whether there is a gain: the median is blind to a tail that goes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from kvsim.reports.palette import seconds
 from kvsim.reports.sweeps.systems import TIER, System, name_of
 from kvsim.sim.models.sizes import size_bytes
 
 STACK = "tier"
-SIZES = (TIER, STACK, "hicache_size", "hicache_ratio")
+IN_GB, RATIO = "hicache_size", "hicache_ratio"
+SIZES = (TIER, STACK, IN_GB, RATIO)
 """Settings that say how large a tier is."""
+TIMES = " times the GPU's memory"
 GAIN = 0.1
-"""Less of the time to the first token is not told as a gain."""
+"""Less of the mean time to the first token is not told as a gain."""
 
 Points = list[tuple[str, System]]
 """(size in words, system), the smallest first."""
@@ -29,41 +32,71 @@ def curves(systems: Sequence[System]) -> dict[str, Points]:
         return {}
     found: dict[str, list[tuple[float, str, System]]] = {}
     for system in systems:
-        others = {name: value for name, value in system.settings.items() if name != setting}
-        found.setdefault(name_of(others), []).append((*_size(setting, system.settings[setting]), system))
+        size = _size(setting, system)
+        if size is not None:
+            others = {name: value for name, value in system.settings.items() if name != setting}
+            found.setdefault(name_of(others), []).append((*size, system))
     by_size = {name: sorted(sized, key=lambda each: each[0]) for name, sized in found.items()}
     several = {name: [(said, system) for _, said, system in sized] for name, sized in by_size.items()}
     return several if max(map(len, several.values()), default=0) > 1 else {}
 
 
-def _size(setting: str, asked: object) -> tuple[float, str]:
-    """How large, as a number that only orders, and in words: `none`, or as it was asked for."""
-    if isinstance(asked, int | float) and setting != TIER:
-        return asked, f"{asked:g} GB" if setting == "hicache_size" else f"{asked:g} x"
+def _size(setting: str, system: System) -> tuple[float, str] | None:
+    """How large, as a number that only orders, and in words; None where a run does not tell."""
+    asked = system.settings[setting]
+    if setting == RATIO and isinstance(asked, int | float):
+        return asked, f"{asked:g}{TIMES}"
+    if setting == IN_GB:
+        size = float(str(asked or 0)) or _by_ratio(system)
+        return None if size is None else (size, f"{size:.4g} GB")
     text = str(asked or 0).strip()
     if text in ("none", "0"):
         return 0, "none"
     if setting == STACK:
-        host = text.split()[0].split(":")[1]
-        return size_bytes(host), text.removeprefix("host:") if " " not in text else text
+        return size_bytes(text.split()[0].split(":")[1]), text
     digits = text.rstrip("ABGIKMTabgikmt ")
     size = size_bytes(text)
     return size, f"{digits} {text[len(digits) :].strip() or 'GiB'}" if size else "none"
 
 
+def _by_ratio(system: System) -> float | None:
+    """GB per GPU of a HiCache whose size the ratio says, as its run had it."""
+    total, gpus = (_mean(system, column) for column in ("tier.capacity_bytes", "gpus"))
+    return total / gpus / 1e9 if total and gpus else None
+
+
+def gains(by_name: Mapping[str, Points]) -> list[str]:
+    """What a tier gains in each system; named where there are several."""
+    return [
+        f"{name}: {gain(points)}" if len(by_name) > 1 else gain(points) for name, points in by_name.items()
+    ]
+
+
 def gain(points: Points) -> str:
     """The smallest tier that gains within a tenth of what the best gains, and how much that is."""
-    times = [(said, _mean(system, "latency.ttft_s.p50")) for said, system in points]
-    known = [(said, time) for said, time in times if time is not None]
+    times = [
+        (said, *(_mean(system, f"latency.ttft_s.{of}") for of in ("mean", "p99"))) for said, system in points
+    ]
+    known = [(said, mean, p99) for said, mean, p99 in times if mean is not None and p99 is not None]
     if len(known) < 2:
         return "Would a tier pay? Too few runs finished"
-    (first, before), *others = known
-    best = min(time for _, time in others)
-    what = "without a tier" if first == "none" else f"with {first}"
-    if best > (1 - GAIN) * before:
-        return f"No size gains a tenth: the median TTFT is {seconds(before)} {what}, {seconds(best)} at best"
-    said, time = next((said, time) for said, time in others if before - time >= (1 - GAIN) * (before - best))
-    return f"{said} below the GPU's memory: the median TTFT is {seconds(time)}, {seconds(before)} {what}"
+    (first, before, tail), *others = known
+    best = min(others, key=lambda each: each[1])
+    without = "without a tier" if first == "none" else f"with {first}"
+    if best[1] > (1 - GAIN) * before:
+        return f"No size gains a tenth: {_told(before, tail)} {without}, {_both(*best[1:])} with {best[0]}"
+    enough = before - (1 - GAIN) * (before - best[1])
+    said, *least = next(each for each in others if each[1] <= enough)
+    where = "below it" if said.endswith(TIMES) else "below the GPU's memory"
+    return f"With {said} {where} {_told(*least)}, {_both(before, tail)} {without}"
+
+
+def _told(mean_s: float, p99_s: float) -> str:
+    return f"the mean TTFT is {seconds(mean_s)} and its p99 {seconds(p99_s)}"
+
+
+def _both(mean_s: float, p99_s: float) -> str:
+    return f"{seconds(mean_s)} and {seconds(p99_s)}"
 
 
 def _mean(system: System, column: str) -> float | None:

@@ -19,7 +19,7 @@ from kvsim.reports.seeds.intervals import Interval
 from kvsim.reports.sweeps.journal import Journal
 from kvsim.reports.sweeps.systems import System, load_of, systems, tokens_per_gpu
 from kvsim.reports.sweeps.table import FAILED, IMPOSSIBLE
-from kvsim.reports.sweeps.tier_gain import curves, gain
+from kvsim.reports.sweeps.tier_gain import curves, gains
 from kvsim.sim.record.slo import Slo
 
 Row = Mapping[str, Any]
@@ -30,9 +30,9 @@ _LOAD_UNITS = {"request_rate": "requests/s", "clients": "clients", "rate_scale":
 
 
 def _gains(found: Sequence[System], load: str | None) -> list[RenderableType]:
-    """What a tier below the memory gains, if sizes of one are compared; of unlike systems the first's."""
-    by_name = {} if load is not None else curves(found)
-    return [Text(f"{gain(next(iter(by_name.values())))}."), ""] if by_name else []
+    """What a tier below the memory gains, if sizes of one are compared: a line for each system."""
+    told = gains({} if load is not None else curves(found))
+    return [*(Text(f"{each}.") for each in told[:MOST_LINES]), ""] if told else []
 
 
 def plan_words(

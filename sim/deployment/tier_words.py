@@ -78,11 +78,11 @@ def in_flags(own: "VllmV1Options", links: Collection[str]) -> "VllmV1Options":
     """The same with what `tier` says in vLLM's flags, `none` too; KvsimError where both say something."""
     if own.tier is None:
         return own
-    if own.tier.strip() == NONE:
-        return replace(own, tier=None)
     for name in OTHERS:
         if getattr(own, name) != getattr(type(own)(), name):
             raise KvsimError(f"{name} must be left out with tier, got {getattr(own, name)!r}")
+    if own.tier.strip() == NONE:
+        return replace(own, tier=None)
     first, *below = own.tier.split()
     host = tier_words(first, "tier", links)
     if host.name != HOST or host.shared:

@@ -19,12 +19,13 @@ TOKEN_BYTES = 131_072
 """Of llama-3.1-8b's keys and values."""
 
 
-def row(size, median_s, **more):
+def row(size, mean_s, **more):
     found = {
         SIZE: size,
         "status": "finished",
-        "latency.ttft_s.p50": median_s,
-        "latency.ttft_s.p99": 3 * median_s,
+        "latency.ttft_s.mean": mean_s,
+        "latency.ttft_s.p50": mean_s,
+        "latency.ttft_s.p99": 3 * mean_s,
         "duration_s": 10.0,
         "throughput.total_tokens_per_s": 120.0,
         "throughput.output_tokens_per_s": 20.0,
@@ -43,7 +44,8 @@ def drawn(rows, names=(SIZE,)):
 def test_the_smallest_size_that_gains_nearly_all_is_the_answer():
     figure = drawn([row("64", 4.2), row("0", 10.0), row("256GiB", 4.0), row("16GiB", 9.5)])
     assert figure.get_label() == (
-        "64 GiB below the GPU's memory: the median TTFT is 4.20 s, 10.0 s without a tier"
+        "With 64 GiB below the GPU's memory the mean TTFT is 4.20 s and its p99 12.6 s, "
+        "10.0 s and 30.0 s without a tier"
     )
     left, right = figure.axes
     assert [tick.get_text() for tick in left.get_xticklabels()] == ["none", "16 GiB", "64 GiB", "256 GiB"]
@@ -55,8 +57,42 @@ def test_the_smallest_size_that_gains_nearly_all_is_the_answer():
 def test_no_gain_is_said_to_be_none():
     figure = drawn([row(None, 10.0), row("16GiB", 9.8)])
     assert figure.get_label() == (
-        "No size gains a tenth: the median TTFT is 10.0 s without a tier, 9.80 s at best"
+        "No size gains a tenth: the mean TTFT is 10.0 s and its p99 30.0 s without a tier, "
+        "9.80 s and 29.4 s with 16 GiB"
     )
+
+
+def test_a_tier_that_halves_the_tail_alone_gains():
+    tails = [(0.5, 20.0, 166.0), (2.0, 12.0, 104.0), (8.0, 8.0, 80.0)]
+    rows = [
+        row(None, mean, hicache_ratio=ratio) | {"latency.ttft_s.p50": 0.77, "latency.ttft_s.p99": p99}
+        for ratio, mean, p99 in tails
+    ]
+    assert drawn(rows, ("hicache_ratio",)).get_label() == (
+        "With 8 times the GPU's memory below it the mean TTFT is 8.00 s and its p99 80.0 s, "
+        "20.0 s and 166 s with 0.5 times the GPU's memory"
+    )
+
+
+def test_each_of_several_systems_is_told_what_it_gains():
+    sizes = [(2, "0", 10.0), (2, "64", 9.9), (64, "0", 10.0), (64, "64", 2.0)]
+    rows = [row(size, mean, max_num_seqs=seats) for seats, size, mean in sizes]
+    text = plain(sweep_words(rows, [SIZE, "max_num_seqs"], None))
+    text = " ".join(text.split())
+    assert "seats 2: No size gains a tenth: the mean TTFT is 10.0 s" in text
+    assert "seats 64: With 64 GiB below the GPU's memory the mean TTFT is 2.00 s" in text
+    assert drawn(rows, (SIZE, "max_num_seqs")).get_label().startswith("seats 2: No size gains")
+
+
+def test_a_size_of_hicache_that_the_ratio_says_is_as_large_as_it_was():
+    rows = [
+        row(None, time, hicache_size=size, gpus=2, **{"tier.capacity_bytes": held})
+        for size, held, time in ((0, 2 * 64e9, 2.0), (8, 2 * 8e9, 8.0))
+    ]
+    figure = drawn(rows, ("hicache_size",))
+    assert figure.get_label().startswith("With 64 GB below the GPU's memory the mean TTFT is 2.00 s")
+    assert [tick.get_text() for tick in figure.axes[0].get_xticklabels()] == ["8 GB", "64 GB"]
+    assert drawn([row(None, 2.0, hicache_size=size) for size in (0, 8)], ("hicache_size",)) is None
 
 
 def test_systems_that_differ_in_more_have_a_curve_each():
@@ -206,7 +242,13 @@ def test_a_timeline_shows_the_copies_of_hicache_beside_its_steps(hicache, tmp_pa
 def test_sizes_of_hicache_are_drawn_as_those_of_other_tiers():
     rows = [row(None, time, hicache_ratio=ratio) for ratio, time in ((2.0, 8.0), (0.5, 10.0))]
     figure = drawn(rows, ("hicache_ratio",))
-    assert figure.get_label() == "2 x below the GPU's memory: the median TTFT is 8.00 s, 10.0 s with 0.5 x"
+    assert figure.get_label() == (
+        "With 2 times the GPU's memory below it the mean TTFT is 8.00 s and its p99 24.0 s, "
+        "10.0 s and 30.0 s with 0.5 times the GPU's memory"
+    )
+    left = figure.axes[0]
+    assert [tick.get_text() for tick in left.get_xticklabels()] == ["0.5", "2"]
+    assert left.get_xlabel() == "host memory / the GPU's memory"
     rows = [row(None, time, hicache_size=size) for size, time in ((8, 8.0), (64, 2.0))]
     ticks = drawn(rows, ("hicache_size",)).axes[0].get_xticklabels()
     assert [tick.get_text() for tick in ticks] == ["8 GB", "64 GB"]
@@ -217,8 +259,9 @@ def test_a_sweep_over_stacks_says_what_they_gain():
     rows = [row(None, time, tier=stack) for stack, time in stacks]
     text = " ".join(plain(sweep_words(rows, ["tier"], None)).split())
     assert (
-        "host:64GiB ssd:2TiB:nvme below the GPU's memory: the median TTFT is 2.00 s, 8.00 s without a tier."
+        "With host:64GiB ssd:2TiB:nvme below the GPU's memory the mean TTFT is 2.00 s and its p99 6.00 s, "
+        "8.00 s and 24.0 s without a tier."
     ) in text
     ticks = drawn(rows, ("tier",)).axes[0].get_xticklabels()
-    assert [tick.get_text() for tick in ticks] == ["none", "16GiB:arc", "host:64GiB ssd:2TiB:nvme"]
+    assert [tick.get_text() for tick in ticks] == ["none", "host:16GiB:arc", "host:64GiB ssd:2TiB:nvme"]
     assert "no tier" in text

@@ -80,6 +80,7 @@ def test_the_host_is_paid_for_however_it_is_said():
             {"tier": "host:2GiB", "kv_offloading_size": "1GiB"},
             "kv_offloading_size must be left out with tier",
         ),
+        ({"tier": "none", "kv_offloading_size": "4GiB"}, "kv_offloading_size must be left out with tier"),
         ({"tier": "host:much"}, "tier must be a size such as 100GiB"),
         ({"tier": "host:1MiB"}, "tier must hold a chunk of"),
         ({"tier": "host:2GiB ssd:1MiB:nvme"}, "tier must hold a chunk of"),

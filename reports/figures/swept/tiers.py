@@ -1,6 +1,6 @@
 """tiers: the time to the first token over the size of the tier below the GPU's memory, and what was found.
 
-    left     TTFT, median and 99th per cent; the first point has no tier, where that was asked for
+    left     TTFT, mean and 99th per cent; the first point has no tier, where that was asked for
     right    the share of prompt tokens found in the GPU's memory and in the tier, one upon the other
 
 A panel of systems that differ in something else too has a curve for each.
@@ -18,7 +18,7 @@ from kvsim.reports.figures.systems import short
 from kvsim.reports.palette import number, seconds
 from kvsim.reports.seeds.intervals import Interval
 from kvsim.reports.sweeps.systems import System
-from kvsim.reports.sweeps.tier_gain import Points, curves, gain
+from kvsim.reports.sweeps.tier_gain import TIMES, Points, curves, gains
 from kvsim.sim.record.slo import Slo
 
 
@@ -27,31 +27,38 @@ def tiers(systems: Sequence[System], load: str | None, slo: Slo | None, style: S
     found = {} if load is not None else curves(systems)
     if not found:
         return None
-    figure = new_sheet(style, 3.9, gain(next(iter(found.values()))))
+    figure = new_sheet(style, 3.9, gains(found)[0])
     left, right = figure.subplots(1, 2)
     for place, (name, points) in enumerate(found.items()):
         _times(left, style, place, name, points)
     _found(right, style, next(iter(found.values())))
     for axes in (left, right):
-        axes.set_xlabel("host memory below the GPU's")
+        axes.set_xlabel(
+            "host memory below the GPU's" if not _ratios(found) else "host memory / the GPU's memory"
+        )
         axes.grid(axis="y")
     one = len(found) == 1
-    left.set_title("time to the first token" if one else "time to the first token, median")
+    left.set_title("time to the first token" if one else "time to the first token, mean")
     right.set_title(f"found of the prompts (%){'' if one else f': {short(next(iter(found)), 40)}'}")
     for axes in (left, right):
         axes.legend(frameon=False, fontsize=style.small_pt)
     return figure
 
 
+def _ratios(found: Mapping[str, Points]) -> bool:
+    """Whether sizes are multiples of the GPU's memory."""
+    return all(said.endswith(TIMES) for points in found.values() for said, _ in points)
+
+
 def _times(axes: Axes, style: Style, place: int, name: str, points: Points) -> None:
-    """A curve for each statistic; of several systems, the median alone."""
-    shown = [("p50", "median"), ("p99", "p99")] if name == "all" else [("p50", short(name, 40))]
+    """A curve for each statistic; of several systems, the mean alone."""
+    shown = [("mean", "mean"), ("p99", "p99")] if name == "all" else [("mean", short(name, 40))]
     for at, (statistic, words) in enumerate(shown):
         look, column = style.look(place + at), f"latency.ttft_s.{statistic}"
         found = [(x, system.numbers(column)) for x, (_, system) in enumerate(points)]
         dots = [(x, numbers[0][1]) for x, numbers in found if numbers]
         _plot(axes, style, dots, {"color": look.colour, "linestyle": look.dash, "label": words}, look.marker)
-    axes.set_xticks(range(len(points)), [said for said, _ in points])
+    axes.set_xticks(range(len(points)), [said.removesuffix(TIMES) for said, _ in points])
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(lambda value, _: seconds(value) if value else "0")
 
@@ -73,7 +80,7 @@ def _found(axes: Axes, style: Style, points: Points) -> None:
         shares = [100 * (_share(system, column) or 0.0) for _, system in points]
         axes.bar(range(len(points)), shares, 0.6, bottom=bottom, color=style.look(place).colour, label=words)
         bottom = [low + share for low, share in zip(bottom, shares, strict=True)]
-    axes.set_xticks(range(len(points)), [said for said, _ in points])
+    axes.set_xticks(range(len(points)), [said.removesuffix(TIMES) for said, _ in points])
     axes.set_ylim(0, 1.35 * max(*bottom, 1.0))  # room for the legend
     axes.set_yticks([tick for tick in axes.get_yticks() if tick <= 100])
 
