@@ -72,7 +72,8 @@ OFFLOADING_ONLY: Final = (
 """Options that vLLM's second pool does not have."""
 BY: Final = {"offloading": ("lru", "arc"), "simple": ("lru",), "lmcache": tuple(ORDERS)}
 """Who uses the host's memory -> the policies by which it evicts there."""
-UNLIMITED: Final = 1 << 62
+ALL_AT_ONCE: Final = 1 << 62
+"""Bytes that a step loads, and waits for, where nobody waits outside of one."""
 
 RATE: Final = re.compile(r"\s*([0-9]*\.?[0-9]+)(?:gb/s)?(?::([0-9]*\.?[0-9]+)(?:gb/s)?)?\s*")
 
@@ -114,12 +115,11 @@ class Below(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """The tier that a server's options ask for; `chunk_bytes` are those of a chunk on all its GPUs."""
+    """The tier that a server's options ask for; `chunk` is the size of one on all its GPUs."""
 
     own: VllmV1Options
     chunks: int
-    chunk_tokens: int
-    chunk_bytes: int
+    chunk: ChunkSize
     link: Link
     below: Sequence[Below]
     option: str  # that says what is below the host
@@ -160,7 +160,7 @@ def asked_for(deployment: Deployment, own: VllmV1Options) -> Asked | None:
         raise KvsimError(f"store_threshold must be left out with secondary_tiers, got {own.store_threshold}")
     size = ChunkSize(deployment.served_model.name, chunk_tokens, chunk_bytes)
     below = [_below(text, below_it, deployment, size) for text in texts]
-    return Asked(own, chunks, chunk_tokens, chunk_bytes, link, below, below_it)
+    return Asked(own, chunks, size, link, below, below_it)
 
 
 def check_tier(deployment: Deployment) -> None:
@@ -175,28 +175,42 @@ def tier_below(
     asked = asked_for(deployment, options)
     if asked is None:
         return None
-    own, chunks, chunk_tokens, chunk_bytes, link, below, option = asked
-    allocator, late = _allocator(deployment, server.allocator), server.rules.known_late
-    backend, at_once = own.kv_offloading_backend, own.sync_load_budget_bytes
-    if backend == "simple" and not allocator.caches:
+    _check_allocator(deployment, server.allocator)
+    own = asked.own
+    connector = BUILDERS[own.kv_offloading_backend](asked, server, limits, shared)
+    at_once = ALL_AT_ONCE if own.kv_offloading_backend == "lmcache" else own.sync_load_budget_bytes
+    return LowerTier(connector, limits, at_once, asked.chunk.total_bytes // asked.chunk.tokens)
+
+
+def _offloading(asked: Asked, server: Server, _: Limits, shared: SharedTiers) -> Connector:
+    """vLLM's OffloadingConnector, and the stack below its host."""
+    own, chunk = asked.own, asked.chunk
+    tier = VllmTier(asked.chunks, own.kv_offloading_policy, own.store_threshold)
+    rules = OffloadRules(chunk.tokens, own.offload_prompt_only, server.rules.known_late, chunk.total_bytes)
+    offload = Offload(server, tier, asked.link, rules, shared.texts(chunk.tokens))
+    if asked.below:
+        stack = [_made(each, asked.option, chunk, shared) for each in asked.below]
+        offload.stack = Stack(server, tier, stack, chunk.tokens, chunk.total_bytes, offload.totals)
+    return offload
+
+
+def _second_pool(asked: Asked, server: Server, limits: Limits, _: SharedTiers) -> Connector:
+    """vLLM's SimpleCPUOffloadConnector."""
+    chunk, late = asked.chunk, server.rules.known_late
+    if not server.allocator.caches:
         raise KvsimError("enable_prefix_caching must be on with kv_offloading_backend simple, got False")
-    connector: Connector
-    if backend == "simple":
-        lazy_blocks = 2 * -(-limits.budget // allocator.block_size) if own.lazy_offload else 0
-        connector = SimpleOffload(server, SecondPool(chunks), link, lazy_blocks, late, chunk_bytes)
-    elif backend == "lmcache":
-        at_once = UNLIMITED
-        memory = LmcacheMemory(chunks, own.kv_offloading_policy)
-        connector = Lmcache(server, memory, link, chunk_tokens, chunk_bytes, late)
-    else:
-        tier = VllmTier(chunks, own.kv_offloading_policy, own.store_threshold)
-        rules = OffloadRules(chunk_tokens, own.offload_prompt_only, late, chunk_bytes)
-        connector = offload = Offload(server, tier, link, rules, shared.texts(chunk_tokens))
-        if below:
-            size = ChunkSize(deployment.served_model.name, chunk_tokens, chunk_bytes)
-            stack = [_made(each, option, size, shared) for each in below]
-            offload.stack = Stack(server, tier, stack, chunk_tokens, chunk_bytes, offload.totals)
-    return LowerTier(connector, limits, at_once, chunk_bytes // chunk_tokens)
+    lazy_blocks = 2 * -(-limits.budget // chunk.tokens) if asked.own.lazy_offload else 0
+    return SimpleOffload(server, SecondPool(asked.chunks), asked.link, lazy_blocks, late, chunk.total_bytes)
+
+
+def _lmcache(asked: Asked, server: Server, _: Limits, __: SharedTiers) -> Connector:
+    """LMCache in vLLM's process."""
+    memory, chunk = LmcacheMemory(asked.chunks, asked.own.kv_offloading_policy), asked.chunk
+    return Lmcache(server, memory, asked.link, chunk.tokens, chunk.total_bytes, server.rules.known_late)
+
+
+BUILDERS: Final = {"offloading": _offloading, "simple": _second_pool, "lmcache": _lmcache}
+"""Who uses the host's memory -> what makes it; what each evicts by is in `BY`."""
 
 
 def secondary(
@@ -263,10 +277,10 @@ def _check_backend(own: VllmV1Options) -> None:
         raise KvsimError(f"kv_offloading_policy must be {by}, got {policy!r}")
 
 
-def _allocator(deployment: Deployment, allocator: Allocator) -> Paged:
-    """The allocator, if its blocks can be loaded."""
+def _check_allocator(deployment: Deployment, allocator: Allocator) -> None:
+    """Raise KvsimError where its blocks cannot be loaded."""
     if isinstance(allocator, Paged) and type(allocator).__name__ == "Paged":
-        return allocator
+        return
     raise KvsimError(
         f"kv_offloading_size must be left out for allocator {deployment.engine.allocator} with model "
         f"{deployment.model.name}: chunks are loaded into the blocks of allocator paged, where all layers "
