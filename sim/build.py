@@ -22,6 +22,7 @@ from kvsim.sim.deployment.draft import of_draft_alone, with_modules
 from kvsim.sim.deployment.memory import KvCapacity, kv_capacity
 from kvsim.sim.deployment.registry import Classes, usual_scheduler
 from kvsim.sim.deployment.sharing import SharedTiers
+from kvsim.sim.deployment.tier_words import OF_TIERS
 from kvsim.sim.deployment.vllm_defaults import FAMILY, OF_ANY_ENGINE, Asked, release_settings
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.catalog import GIB
@@ -191,6 +192,10 @@ def resolve(deployment: Deployment) -> Resolved:
         else needed(deployment.profile, deployment, of_draft_alone(deployment))
     )
     found = replace(deployment, engine=named, profile=profile)
+    if any(named.options[name] != own[name] for name in OF_TIERS if name in own):
+        from kvsim.sim.deployment.offloading import check_tier  # late: most runs do without
+
+        check_tier(found)
     return Resolved(found, scheduler, cost, router)
 
 

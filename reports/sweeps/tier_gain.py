@@ -36,9 +36,9 @@ def curves(systems: Sequence[System]) -> dict[str, Points]:
         if size is not None:
             others = {name: value for name, value in system.settings.items() if name != setting}
             found.setdefault(name_of(others), []).append((*size, system))
-    by_size = {name: sorted(sized, key=lambda each: each[0]) for name, sized in found.items()}
-    several = {name: [(said, system) for _, said, system in sized] for name, sized in by_size.items()}
-    return several if max(map(len, several.values()), default=0) > 1 else {}
+    by_size = {name: sorted(each, key=lambda point: point[0]) for name, each in found.items()}
+    sized = {name: [(said, system) for _, said, system in each] for name, each in by_size.items()}
+    return {name: points for name, points in sized.items() if len(points) > 1}
 
 
 def _size(setting: str, system: System) -> tuple[float, str] | None:
@@ -66,10 +66,8 @@ def _by_ratio(system: System) -> float | None:
 
 
 def gains(by_name: Mapping[str, Points]) -> list[str]:
-    """What a tier gains in each system; named where there are several."""
-    return [
-        f"{name}: {gain(points)}" if len(by_name) > 1 else gain(points) for name, points in by_name.items()
-    ]
+    """What a tier gains in each system; named where something else sets them apart."""
+    return [gain(points) if name == "all" else f"{name}: {gain(points)}" for name, points in by_name.items()]
 
 
 def gain(points: Points) -> str:

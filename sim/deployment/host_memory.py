@@ -26,7 +26,9 @@ def host_gib(server: "Deployment") -> float:
         return host_tokens(taken(SglangOptions, options), gpu_tokens, page, gpu_bytes) * gpu_bytes * tp / GIB
     asked, tiers = options.get("kv_offloading_size"), options.get("tier")
     if tiers is not None and str(tiers).strip() != NONE:
-        return size_bytes(tier_words(str(tiers).split()[0], "tier", ()).size, "tier") / GIB
+        from kvsim.sim.deployment.offloading import NAMES  # late: most runs do without
+
+        return size_bytes(tier_words(str(tiers).split()[0], "tier", NAMES).size, "tier") / GIB
     return 0.0 if asked is None else size_bytes(str(asked)) / GIB
 
 

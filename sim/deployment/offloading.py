@@ -6,7 +6,7 @@ Figures of links are those of one GPU, one direction; each GPU copies its own pa
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from kvsim.allocators.base import Allocator
@@ -20,9 +20,10 @@ from kvsim.sim.classes import class_named
 from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.deployment.sharing import ChunkSize, SharedTiers
 from kvsim.sim.deployment.speculation import CONFIG, SHORT
-from kvsim.sim.deployment.tier_words import SPELLED, in_flags, tier_words
+from kvsim.sim.deployment.tier_words import NEED_SIZE, SPELLED, TierWords, either, in_flags, tier_words
 from kvsim.sim.errors import KvsimError, unknown
 from kvsim.sim.models.sizes import size_bytes
+from kvsim.sim.option import taken
 from kvsim.sim.schedulers.vllm_options import VllmV1Options
 from kvsim.sim.serving.connector import Connector
 from kvsim.sim.serving.link import Link, Way
@@ -71,7 +72,8 @@ OFFLOADING_ONLY: Final = (
 """Options that vLLM's second pool does not have."""
 BY: Final = {"offloading": ("lru", "arc"), "simple": ("lru",), "lmcache": tuple(ORDERS)}
 """Who uses the host's memory -> the policies by which it evicts there."""
-UNLIMITED: Final = 1 << 62
+ALL_AT_ONCE: Final = 1 << 62
+"""Bytes that a step loads, and waits for, where nobody waits outside of one."""
 
 RATE: Final = re.compile(r"\s*([0-9]*\.?[0-9]+)(?:gb/s)?(?::([0-9]*\.?[0-9]+)(?:gb/s)?)?\s*")
 
@@ -102,74 +104,129 @@ def link_of(text: str, deployment: Deployment, option: str, block_bytes: int) ->
     return Link(load, store, block_bytes)
 
 
-def tier_below(
-    deployment: Deployment, server: Server, own: VllmV1Options, limits: Limits, shared: SharedTiers
-) -> LowerTier | None:
-    """The tier that its options ask for, if they do; KvsimError where a server cannot have one."""
+class Below(NamedTuple):
+    """A tier below the host, as it is asked for: its words, and what they mean."""
+
+    words: TierWords
+    text: str
+    chunks: int
+    eviction: type[Eviction]
+    link: Link
+
+
+class Asked(NamedTuple):
+    """The tier that a server's options ask for; `chunk` is the size of one on all its GPUs."""
+
+    own: VllmV1Options
+    chunks: int
+    chunk: ChunkSize
+    link: Link
+    below: Sequence[Below]
+    option: str  # that says what is below the host
+
+
+def asked_for(deployment: Deployment, own: VllmV1Options) -> Asked | None:
+    """What its options ask for; None without a tier. KvsimError for what can be seen not to go."""
     at_host, below_it = ("kv_offloading_size", "secondary_tiers") if own.tier is None else ("tier", "tier")
-    own = in_flags(own, NAMES)
-    asked, late = own.kv_offloading_size, server.rules.known_late
+    said = own.tier is not None or own.kv_offloading_size is not None
+    own = in_flags(own, NAMES, BY[own.kv_offloading_backend])
+    asked = own.kv_offloading_size
     total = 0 if asked is None else size_bytes(str(asked), at_host)
     if not total:
-        if own.secondary_tiers is not None:
-            raise KvsimError("secondary_tiers must be left out without kv_offloading_size")
+        for name in NEED_SIZE[-1:] if said else NEED_SIZE:
+            value = getattr(own, name)
+            if value != getattr(VllmV1Options(), name):
+                raise KvsimError(f"{name} must be left out without kv_offloading_size, got {value!r}")
         return None
     _check_others(deployment, own)
-    block = deployment.engine.block_size
-    allocator = _allocator(deployment, server.allocator)
-    tp = deployment.tensor_parallel_size
+    _check_backend(own)
+    block, backend = deployment.engine.block_size, own.kv_offloading_backend
+    tp, simple = deployment.tensor_parallel_size, backend == "simple"
     gpu_bytes = deployment.served_model.kv_bytes_per_token_per_gpu(tp)
-    backend = own.kv_offloading_backend
-    simple = backend == "simple"
-    _check_backend(allocator, own, backend)
-    at_once, chunk_tokens = own.sync_load_budget_bytes, block * own.blocks_per_chunk
-    if backend == "lmcache":
-        at_once, chunk_tokens = UNLIMITED, own.lmcache_chunk_size
-        if chunk_tokens % block:
-            raise KvsimError(f"lmcache_chunk_size must be whole blocks of {block} tokens, got {chunk_tokens}")
-    chunks = total // (chunk_tokens * gpu_bytes * tp) - simple  # a second pool has a null block, too
+    chunk_tokens = own.lmcache_chunk_size if backend == "lmcache" else block * own.blocks_per_chunk
+    if chunk_tokens % block:
+        raise KvsimError(f"lmcache_chunk_size must be whole blocks of {block} tokens, got {chunk_tokens}")
+    chunk_bytes = chunk_tokens * gpu_bytes * tp
+    chunks = total // chunk_bytes - simple  # a second pool has a null block, too
     if chunks < 1:
         least = f"two blocks of {block:,}" if simple else f"a chunk of {chunk_tokens:,}"
         raise KvsimError(
             f"{at_host} must hold {least} tokens, "
-            f"{(1 + simple) * chunk_tokens * gpu_bytes * tp / 2**20:,.1f} MiB, got {asked!r}"
+            f"{(1 + simple) * chunk_bytes / 2**20:,.1f} MiB, got {asked!r}"
         )
-    chunk_bytes = chunk_tokens * gpu_bytes * tp
-    link = link_of(own.kv_offloading_link, deployment, "kv_offloading_link", allocator.block_size * gpu_bytes)
-    connector: Connector
-    if simple:
-        lazy_blocks = 2 * -(-limits.budget // block) if own.lazy_offload else 0
-        second = SecondPool(chunks)
-        connector = SimpleOffload(server, second, link, lazy_blocks, late, chunk_bytes)
-    elif backend == "lmcache":
-        memory = LmcacheMemory(chunks, own.kv_offloading_policy)
-        connector = Lmcache(server, memory, link, chunk_tokens, chunk_bytes, late)
-    else:
-        tier = VllmTier(chunks, own.kv_offloading_policy, own.store_threshold)
-        rules = OffloadRules(chunk_tokens, own.offload_prompt_only, late, chunk_bytes)
-        texts = shared.texts(chunk_tokens)
-        connector = offload = Offload(server, tier, link, rules, texts)
-        if own.secondary_tiers is not None:
-            if own.store_threshold > 1:
-                raise KvsimError(
-                    f"store_threshold must be left out with secondary_tiers, got {own.store_threshold}"
-                )
-            size = ChunkSize(deployment.served_model.name, chunk_tokens, chunk_bytes)
-            words = own.secondary_tiers.split("+")
-            below = [secondary(each, below_it, deployment, size, shared) for each in words]
-            offload.stack = Stack(server, tier, below, chunk_tokens, chunk_bytes, offload.totals)
-    return LowerTier(connector, limits, at_once, gpu_bytes * tp)
+    link = link_of(own.kv_offloading_link, deployment, "kv_offloading_link", block * gpu_bytes)
+    texts = [] if own.secondary_tiers is None else own.secondary_tiers.split("+")
+    if texts and own.store_threshold > 1:
+        raise KvsimError(f"store_threshold must be left out with secondary_tiers, got {own.store_threshold}")
+    size = ChunkSize(deployment.served_model.name, chunk_tokens, chunk_bytes)
+    below = [_below(text, below_it, deployment, size) for text in texts]
+    return Asked(own, chunks, size, link, below, below_it)
+
+
+def check_tier(deployment: Deployment) -> None:
+    """Raise KvsimError for a tier that its options ask for, and that can be seen not to go."""
+    asked_for(deployment, taken(VllmV1Options, deployment.options))
+
+
+def tier_below(
+    deployment: Deployment, server: Server, options: VllmV1Options, limits: Limits, shared: SharedTiers
+) -> LowerTier | None:
+    """The tier that its options ask for, if they do; KvsimError where a server cannot have one."""
+    asked = asked_for(deployment, options)
+    if asked is None:
+        return None
+    _check_allocator(deployment, server.allocator)
+    own = asked.own
+    connector = BUILDERS[own.kv_offloading_backend](asked, server, limits, shared)
+    at_once = ALL_AT_ONCE if own.kv_offloading_backend == "lmcache" else own.sync_load_budget_bytes
+    return LowerTier(connector, limits, at_once, asked.chunk.total_bytes // asked.chunk.tokens)
+
+
+def _offloading(asked: Asked, server: Server, _: Limits, shared: SharedTiers) -> Connector:
+    """vLLM's OffloadingConnector, and the stack below its host."""
+    own, chunk = asked.own, asked.chunk
+    tier = VllmTier(asked.chunks, own.kv_offloading_policy, own.store_threshold)
+    rules = OffloadRules(chunk.tokens, own.offload_prompt_only, server.rules.known_late, chunk.total_bytes)
+    offload = Offload(server, tier, asked.link, rules, shared.texts(chunk.tokens))
+    if asked.below:
+        stack = [_made(each, asked.option, chunk, shared) for each in asked.below]
+        offload.stack = Stack(server, tier, stack, chunk.tokens, chunk.total_bytes, offload.totals)
+    return offload
+
+
+def _second_pool(asked: Asked, server: Server, limits: Limits, _: SharedTiers) -> Connector:
+    """vLLM's SimpleCPUOffloadConnector."""
+    chunk, late = asked.chunk, server.rules.known_late
+    if not server.allocator.caches:
+        raise KvsimError("enable_prefix_caching must be on with kv_offloading_backend simple, got False")
+    lazy_blocks = 2 * -(-limits.budget // chunk.tokens) if asked.own.lazy_offload else 0
+    return SimpleOffload(server, SecondPool(asked.chunks), asked.link, lazy_blocks, late, chunk.total_bytes)
+
+
+def _lmcache(asked: Asked, server: Server, _: Limits, __: SharedTiers) -> Connector:
+    """LMCache in vLLM's process."""
+    memory, chunk = LmcacheMemory(asked.chunks, asked.own.kv_offloading_policy), asked.chunk
+    return Lmcache(server, memory, asked.link, chunk.tokens, chunk.total_bytes, server.rules.known_late)
+
+
+BUILDERS: Final = {"offloading": _offloading, "simple": _second_pool, "lmcache": _lmcache}
+"""Who uses the host's memory -> what makes it; what each evicts by is in `BY`."""
 
 
 def secondary(
     text: str, option: str, deployment: Deployment, chunk: ChunkSize, shared: SharedTiers | None
 ) -> Secondary:
     """A tier below a host, as in `ssd:2TiB:nvme:arc`; of a fleet, as in `remote:20TiB:100gb:shared`."""
-    name, size, link, policy, is_shared = tier_words(text, option, NAMES)
-    if link is None:
+    return _made(_below(text, option, deployment, chunk), option, chunk, shared)
+
+
+def _below(text: str, option: str, deployment: Deployment, chunk: ChunkSize) -> Below:
+    """What a tier's description means; KvsimError where it cannot be."""
+    words = tier_words(text, option, NAMES)
+    if words.link is None:
         raise KvsimError(f"{option} must be as in {SPELLED}, got {text!r}")
-    policy = policy or "lru"
-    chunks = size_bytes(size, option) // chunk.total_bytes
+    policy = words.policy or "lru"
+    chunks = size_bytes(words.size, option) // chunk.total_bytes
     if chunks < 1:
         raise KvsimError(
             f"{option} must hold a chunk of {chunk.tokens:,} tokens each, "
@@ -178,12 +235,18 @@ def secondary(
     found = class_named("eviction", policy, EVICTION, Eviction)  # type: ignore[type-abstract]
     if found.offline:
         raise KvsimError(f"{option} must evict without knowing the future, got {policy} in {text!r}")
-    between = link_of(link.replace("/", ":"), deployment, option, chunk.total_bytes)
-    if is_shared and shared is None:
+    link = link_of(words.link.replace("/", ":"), deployment, option, chunk.total_bytes)
+    return Below(words, text, chunks, found, link)
+
+
+def _made(asked: Below, option: str, chunk: ChunkSize, shared: SharedTiers | None) -> Secondary:
+    """The tier: a server's own, or the one that its fleet shares."""
+    words, text, chunks, eviction, link = asked
+    if not words.shared:
+        return Secondary(eviction(chunks), link)
+    if shared is None:
         raise KvsimError(f"{option} must be of one replica, got {text!r}")
-    if is_shared and shared is not None:
-        return shared.tier(name, text, chunk, lambda: Secondary(found(chunks), between, shared.sharers))
-    return Secondary(found(chunks), between)
+    return shared.tier(words.name, text, chunk, lambda: Secondary(eviction(chunks), link, shared.sharers))
 
 
 def _check_others(deployment: Deployment, own: VllmV1Options) -> None:
@@ -196,14 +259,13 @@ def _check_others(deployment: Deployment, own: VllmV1Options) -> None:
             raise KvsimError(f"{name} must be left out with kv_offloading_size, got {getattr(own, name)!r}")
 
 
-def _check_backend(allocator: Paged, own: VllmV1Options, backend: str) -> None:
+def _check_backend(own: VllmV1Options) -> None:
     """Raise KvsimError for what whoever uses the host's memory does not know."""
-    if backend == "simple" and not allocator.caches:
-        raise KvsimError("enable_prefix_caching must be on with kv_offloading_backend simple, got False")
+    backend = own.kv_offloading_backend
     unknown_here = {
-        "offloading": ("lmcache_chunk_size",),
+        "offloading": ("lmcache_chunk_size", "lazy_offload"),
         "simple": (*OFFLOADING_ONLY, "lmcache_chunk_size"),
-        "lmcache": tuple(name for name in OFFLOADING_ONLY if name != "kv_offloading_policy"),
+        "lmcache": (*(name for name in OFFLOADING_ONLY if name != "kv_offloading_policy"), "lazy_offload"),
     }
     for name in unknown_here[backend]:
         value = getattr(own, name)
@@ -211,16 +273,14 @@ def _check_backend(allocator: Paged, own: VllmV1Options, backend: str) -> None:
             raise KvsimError(f"{name} must be left out with kv_offloading_backend {backend}, got {value!r}")
     policy, known = own.kv_offloading_policy, BY[backend]
     if policy not in known:
-        listed = " or ".join([", ".join(known[:-1]), known[-1]])
-        raise KvsimError(
-            f"kv_offloading_policy must be {listed} with kv_offloading_backend {backend}, got {policy!r}"
-        )
+        by = f"{either(known)} with kv_offloading_backend {backend}"
+        raise KvsimError(f"kv_offloading_policy must be {by}, got {policy!r}")
 
 
-def _allocator(deployment: Deployment, allocator: Allocator) -> Paged:
-    """The allocator, if its blocks can be loaded."""
+def _check_allocator(deployment: Deployment, allocator: Allocator) -> None:
+    """Raise KvsimError where its blocks cannot be loaded."""
     if isinstance(allocator, Paged) and type(allocator).__name__ == "Paged":
-        return allocator
+        return
     raise KvsimError(
         f"kv_offloading_size must be left out for allocator {deployment.engine.allocator} with model "
         f"{deployment.model.name}: chunks are loaded into the blocks of allocator paged, where all layers "

@@ -7,7 +7,7 @@
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -26,6 +26,10 @@ OTHERS: Final = (
     "secondary_tiers",
 )
 """Options that say of tiers what `tier` says."""
+NEED_SIZE: Final = ("kv_offloading_backend", "kv_offloading_policy", "lmcache_chunk_size", "secondary_tiers")
+"""Options that need a tier; all but the last may stand beside a size of 0, or `none`, as in a sweep."""
+OF_TIERS: Final = ("tier", "kv_offloading_size", *NEED_SIZE)
+"""Without one of them there is no tier, and nothing that needs one."""
 RATE: Final = re.compile(r"[0-9]*\.?[0-9]+(gb/s)?([/:][0-9]*\.?[0-9]+(gb/s)?)?", re.IGNORECASE)
 UNIT: Final = re.compile(r"(?<=[0-9])gb/s", re.IGNORECASE)
 WAY: Final = re.compile(r"(read|write)=(.+)", re.IGNORECASE)
@@ -74,8 +78,16 @@ def _kind(part: str, links: Collection[str]) -> tuple[str, str]:
     return ("shared" if part == "shared" else "policy"), part
 
 
-def in_flags(own: "VllmV1Options", links: Collection[str]) -> "VllmV1Options":
-    """The same with what `tier` says in vLLM's flags, `none` too; KvsimError where both say something."""
+def either(names: Sequence[str]) -> str:
+    """`lru`, `lru or arc`, `lru, mru or lfu`."""
+    return " or ".join([*filter(None, [", ".join(names[:-1])]), names[-1]])
+
+
+def in_flags(own: "VllmV1Options", links: Collection[str], policies: Sequence[str]) -> "VllmV1Options":
+    """The same with what `tier` says in vLLM's flags, `none` too; KvsimError where both say something.
+
+    `policies` are those by which the host can evict.
+    """
     if own.tier is None:
         return own
     for name in OTHERS:
@@ -87,8 +99,9 @@ def in_flags(own: "VllmV1Options", links: Collection[str]) -> "VllmV1Options":
     host = tier_words(first, "tier", links)
     if host.name != HOST or host.shared:
         raise KvsimError(f"tier must begin with the host of each replica, as in host:100GiB, got {first!r}")
-    if host.policy not in (None, "lru", "arc"):
-        raise KvsimError(f"tier must evict by lru or arc from the host, as vLLM does, got {first!r}")
+    if host.policy not in (None, *policies):
+        by = f"{either(policies)} with kv_offloading_backend {own.kv_offloading_backend}"
+        raise KvsimError(f"tier must evict from the host by {by}, got {first!r}")
     for text in below:
         if tier_words(text, "tier", links).link is None:
             raise KvsimError(

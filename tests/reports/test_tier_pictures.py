@@ -75,12 +75,13 @@ def test_a_tier_that_halves_the_tail_alone_gains():
 
 
 def test_each_of_several_systems_is_told_what_it_gains():
-    sizes = [(2, "0", 10.0), (2, "64", 9.9), (64, "0", 10.0), (64, "64", 2.0)]
+    sizes = [(2, "0", 10.0), (2, "64", 9.9), (64, "0", 10.0), (64, "64", 2.0), (128, "0", 10.0)]
     rows = [row(size, mean, max_num_seqs=seats) for seats, size, mean in sizes]
     text = plain(sweep_words(rows, [SIZE, "max_num_seqs"], None))
     text = " ".join(text.split())
     assert "seats 2: No size gains a tenth: the mean TTFT is 10.0 s" in text
     assert "seats 64: With 64 GiB below the GPU's memory the mean TTFT is 2.00 s" in text
+    assert "seats 128:" not in text  # one size says nothing
     assert drawn(rows, (SIZE, "max_num_seqs")).get_label().startswith("seats 2: No size gains")
 
 

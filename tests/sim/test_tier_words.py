@@ -59,6 +59,7 @@ def test_the_host_is_paid_for_however_it_is_said():
     for said, gib in (
         ({"tier": "host:100GiB:lru ssd:2TiB:nvme"}, 100),
         ({"kv_offloading_size": "3"}, 3),
+        ({"tier": "host:4GiB:pcie:lru"}, 4),
         ({"tier": "none"}, 0),
         ({}, 0),
     ):
@@ -71,7 +72,7 @@ def test_the_host_is_paid_for_however_it_is_said():
         ({"tier": "ssd:2TiB:nvme"}, "tier must begin with the host of each replica, as in host:100GiB"),
         ({"tier": "host:2GiB:shared"}, "tier must begin with the host of each replica, as in host:100GiB"),
         ({"tier": "host"}, "tier must be as in ssd:2TiB:nvme"),
-        ({"tier": "host:2GiB:sieve"}, "tier must evict by lru or arc from the host, as vLLM does"),
+        ({"tier": "host:2GiB:sieve"}, "tier must evict from the host by lru or arc with"),
         ({"tier": "host:2GiB:50:25"}, "tier must say one link of a tier, got 'host:2GiB:50:25'"),
         ({"tier": "host:2GiB:50:read=25"}, "tier must say one link of a tier, got 'host:2GiB:50:read=25'"),
         ({"tier": "host:2GiB:lru:arc"}, "tier must say one policy of a tier"),

@@ -12,7 +12,7 @@ from support.tiered import TOKEN_BYTES, below, engine_above, first_tokens_ps, hi
 
 from kvsim import cli
 from kvsim.allocators.eviction import EVICTION
-from kvsim.sim.build import build_engine
+from kvsim.sim.build import build_engine, resolve
 from kvsim.sim.deployment.host_memory import host_gib
 from kvsim.sim.errors import KvsimError, NoProgress
 from kvsim.sim.options.goals import Goals
@@ -355,6 +355,11 @@ def test_prices_that_cannot_be_are_refused(prices, said):
             {"lmcache_chunk_size": 32},
             "lmcache_chunk_size must be left out with kv_offloading_backend offloading",
         ),
+        ({"lazy_offload": True}, "lazy_offload must be left out with kv_offloading_backend offloading"),
+        (
+            {"kv_offloading_backend": "lmcache", "lazy_offload": True},
+            "lazy_offload must be left out with kv_offloading_backend lmcache, got True",
+        ),
         (
             {"kv_offloading_backend": "lmcache", "kv_offloading_size": "20MiB"},
             "kv_offloading_size must hold a chunk of 256 tokens, 200.0 MiB, got '20MiB'",
@@ -420,3 +425,38 @@ def test_a_replica_whose_only_request_loads_is_not_switched_off(max_span):
     result = engine_above(work, 60, fleet=fleet, max_span=max_span, **settings).run()
     assert result.finished.all()
     assert result.tier.hit_tokens >= 36 and result.tier.waited_ps > 10**12
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"kv_offloading_backend": "lmcache"}, "kv_offloading_backend must be left out without"),
+        ({"kv_offloading_policy": "arc"}, "kv_offloading_policy must be left out without kv_offloading_size"),
+        (
+            {"lmcache_chunk_size": 64},
+            "lmcache_chunk_size must be left out without kv_offloading_size, got 64",
+        ),
+        ({"kv_offloading_size": "0", "lmcache_chunk_size": 64, "kv_offloading_backend": "lmcache"}, None),
+        ({"tier": "none", "kv_offloading_backend": "lmcache"}, None),
+        ({"tier": "host:4GiB:lfu", "kv_offloading_backend": "lmcache"}, None),
+        ({"tier": "host:4GiB:lfu"}, "tier must evict from the host by lru or arc with kv_offloading_backend"),
+        (
+            {"tier": "host:4GiB", "kv_offloading_backend": "lmcache", "lmcache_chunk_size": 17},
+            "lmcache_chunk_size must be whole blocks of 16 tokens, got 17",
+        ),
+        (
+            {"kv_offloading_size": "4GiB", "kv_offloading_backend": "lmcache", "kv_offloading_policy": "arc"},
+            "kv_offloading_policy must be lru, mru, fifo or lfu with kv_offloading_backend lmcache, got",
+        ),
+        ({"kv_offloading_size": "1MiB"}, "kv_offloading_size must hold a chunk of 16 tokens"),
+        ({"tier": "host:1GiB ssd:1MiB:nvme"}, "tier must hold a chunk of 16 tokens each"),
+    ],
+)
+def test_what_of_a_tier_cannot_be_is_seen_before_a_run(settings, said):
+    where = deployed(engine_config(scheduler="vllm-v1", **settings), model=MODEL, gpu=GPU)
+    if said is None:
+        resolve(where)
+        return
+    with pytest.raises(KvsimError) as refused:
+        resolve(where)
+    assert str(refused.value).startswith(said)

@@ -99,6 +99,7 @@ OWN = {
     "acceptance_length": "--acceptance-length 2 --speculative-method ngram --num-speculative-tokens 3",
     "kv_offloading_size": "--kv-offloading-size 4",
     "kv_offloading_backend": "--kv-offloading-backend simple --kv-offloading-size 4 --enable-prefix-caching",
+    "kv_offloading_policy": "--kv-offloading-policy arc --kv-offloading-size 4",
     "lazy_offload": "--lazy-offload --kv-offloading-backend simple --kv-offloading-size 4 "
     "--enable-prefix-caching",
     "lmcache_chunk_size": "--lmcache-chunk-size 256 --kv-offloading-size 4 --kv-offloading-backend lmcache "
