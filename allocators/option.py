@@ -48,6 +48,8 @@ class Option(NamedTuple):
     """whether `--help` leaves it out"""
     repeats: bool = False
     """whether it may be given several times: texts, which spaces part"""
+    commas: bool = False
+    """whether a value may hold commas: `;` parts those of a sweep, as where it repeats"""
 
 
 def option(
@@ -67,11 +69,12 @@ def option(
     also: tuple[str, ...] = (),
     hidden: bool = False,
     repeats: bool = False,
+    commas: bool = False,
 ) -> Any:  # noqa: ANN401
     """Declare a field of a dataclass as an option, see `Option`."""
     value = value or "|".join(map(str, allowed))
     limits = (least, most, above, below)
-    about = Option(help, panel, value, allowed, *limits, shown, doc, short, also, hidden, repeats)
+    about = Option(help, panel, value, allowed, *limits, shown, doc, short, also, hidden, repeats, commas)
     return field(default=default, metadata={"option": about})
 
 

@@ -52,6 +52,11 @@ class Named:
         return f"--{self.name.replace('_', '-')}"
 
     @property
+    def semicolons(self) -> bool:
+        """Whether `;` parts its values in a sweep, not a comma."""
+        return self.about.repeats or self.about.commas
+
+    @property
     def in_words(self) -> str:
         """The default as a reader sees it."""
         return self.about.shown or (

@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 LISTED = {False: ",...", True: ";..."}
-"""What goes on a list of values; what may be repeated holds commas itself."""
+"""What goes on a list of values; `;` where values hold commas themselves."""
 
 _MODULES = {
     "FitOptions": "fit.asked",
@@ -84,7 +84,7 @@ def texts_of(described: type, parts: Sequence[Named] = ()) -> type:
     """
     named = [*options_of(described), *parts]
     texts = [
-        (each.name, str | None, _open(each, f"{each.about.value or 'on|off'}{LISTED[each.about.repeats]}"))
+        (each.name, str | None, _open(each, f"{each.about.value or 'on|off'}{LISTED[each.semicolons]}"))
         for each in named
     ]
     return make_dataclass(f"{described.__name__}Texts", texts, kw_only=True, frozen=True)
@@ -94,6 +94,5 @@ def _open(named: Named, value: str) -> Any:  # noqa: ANN401 - as `option`
     """The field of an option that is None unless it is said."""
     panel = named.about.panel or "Parts"
     about = named.about
-    return option(
-        about.help, panel=panel, default=None, value=value, shown=named.in_words, repeats=about.repeats
-    )
+    marks = {"repeats": about.repeats, "commas": about.commas}
+    return option(about.help, panel=panel, default=None, value=value, shown=named.in_words, **marks)

@@ -7,6 +7,7 @@
     {"a": 1, "b": 2}    one value: commas inside brackets part nothing
     default         what the option is where nothing is said
     A B;C           of what may be repeated, such as --pool: A and B together, or C
+    a=1,b=2;a=3     of what holds commas itself, such as --scale: two values
 
 Ranges are for options that are numbers; in a list, any part may be a range.
 """
@@ -45,7 +46,7 @@ def values_of(named: Named, given: object) -> list[Any]:
     if isinstance(given, str):
         parts: Iterable[Any] = [given]
         if named.name not in _ONE_TEXT:
-            parts = given.split(";") if named.about.repeats else listed(given)
+            parts = given.split(";") if named.semicolons else listed(given)
     elif isinstance(given, Iterable) and not isinstance(given, type | bytes):
         parts = given
     else:

@@ -80,6 +80,7 @@ class Scenario(ServerChoices, EngineChoices):
         default=None,
         value="POLICY",
         shown="all replicas, always",
+        commas=True,
         doc="replicas [come and go](fleet.md#scaling), `--replicas` at most: `schedule:0=2,600=6,1200=3`, or "
         "`threshold:queue=4,kv=0.8,least=1,every=15,cool=300`, or "
         "`slo:ttft=0.5,tpot=0.05,least=1,every=180,look=5,down=0.8`",

@@ -111,6 +111,7 @@ class Traffic:
         default=None,
         value="MIX",
         shown="the trace's own",
+        commas=True,
         doc="[clients by shares](policies.md#clients-and-goals), with the goals of each: "
         "`A:0.8:ttft=1,B:0.2:deadline=30`",
     )

@@ -7,16 +7,16 @@ from kvsim.sim.serving.server import Server
 NO_TIER = (0, 0, 0)
 
 
-def instant_of(server: Server, held: int) -> Instant:
+def instant_of(server: Server, tokens: int) -> Instant:
     """The row for now, when so many slots hold a token; InvariantError where a kind of slot is negative."""
     allocator, tier = server.allocator, server.totals.tier
     used, cached, external = allocator.used_slots, allocator.cached_slots, server.external_slots()
     internal = server.memory.internal_slots()
-    reserved, free = used - held - internal, allocator.free_slots - cached - external - allocator.idle_slots
-    unread = server.held_slots() if server.holds else 0
+    reserved, free = used - tokens - internal, allocator.free_slots - cached - external - allocator.idle_slots
+    held = server.held_slots()
     fields: tuple[int, ...] = (
         server.now_ps,
-        held - unread,
+        tokens - held,
         reserved,
         internal,
         cached,
@@ -27,10 +27,10 @@ def instant_of(server: Server, held: int) -> Instant:
         allocator.largest_free_extent(),
         server.totals.preemptions + server.totals.swap_outs,
         allocator.idle_slots,
-        unread,
+        held,
     )
     fields += NO_TIER if tier is None else (tier.held_bytes, tier.loaded_bytes, tier.stored_bytes)
     found: Instant = tuple.__new__(Instant, fields)  # what Instant(*fields) does, at half its price
-    if reserved < 0 or internal < 0 or free < 0 or held < unread:
+    if reserved < 0 or internal < 0 or free < 0 or tokens < held:
         raise InvariantError(f"no kind of slot can be negative, got {found} of {used} slots in use")
     return found

@@ -68,11 +68,30 @@ class Seen(Protocol):
     def block_size(self) -> int:
         """Tokens of a block of its KV memory."""
 
+    @property
+    def decode_tokens(self) -> int:
+        """Tokens that its decoding sequences have, all together."""
+
+    @property
+    def capacity_tokens(self) -> int:
+        """Tokens that its KV memory can hold."""
+
+    @property
+    def max_num_batched_tokens(self) -> int:
+        """Tokens of one of its steps, at most."""
+
+    @property
+    def max_num_seqs(self) -> int:
+        """Sequences of one of its steps, at most."""
+
     def cached_tokens(self, request: Request) -> int:
         """Tokens of the prompt whose keys and values it has; 0 without a prefix cache."""
 
     def prefill_s(self, tokens: int) -> float:
         """Seconds in which it would compute a prompt of so many tokens, with nothing beside it."""
+
+    def step_s(self, prompts: int, prompt_tokens: int, sequences: int, context_tokens: int) -> float:
+        """Seconds of a step with so many equal prompts, of these tokens, beside sequences that decode."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -17,7 +17,7 @@ from kvsim.sim.workload import PS_PER_S
 
 
 class View:
-    """What a router sees of a replica (see `Seen`)."""
+    """What a router, or a policy of scaling, sees of a replica (see `Seen`)."""
 
     def __init__(self, replica: Replica, place: int, pool: str, role: str) -> None:
         self.place, self.pool, self.role = place, pool, role

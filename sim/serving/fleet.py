@@ -69,6 +69,8 @@ class FleetConfig:
         if self.scale:
             if self.fail:
                 raise KvsimError("scale must be left out with fail")
+            if self.replicas == 1:
+                raise KvsimError("scale must be left out with one replica")
             policy_of(self.scale, self.replicas)
 
     @property

@@ -16,7 +16,8 @@ from math import ceil, isfinite
 
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.record.request_log import RequestLog
-from kvsim.sim.serving.scale_policy import Load, ScalePolicy
+from kvsim.sim.routers.base import Seen
+from kvsim.sim.serving.scale_policy import ScalePolicy
 from kvsim.sim.serving.slo_planner import slo_planner
 
 TOLERANCE = 0.1
@@ -48,7 +49,7 @@ class Schedule:
 
     every_s = 0.0
 
-    def target(self, now_s: float, loads: Sequence[Load], alive: int) -> int:
+    def target(self, now_s: float, loads: Sequence[Seen], alive: int) -> int:
         """How many there should be from now on."""
         return [count for at_s, count in self.steps if at_s <= now_s][-1]
 
@@ -85,7 +86,7 @@ class Threshold:
         """It decides by its interval."""
         return []
 
-    def target(self, now_s: float, loads: Sequence[Load], alive: int) -> int:
+    def target(self, now_s: float, loads: Sequence[Seen], alive: int) -> int:
         """How many there should be from now on."""
         count = len(loads)
         waiting = sum(load.waiting for load in loads) / count / self.queue

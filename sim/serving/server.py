@@ -199,7 +199,7 @@ class Server:
 
     def rest(self) -> Rest:
         """What most servers never have."""
-        allocator, held = self.allocator, self.held_slots() if self.holds else 0
+        allocator, held = self.allocator, self.held_slots()
         external, cached = self.external_slots(), allocator.cached_slots
         return external, cached, allocator.idle_slots, allocator.shared_tokens, held
 

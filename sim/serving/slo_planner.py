@@ -23,7 +23,7 @@ from math import ceil
 
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.record.request_log import RequestLog
-from kvsim.sim.serving.scale_policy import Load
+from kvsim.sim.routers.base import Seen
 from kvsim.sim.workload import PS_PER_S
 
 DEFAULTS = {"ttft": 0.5, "tpot": 0.05, "least": 1.0, "every": 180.0, "look": 5.0, "down": 0.8}
@@ -73,7 +73,7 @@ class SloPlanner:
         """It decides by its interval."""
         return []
 
-    def target(self, now_s: float, loads: Sequence[Load], alive: int) -> int:
+    def target(self, now_s: float, loads: Sequence[Seen], alive: int) -> int:
         """How many there should be from now on."""
         self._looks += 1
         plans = self._looks % self.plan_looks == 0
@@ -83,7 +83,7 @@ class SloPlanner:
             return alive
         return min(max(self._react(loads), self._floor, self.least), self.most)
 
-    def _observe(self, now_ps: int, load: Load, plans: bool) -> None:
+    def _observe(self, now_ps: int, load: Seen, plans: bool) -> None:
         """How long requests are that finished since the last plan; if it `plans`, also how many it takes."""
         assert self.log is not None
         rows = self.log.finished_between(self._planned_ps, now_ps)
@@ -98,7 +98,7 @@ class SloPlanner:
 
     # -- what a replica can do ----------------------------------------------------------------
 
-    def _served_per_s(self, load: Load) -> float:
+    def _served_per_s(self, load: Seen) -> float:
         """Requests per second that it serves within both goals; if none, those of a batch of one."""
         assert self._mean is not None
         prompt, answer = self._mean
@@ -116,7 +116,7 @@ class SloPlanner:
                 break
         return found
 
-    def _step_s(self, load: Load, prompts: float, contexts: float) -> float:
+    def _step_s(self, load: Seen, prompts: float, contexts: float) -> float:
         """A step with so many tokens of mean prompts, beside decodes with these contexts in all."""
         assert self._mean is not None
         prompt, answer = self._mean
@@ -124,14 +124,14 @@ class SloPlanner:
         sequences = ceil(contexts / (prompt + answer / 2))
         return load.step_s(ceil(tokens / prompt), tokens, sequences, ceil(contexts))
 
-    def _next_ttft_s(self, load: Load, queued: float, contexts: float) -> float:
+    def _next_ttft_s(self, load: Seen, queued: float, contexts: float) -> float:
         """Of a mean prompt behind so many tokens of others."""
         assert self._mean is not None
         whole, rest = divmod(ceil(queued + self._mean[0]), load.max_num_batched_tokens)
         found = whole * self._step_s(load, load.max_num_batched_tokens, contexts) if whole else 0.0
         return found + (self._step_s(load, rest, contexts) if rest else 0.0)
 
-    def _next_tpot_s(self, load: Load, contexts: float) -> float:
+    def _next_tpot_s(self, load: Seen, contexts: float) -> float:
         """With one mean sequence more."""
         assert self._mean is not None
         prompt, answer = self._mean
@@ -141,7 +141,7 @@ class SloPlanner:
 
     # -- a look -------------------------------------------------------------------------------
 
-    def _react(self, loads: Sequence[Load]) -> int:
+    def _react(self, loads: Sequence[Seen]) -> int:
         """One more, as many, or one less."""
         count = len(loads)
         first_late = all(
@@ -152,7 +152,7 @@ class SloPlanner:
         spare = count > 1 and all(self._takes(load, count / (count - 1)) for load in loads)
         return count - 1 if spare else count
 
-    def _takes(self, load: Load, times: float) -> bool:
+    def _takes(self, load: Seen, times: float) -> bool:
         """Whether a replica can have so many times its load."""
         queued, contexts = load.waiting_tokens * times, load.decode_tokens * times
         alone_s = self._next_ttft_s(load, 0, contexts)

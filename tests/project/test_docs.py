@@ -39,7 +39,9 @@ from kvsim.sim.option import options_of
 from kvsim.sim.options.scenario import Scenario
 from kvsim.sim.parts import declared_everywhere
 from kvsim.sim.record import recorder
+from kvsim.sim.routers.base import Seen
 from kvsim.sim.schedulers import SCHEDULERS
+from kvsim.sim.serving.dispatcher import View
 from kvsim.workloads import TRACES
 from kvsim.workloads.catalogue import entries
 
@@ -628,6 +630,15 @@ def test_the_readme_is_short_and_its_picture_small():
     picture = (ROOT / "docs/images/waste.png").read_bytes()
     assert len(picture) < 100_000
     assert struct.unpack(">I", picture[16:20])[0] == 1200
+
+
+def test_the_page_of_fleets_names_all_that_a_router_sees_of_a_replica():
+    page = (ROOT / "docs/fleet.md").read_text(encoding="utf-8")
+    told = re.search(r"It sees of each replica (.+?)Take random numbers", page, re.DOTALL)[1]
+    seen = {name for name in vars(Seen) if name in vars(View) or name in {"place", "pool", "role"}}
+    seen -= {name for name in seen if name.startswith("_")}
+    assert set(re.findall(r"`(\w+)", told)) == seen
+    assert {name for name in vars(View) if not name.startswith("_")} - seen == {"show"}
 
 
 def test_the_version_is_the_same_everywhere():

@@ -27,6 +27,8 @@ from kvsim.sim.errors import KvsimError
         ("enable_prefix_caching", "default,on", [None, True]),
         ("block_size", "default,32", [None, 32]),
         ("columns", "a=b,c=d", ["a=b,c=d"]),
+        ("scale", "slo:ttft=0.5,tpot=0.05; threshold:", ["slo:ttft=0.5,tpot=0.05", "threshold:"]),
+        ("clients_mix", "A:0.8:ttft=1,B:0.2", ["A:0.8:ttft=1,B:0.2"]),
         ("request_rate", [1, "2:3:1"], [1.0, 2.0, 3.0]),
         ("max_num_seqs", range(2, 4), [2, 3]),
         ("sticky", True, [True]),

@@ -201,6 +201,7 @@ def test_a_config_repeats_it():
         ({"scale": "threshold:queue=0"}, "scale must be schedule"),
         ({"scale": "threshold:least=9"}, "scale must have 1 to 4 replicas"),
         ({"scale": "threshold:size=9"}, "scale must be schedule"),
+        ({"replicas": 1, "scale": "slo:ttft=1"}, "scale must be left out with one replica"),
         ({"scale": "schedule:0=2", "fail": "replica=1:at=3"}, "scale must be left out with fail"),
         ({"scale": "schedule:0=2", "record_map": 9}, "scale must be left out when events"),
     ],
