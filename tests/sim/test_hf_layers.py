@@ -121,7 +121,7 @@ def test_layers_that_share_or_are_recurrent_keep_no_token():
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"model_type": "frobnicator"}, "model_type 'frobnicator' is not known"),
+        ({"model_type": "frobnicator"}, "model_type 'frobnicator' is unknown"),
         ({"layer_types": ["full_attention"] * 7 + ["spiral"]}, "layer_types holds spiral, a kind of layer"),
         ({"layer_types": ["full_attention"] * 7}, "one entry for each of the 8 layers, got 7"),
         ({"layer_types": 8}, "layer_types must be a list, got 8"),

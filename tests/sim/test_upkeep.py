@@ -61,7 +61,7 @@ def test_fast_forward_equals_step_mode(scheduler, allocator):
         assert told(slow) | events_of(one) == told(fast) | events_of(other), seed
         assert slow.upkeep == fast.upkeep
         for sums in (slow.saturated, slow.unsaturated):
-            parts = kinds(sums, slow.capacity_slots, allocator.idles)
+            parts = kinds(sums, slow.capacity_slots, ("idle",) * allocator.idles)
             assert min(parts.values()) >= 0, parts
             assert sum(parts.values()) == slow.capacity_slots * sums.time_ps
         for name in ("maps", "unmaps"):
