@@ -63,7 +63,7 @@ def main() -> int:
         return 2
     except KeyboardInterrupt as stop:
         measured = len(journal.samples) if journal else 0
-        print(f"\nstopped: {measured} points are kept in {path}; the same command goes on", file=sys.stderr)
+        print(f"\nstopped: {measured} points are kept in {path}; the same command continues", file=sys.stderr)
         return exit_code(stop)
     if kept is not None:
         print(f"the profile that was there is kept as {kept}")

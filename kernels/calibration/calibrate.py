@@ -152,7 +152,7 @@ def measure(
             samples = stopwatch.seconds(group)
         except DeviceLostError as error:
             kept = f"{len(journal.samples)} of {len(planned.points)} points are kept"
-            raise DeviceLostError(f"{error}; {kept}: the same command goes on") from error
+            raise DeviceLostError(f"{error}; {kept}: the same command continues") from error
         journal.add(group, samples, time.perf_counter() - begun)
         estimated += left[i]
     if journal.last_reading != "after":

@@ -61,6 +61,6 @@ def write_beside(profile: Mapping[str, Any], path: Path, journal: Path | None = 
     except OSError as error:
         raise CalibrationError(
             f"cannot write {path}: {error.strerror or error}; what was measured is kept: the same command "
-            "goes on"
+            "continues"
         ) from error
     return kept

@@ -109,7 +109,7 @@ class Arena {
   }
 
   /** Slots that a request holds now, with others or alone. */
-  held(belongs) {
+  allocatedBy(belongs) {
     const found = { slots: 0, tokens: 0, ranges: 0 };
     this.each((row) => {
       if (!belongs[this.owner[row]]) return;

@@ -86,7 +86,7 @@ class Player {
     const home = this.every.find((map) => map.run.replica !== null && map.arena.firstWith(map.arena.setsOf(request)) !== null);
     if (home && !this.chosen(home)) this.choose(home.run.replica);
     for (const { arena } of this.maps) arena.seek(arena.at(this.time));
-    if (this.maps.some(({ arena, belongs }) => arena.held(belongs).slots)) return;
+    if (this.maps.some(({ arena, belongs }) => arena.allocatedBy(belongs).slots)) return;
     for (const { arena, belongs } of this.maps) {
       const instant = arena.firstWith(belongs);
       if (instant !== null) return this.seek(arena.times[instant]);
@@ -227,7 +227,7 @@ class Player {
     const swatch = element("i");
     swatch.style.background = `rgb(${this.palette.owner(range.owners[0].request).join(" ")})`;
     const title = `${range.owners.length > 1 ? "Requests" : "Request"} ${named.join(range.owners[1] ? "; " : "")}${more}`;
-    const held = arena.held(arena.setsOf(range.owners[0].request));
+    const held = arena.allocatedBy(arena.setsOf(range.owners[0].request));
     const empty = range.size - range.filled;
     return [
       element("strong", {}, swatch, title),
