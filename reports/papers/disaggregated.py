@@ -9,12 +9,13 @@ It is repeated with several seeds. The first token of a prompt that was computed
 server, as DistServe gives it; what comes behind it, the copy and the wait for a place too, is in TPOT.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from kvsim.reports.papers.declared import Table
 from kvsim.reports.sweeps.search import Tried, search
 from kvsim.sim.build import build_engine, engine_defaults
 from kvsim.sim.deployment.deployment import Deployment, Pool
@@ -23,7 +24,6 @@ from kvsim.sim.models.catalog import gpu_named, model_named
 from kvsim.sim.serving.fleet import FleetConfig
 from kvsim.sim.workload import PS_PER_S, Workload
 
-Values = dict[str, float | None]
 GOAL = 0.9
 TOLERANCE, LEAST, MOST = 0.05, 1 / 64, 16.0
 """Of the search; the rates that it tries, of the one that was published."""
@@ -67,7 +67,11 @@ class Attainment:
             result = build_engine(self.fleet, work).run()
             self.runs += 1
             self.heard(len(work))
-            first = result.requests["first_token_ps"] if result.stages is None else result.stages[COMPUTED]
+            first = (
+                result.requests["first_token_ps"]
+                if result.stages is None
+                else result.stages["prompt_computed_ps"]
+            )
             ttft_s = (first - result.arrival_ps) / PS_PER_S
             rest_s = (result.requests["finish_ps"] - first) / PS_PER_S
             tpot_s = np.where(result.output_tokens > 1, rest_s / np.maximum(result.output_tokens - 1, 1), 0.0)
@@ -94,9 +98,6 @@ class Attainment:
         return float(np.quantile(self.times(rate), GOAL))
 
 
-COMPUTED = "prompt_computed_ps"
-
-
 def drawn(lengths: npt.NDArray[np.int64], count: int, rate: float, seed: int) -> Workload:
     """Requests of these lengths in any order, that come at random."""
     rng = np.random.default_rng(seed)
@@ -107,39 +108,30 @@ def drawn(lengths: npt.NDArray[np.int64], count: int, rate: float, seed: int) ->
 
 
 def attainment_of(
-    arguments: Mapping[str, object],
+    arguments: Table,
     limits: Mapping[str, float],
     seeds: int,
     heard: Callable[[int], None] = lambda _: None,
 ) -> Attainment:
     """What the files of a paper say: `servers`, one of role both or two, of a `model` on a `gpu`."""
-    table: Mapping[str, Mapping[str, object]] = arguments["servers"]  # type: ignore[assignment]
-    servers = {role: _server(arguments, own) for role, own in table.items()}
+    servers = {role: _server(arguments, own) for role, own in arguments["servers"].items()}
     pools = tuple(Pool(role, role, 1, server) for role, server in servers.items())
     fleet = next(iter(servers.values()))
     if len(pools) > 1:
         fleet = replace(fleet, fleet=FleetConfig(replicas=len(pools)), pools=pools)
-    lengths: Sequence[Sequence[int]] = arguments["lengths"]  # type: ignore[assignment]
-    return Attainment(
-        fleet,
-        np.array(lengths, dtype=np.int64),
-        (limits["ttft"], limits["tpot"]),
-        int(str(arguments["requests"])),
-        seeds,
-        heard,
-    )
+    lengths = np.array(arguments["lengths"], dtype=np.int64)
+    return Attainment(fleet, lengths, (limits["ttft"], limits["tpot"]), arguments["requests"], seeds, heard)
 
 
-def _server(whole: Mapping[str, object], own: Mapping[str, object]) -> Deployment:
-    model = model_named(str(whole["model"]))
-    engine: Mapping[str, object] = whole["engine"] | own.get("engine", {})  # type: ignore[operator]
-    settings = {**engine_defaults(str(engine["scheduler"]), model.max_model_len), **engine}
+def _server(whole: Table, own: Table) -> Deployment:
+    model, engine = model_named(whole["model"]), {**whole["engine"], **own.get("engine", {})}
+    settings = {**engine_defaults(engine["scheduler"], model.max_model_len), **engine}
     return Deployment(
         model=model,
-        gpu=gpu_named(str(whole["gpu"])),
-        tensor_parallel_size=int(str(own["tp"])),
-        pipeline_parallel_size=int(str(own.get("pp", 1))),
-        kv_tokens=int(str(own["kv_tokens"])),
-        cost=str(whole["cost"]),
+        gpu=gpu_named(whole["gpu"]),
+        tensor_parallel_size=own["tp"],
+        pipeline_parallel_size=own.get("pp", 1),
+        kv_tokens=own["kv_tokens"],
+        cost=whole["cost"],
         engine=EngineConfig.of({**settings, "max_model_len": model.max_model_len}),
     )

@@ -16,7 +16,9 @@ from kvsim.reports.figures.style import Style
 from kvsim.reports.papers import declared
 from kvsim.reports.papers.checks import NOT_NUMBERS, Judged, Row
 from kvsim.reports.papers.declared import Paper
+from kvsim.reports.papers.disaggregated import GOAL
 from kvsim.reports.papers.running import Findings
+from kvsim.reports.papers.series import Found
 
 RANGE = "#9CC9E5"
 COMPARED = 5
@@ -190,11 +192,7 @@ def _curves(
                 told = [point[:2] for point in published.get("points", [])]
             else:
                 told = [(float(x), y) for x, y in published.items() if x not in NOT_NUMBERS]
-            found = findings.of(figure.number, name, system)
-            if found is not None and found.points:
-                axes.plot(*zip(*found.points, strict=True), "-o", color=colour, markersize=3, linewidth=1.5)
-            hollow = {"markerfacecolor": "none", "markersize": 5.5, "linewidth": 1}
-            axes.plot(*zip(*told, strict=True), "--o", color=colour, **hollow)
+            _pair(axes, told, findings.of(figure.number, name, system), colour)
         if over_rates:
             axes.set_ylim(0, 1)
             axes.axhline(
@@ -214,11 +212,7 @@ def _curves(
     for axes in grid.flat[len(figure.panels) :]:
         axes.set_visible(False)
     sheet.supylabel("s/token" if over_rates else figure.settings["unit"], fontsize=10)
-    handles = [
-        grid.flat[0].plot([], [], color=colour, linewidth=2.5, label=system)[0]
-        for system, colour in colours.items()
-    ]
-    _legend(sheet, style, grid.flat[0], handles)
+    _legend(sheet, style, grid.flat[0], colours)
 
 
 def _attained(
@@ -228,40 +222,40 @@ def _attained(
     findings: Findings,
     colours: Mapping[str, str],
 ) -> None:
-    """A panel per panel of the figure: the share within both limits at each rate per GPU."""
+    """As `_curves`, but the share of requests within both limits at each rate per GPU."""
     figure = judged.figure
     grid = sheet.subplots(1, len(figure.panels), squeeze=False, sharey=True)
     for axes, (name, panel) in zip(grid.flat, figure.panels.items(), strict=True):
         axes.set_title(name)
         axes.grid(axis="both")
         for system, colour in colours.items():
-            found = findings.of(figure.number, name, system)
-            if found is None:
-                continue
-            told = panel["systems"][system]["points"]
-            hollow = {"markerfacecolor": "none", "markersize": 5.5, "linewidth": 1}
-            axes.plot(*zip(*told, strict=True), "--o", color=colour, **hollow)
-            if found.points:
-                axes.plot(*zip(*found.points, strict=True), "-o", color=colour, markersize=3, linewidth=1.5)
-        axes.axhline(90, color=style.muted, linestyle=":", linewidth=1.2, zorder=1)
+            _pair(axes, panel["systems"][system]["points"], findings.of(figure.number, name, system), colour)
+        axes.axhline(100 * GOAL, color=style.muted, linestyle=":", linewidth=1.2, zorder=1)
         axes.set_ylim(0, 105)
         axes.set_xlim(left=0)
         axes.set_xlabel("requests/s per GPU")
     grid.flat[0].set_ylabel("% within both limits")
-    handles = [
-        grid.flat[0].plot([], [], color=colour, linewidth=2.5, label=system)[0]
-        for system, colour in colours.items()
-    ]
-    _legend(sheet, style, grid.flat[0], handles)
+    _legend(sheet, style, grid.flat[0], colours)
 
 
-def _legend(sheet: Any, style: Style, axes: Any, first: Sequence[Any] = ()) -> None:  # noqa: ANN401
+def _pair(axes: Any, published: Sequence[Any], found: Found | None, colour: str) -> None:  # noqa: ANN401
+    """The points of the paper over ours, of one system in a panel."""
+    if found is not None and found.points:
+        axes.plot(*zip(*found.points, strict=True), "-o", color=colour, markersize=3, linewidth=1.5)
+    hollow = {"markerfacecolor": "none", "markersize": 5.5, "linewidth": 1}
+    axes.plot(*zip(*published, strict=True), "--o", color=colour, **hollow)
+
+
+def _legend(sheet: Any, style: Style, axes: Any, colours: Mapping[str, str] | None = None) -> None:  # noqa: ANN401
     published = axes.plot(
         [], [], "--o", color=style.ink, markerfacecolor=style.paper, linewidth=1, label="published"
     )[0]
-    if first:
+    if colours is not None:
+        systems = [
+            axes.plot([], [], color=each, linewidth=2.5, label=name)[0] for name, each in colours.items()
+        ]
         simulated = axes.plot([], [], "-o", color=style.ink, markersize=3, label="simulated")[0]
-        marks = [*first, published, simulated]
+        marks = [*systems, published, simulated]
     else:
         published.set_linestyle("")
         simulated = axes.plot([], [], "o", color=style.look(0).colour, markersize=4, label="simulated")[0]

@@ -1,26 +1,33 @@
 """What a policy of scaling must say; of a replica it sees what a router sees."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Protocol
 
 from kvsim.sim.routers.base import Seen
 
 
-class ScalePolicy(Protocol):
-    """How many replicas there are, and when that is decided."""
+class ScalePolicy(ABC):
+    """How many replicas there are, and when that is decided.
+
+    Attributes
+    ----------
+    every_s : float
+        It decides every so many seconds; 0: at `times_s` alone.
+    """
+
+    every_s: float
 
     @property
+    def times_s(self) -> Sequence[float]:
+        """When else it decides."""
+        return ()
+
+    @property
+    @abstractmethod
     def first(self) -> int:
         """Replicas in the beginning."""
 
-    @property
-    def times_s(self) -> list[float]:
-        """When it decides."""
-
-    @property
-    def every_s(self) -> float:
-        """It also decides every so many seconds; 0: no."""
-
+    @abstractmethod
     def target(self, now_s: float, loads: Sequence[Seen], alive: int) -> int:
         """How many there should be from now on.
 

@@ -26,7 +26,7 @@ LEAST_S, MOST_S = 0.001, 1e9
 
 
 @dataclass(frozen=True)
-class Schedule:
+class Schedule(ScalePolicy):
     """So many replicas from a second on.
 
     Attributes
@@ -55,7 +55,7 @@ class Schedule:
 
 
 @dataclass
-class Threshold:
+class Threshold(ScalePolicy):
     """As many as bring queue and KV memory to their targets.
 
     Attributes
@@ -80,11 +80,6 @@ class Threshold:
     def first(self) -> int:
         """Replicas in the beginning."""
         return self.least
-
-    @property
-    def times_s(self) -> list[float]:
-        """It decides by its interval."""
-        return []
 
     def target(self, now_s: float, loads: Sequence[Seen], alive: int) -> int:
         """How many there should be from now on."""

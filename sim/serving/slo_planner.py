@@ -24,6 +24,7 @@ from math import ceil
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.record.request_log import RequestLog
 from kvsim.sim.routers.base import Seen
+from kvsim.sim.serving.scale_policy import ScalePolicy
 from kvsim.sim.workload import PS_PER_S
 
 DEFAULTS = {"ttft": 0.5, "tpot": 0.05, "least": 1.0, "every": 180.0, "look": 5.0, "down": 0.8}
@@ -31,7 +32,7 @@ DEFAULTS = {"ttft": 0.5, "tpot": 0.05, "least": 1.0, "every": 180.0, "look": 5.0
 
 
 @dataclass
-class SloPlanner:
+class SloPlanner(ScalePolicy):
     """As many replicas as keep the goals.
 
     Attributes
@@ -67,11 +68,6 @@ class SloPlanner:
     def first(self) -> int:
         """Replicas in the beginning."""
         return self.least
-
-    @property
-    def times_s(self) -> list[float]:
-        """It decides by its interval."""
-        return []
 
     def target(self, now_s: float, loads: Sequence[Seen], alive: int) -> int:
         """How many there should be from now on."""
