@@ -40,6 +40,22 @@ def test_the_figure_of_hand_overs_tells_stages_and_transfer_times(apart):
     assert any("reads take" in each and "at p99" in each for each in said)
 
 
+def test_what_the_figure_of_hand_overs_holds_is_what_the_ledger_holds(apart):
+    """Over the whole run, of all replicas: the timeline has a row of each at most every so often."""
+    axes = apart.plot("hand-over").axes[0]
+    tops = [path.vertices for layer in axes.collections for path in layer.get_paths()]
+    drawn = max(float(np.trapezoid(*_upper(each).T[::-1])) for each in tops) / apart.summary.duration_s
+    pools = [pool["replicas"] * pool["kv_capacity"]["tokens"] for pool in apart.config["pools"]]
+    held = apart.summary.memory.average["held"] * sum(pools) / pools[0]
+    assert drawn == pytest.approx(held, rel=0.05)
+
+
+def _upper(outline):
+    """The upper edge of an area: the largest y at each x."""
+    xs = np.unique(outline[:, 0])
+    return np.array([(x, outline[outline[:, 0] == x, 1].max()) for x in xs])
+
+
 def test_the_figure_of_scaling_has_hours_and_attainment(scaled):
     said = texts(scaled.plot("scaling"))
     assert any("GPU-hours" in each and "less than all replicas" in each for each in said)
