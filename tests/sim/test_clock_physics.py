@@ -95,7 +95,7 @@ def test_prompts_compute_as_long_with_small_weights_as_with_16_bits(gpu, model):
 def test_gpt_oss_on_an_a100_is_marlins_on_an_l40s_scaled_and_says_so():
     """Of three products of 2,880 x 2,880, 4 of 32 experts a token: 0.53 of the peak; of the L40S 0.46."""
     scenario = served("a100-80gb", "gpt-oss-20b")
-    priced = parts("a100-80gb", "gpt-oss-20b")._products[-1].priced(8192)
+    priced = parts("a100-80gb", "gpt-oss-20b").body.products[-1].priced(8192)
     flops = 6 * 8192 * 4 * 2880 * 2880
     assert 0.5 < flops / (priced.ps / 1e12) / 312e12 < 0.55
     cost = cost_named(scenario.cost, scenario)
@@ -117,7 +117,7 @@ def test_gpt_oss_on_an_a100_is_marlins_on_an_l40s_scaled_and_says_so():
 def test_experts_that_the_tables_have_take_what_their_rows_say(gpu, model, tokens, microseconds):
     """Routed by a power law, on one GPU. Mixed with shared experts and another kernel: 1.4 to 2.5 times."""
     choices = {"max_model_len": 2048, "gpu_memory_utilization": 0.98} if gpu != "h100" else {}
-    priced = parts(gpu, model, **choices)._products[-1].priced(tokens)
+    priced = parts(gpu, model, **choices).body.products[-1].priced(tokens)
     assert priced.ps / 1e6 == pytest.approx(microseconds, rel=0.1)
 
 
@@ -128,7 +128,7 @@ def test_prompts_with_attention_sinks_take_tritons_time_where_no_other_kernel_ha
     scenario = served(gpu, "gpt-oss-20b")
     without = replace(scenario, model=replace(scenario.model, sinks=False))
     some, others = (
-        StepParts(each, each.profile["parts"])._prefill.priced(1, 2048, 1 << 22)
+        StepParts(each, each.profile["parts"]).attention.prompts.priced(1, 2048, 1 << 22)
         for each in (scenario, without)
     )
     assert some.ps == pytest.approx(slower * others.ps)
@@ -147,7 +147,7 @@ def test_no_context_is_read_faster_than_the_datasheet_allows(gpu, cache):
         for seqs in (1, 3, 16, 100, 512):
             for mean in (100, 4096, 50_000, 131_072, 200_000):
                 total = seqs * mean
-                now, later = found.decode_ends_ps(seqs, total, None, 64)
+                now, later = found.attention.decode_ends_ps(seqs, total, None, 64)
                 assert now >= 0.999999 * total * least_ps
                 assert later >= 0.999999 * (total + 64 * seqs) * least_ps
 
@@ -183,7 +183,7 @@ def test_a_step_of_more_sequences_of_experts_takes_no_less(gpu):
 @pytest.mark.parametrize("gpu", GPUS)
 def test_a_longer_context_takes_no_less(gpu):
     for cache in ("auto", "fp8"):
-        found = parts(gpu, "llama-3.1-8b", kv_cache_dtype=cache)
+        found = parts(gpu, "llama-3.1-8b", kv_cache_dtype=cache).attention
         for seqs in (1, 8, 64, 256):
             at = [found.decode_ends_ps(seqs, seqs * mean, None, 0)[0] for mean in range(512, 131_072, 1024)]
             assert all(later > 0.98 * before for before, later in pairwise(at))

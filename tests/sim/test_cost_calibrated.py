@@ -262,9 +262,9 @@ def test_attention_over_latents_is_what_the_calibration_measured(name, tp, heads
     if contexts[0] < 1:
         contexts = [mean] * len(contexts)
     shape = shape_of(contexts, 32)
-    parts = cost(name, tp)._parts
+    attention = cost(name, tp)._parts.attention
     before = later(shape, 0, INSIDE, 32)
-    found, _ = parts.decode_ends_ps(len(contexts), sum(contexts), shape.spread, STRETCH)
+    found, _ = attention.decode_ends_ps(len(contexts), sum(contexts), shape.spread, STRETCH)
     assert found / 1e12 == pytest.approx(61 * form_latent_s(before, heads), rel=1e-9)
 
 
@@ -471,8 +471,8 @@ def test_what_no_calibration_measures_counts_with_its_own_time():
     shape = StepShape(decode_seqs=8, context_tokens=8000)
     duration = found.step_ps(shape)
     found.carried_out(shape, duration)
-    parts = found._parts
-    unmeasured = parts._unmeasured_products(8).ps * 61 + parts.decode_ends_ps(8, 8000, None, 0)[0]
+    body, attention = found._parts.body, found._parts.attention
+    unmeasured = body._unmeasured_products(8).ps * 61 + attention.decode_ends_ps(8, 8000, None, 0)[0]
     assert found.extrapolated_share == pytest.approx(unmeasured / duration, rel=1e-3)
     assert found.outside()[:2] == ["mixture of experts", "multi-head latent attention"]
 

@@ -275,7 +275,7 @@ def test_the_notice_names_what_ships():
 def all_reduce_ps(tokens, **choices):
     where = served("b200", 8, model_named("llama-3.1-70b"), **choices)
     parts = StepParts(where, where.profile["parts"])
-    return parts._over_tp.priced(tokens * where.model.hidden_size * where.model.dtype_bytes).ps
+    return parts.body.over_tp.priced(tokens * where.model.hidden_size * where.model.dtype_bytes).ps
 
 
 def test_a_fused_all_reduce_is_one_shot_where_that_is_shorter():

@@ -25,7 +25,7 @@ def served(gpu, model, **options):
 
 def launches(tokens, *server, **options):
     where = served(*server, **options)
-    return [each.ps for each in StepParts(where, where.profile["parts"])._router.launches(tokens)]
+    return [each.ps for each in StepParts(where, where.profile["parts"]).body.router.launches(tokens)]
 
 
 def scores_ps(tokens, *server, **options):

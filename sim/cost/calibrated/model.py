@@ -91,6 +91,7 @@ class Calibrated(CostModel):
             check_profile(profile)
             self.source = source(profile, deployment)
             self._parts = parts = StepParts(deployment, profile["parts"])
+        self._attention = attention = parts.attention
         self._layers, self._tp = deployment.model.layers, deployment.tensor_parallel_size
         self._eager_ps: float = profile["launch"]["eager_s"] * PS_PER_S
         self._prompts_least_ps = [self._launches_ps(seqs, prompts=True) for seqs in (0, 1)]
@@ -103,17 +104,17 @@ class Calibrated(CostModel):
         self._added_ps = (0.0, 0.0) if overlapped else (base_ps, each_ps)
         self._hidden_ps = (base_ps, each_ps) if overlapped else (0.0, 0.0)
         self._replay_ps: float = profile["launch"]["replay_s"] * PS_PER_S
-        kinds = (parts.decode is not None) + (parts.windowed is not None)
+        kinds = (attention.decode is not None) + (attention.windowed is not None)
         self._cut_ps: float = kinds * profile["launch"].get("cut_s", 0.0) * PS_PER_S
         self._graph_seqs = 0 if deployment.engine.enforce_eager else GRAPH_SEQS
-        tiled = parts.decode or parts.windowed
+        tiled = attention.decode or attention.windowed
         self.context_tile = tiled.tile if tiled else 0
         self.flags = True
-        self._limits = parts.context_limits()
+        self._limits = attention.context_limits()
         self._extrapolation = Extrapolation()
         self._decoding: dict[int, Decoding] = {}
         self._last: tuple[StepShape | None, int, list[Priced]] = None, 0, []  # it is asked for twice
-        self._attention = (0, 0, 0, 0), 0, 0  # the last line: where, and its numbers
+        self._last_line = (0, 0, 0, 0), 0, 0  # where, and its numbers
 
     # -- what a step takes --------------------------------------------------------------------
 
@@ -134,14 +135,14 @@ class Calibrated(CostModel):
                 least = hidden
         elif seqs:
             duration, least, _, _ = self._decoding.get(seqs) or self._only_decoding(seqs)
-        beside = self._parts.beside_prompts_ps(seqs, context, spread) if prompts and seqs else None
+        beside = self._attention.beside_prompts_ps(seqs, context, spread) if prompts and seqs else None
         if beside is not None:
             duration += int(beside)
         elif seqs:
             since, start, more = self._line(seqs, context, spread)
             attention = start + more * since
             if drafts:
-                attention = max(attention, int(self._parts.verifying_ps(seqs, drafts, context)))
+                attention = max(attention, int(self._attention.verifying_ps(seqs, drafts, context)))
             duration += attention
         if duration < least:
             duration = least
@@ -216,12 +217,12 @@ class Calibrated(CostModel):
             longest, rounded = spread
             longest, rounded = longest - since, rounded - since * seqs
         where = seqs, total, longest, rounded
-        known, start, more = self._attention
+        known, start, more = self._last_line
         if known != where:
             before = None if spread is None else spread.later(-since, seqs)
-            first, last = self._parts.decode_ends_ps(seqs, total, before, stretch)
+            first, last = self._attention.decode_ends_ps(seqs, total, before, stretch)
             start, more = int(first), int((last - first) / stretch)
-            self._attention = where, start, more
+            self._last_line = where, start, more
         return since, start, more
 
     def _beside_decode(self, shape: StepShape) -> tuple[int, list[Priced]]:
@@ -230,7 +231,7 @@ class Calibrated(CostModel):
         if last is not shape:
             parts, (tokens, pairs, sequences, seqs, *_) = self._parts, shape
             drafts = shape.draft_tokens
-            prompts = parts.prefill(sequences, tokens, pairs) if tokens else NOTHING
+            prompts = self._attention.prefill(sequences, tokens, pairs) if tokens else NOTHING
             products, heads = parts.tokens(tokens + seqs + drafts), parts.rows(sequences + seqs + drafts)
             base, each = self._added_ps
             beside = int(products.ps + heads.ps + prompts.ps + base + each * (sequences + seqs))
@@ -249,7 +250,7 @@ class Calibrated(CostModel):
             beside = int(some[0].ps + some[1].ps + started + added)
             least = max(0 if graph else self._launches_ps(seqs, prompts=False), int(hidden))
             outside = tuple(each for each in some if each.outside_ps)
-            places = tuple(self._parts.decode_outside(seqs))
+            places = tuple(self._attention.decode_outside(seqs))
             known = self._decoding[seqs] = Decoding(max(beside, 1), least, outside, places)
         return known
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kvsim.sim.cost.calibrated.layer import dense_precision, expert_precision, layer_of
-from kvsim.sim.cost.calibrated.step import BY_SIZE, REDUCE, in_precision
+from kvsim.sim.cost.calibrated.measured import BY_SIZE, REDUCE, in_precision
 from kvsim.sim.cost.collective import group_of
 from kvsim.sim.cost.options import CalibratedOptions
 from kvsim.sim.cost.profile_files import Profile

@@ -38,7 +38,7 @@ def first(gpu, version):
 def experts_of(point, version, gpus=None, gpu=None):
     where = deployment_of(replace(point, version="nightly"))  # as in the tables
     profile = of_release(where.profile, version, gpu or where.gpu, gpus or point.tp)
-    return StepParts(where, profile["parts"])._products[-1]
+    return StepParts(where, profile["parts"]).body.products[-1]
 
 
 def test_before_0_18_a_b200_had_tritons_experts_which_are_slower_most_of_all_with_many_tokens():

@@ -1,0 +1,194 @@
+"""Attention of all layers on one GPU, priced by a calibrated profile.
+
+Layers that see everything and layers with a sliding window are priced apart, decoding sequences apart from
+the chunks of prompts. A profile may have a part for each precision of the cache (`decode_fp8`).
+
+What a profile lacks is outside what was measured: decoding over latents (MLA), where it has no part for it,
+goes by the bandwidth of the products and their peak, prompts of such models always by their pairs at the rate
+of prefill attention. Recurrent layers, which stand where attention would, go by bandwidth and peak: their
+states and scans as in the roofline.
+"""
+
+from collections.abc import Mapping
+
+from kvsim.sim.cost.calibrated.decode import DecodePart, over_heads, over_latents
+from kvsim.sim.cost.calibrated.measured import Measured, Shard
+from kvsim.sim.cost.calibrated.parts import Part, Place, Priced, total
+from kvsim.sim.cost.calibrated.prefill import PrefillPart
+from kvsim.sim.cost.step_cost import Spread
+
+LATENT = ("multi-head latent attention", "", 0.0)
+LATENT_PROMPTS = ("prompts of multi-head latent attention", "", 0.0)
+RECURRENT = ("recurrent layers", "", 0.0)
+LEAST_HEADS = 16
+"""Query heads of a program over latents: fewer take as long (kernels/calibration/form.py)."""
+PROMPTS_KEPT = 1 << 16
+
+
+class Attention:
+    """Attention in all layers.
+
+    Attributes
+    ----------
+    decode : DecodePart or None
+        Of layers that see everything, over keys and values or latents; None where there are none, or latents
+        that were not measured.
+    windowed : DecodePart or None
+        Of those with a sliding window.
+    prompts, windowed_prompts : PrefillPart
+        Of the chunks of prompts; the first also of a model all of whose layers have a window.
+    """
+
+    def __init__(self, shard: Shard, measured: Measured, mixes_launches: bool) -> None:
+        self._shard, self._measured, model = shard, measured, shard.model
+        self._full = full = model.attention_layers - model.window_layers
+        geometry = {
+            "kv_heads": shard.kv_heads,
+            "group": shard.heads // shard.kv_heads,
+            "head_dim": model.head_dim,
+            "element_bytes": shard.element_bytes,
+            "block_size": shard.block_size,
+        }
+        self._in_bytes = "_fp8" if shard.element_bytes == 1 else ""
+        part = measured.raw(measured.in_precision("prefill", self._in_bytes))
+        self.prompts = PrefillPart(part, layers=full or model.layers, sinks=model.sinks, **geometry)
+        self.windowed_prompts = (
+            PrefillPart(part, layers=model.window_layers, **geometry) if model.window_layers else None
+        )
+        self.decode, self.windowed = (
+            self._decode_part(layers, geometry) for layers in (full, model.window_layers)
+        )
+        tiled = self.decode or self.windowed
+        self._one_launch = mixes_launches and tiled is not None and tiled.one_launch
+        self._known: dict[tuple[int, int, int], Priced] = {}  # whole prompts of one length come again
+
+    def _decode_part(self, layers: int, geometry: Mapping[str, int]) -> DecodePart | None:
+        shard, measured, most = self._shard, self._measured, self._shard.most_bytes_per_s
+        width = shard.model.kv_latent_dim
+        if not layers or (width and "latent" not in measured):
+            return None
+        if width:
+            fixed = {"block_size": shard.block_size, "element_bytes": shard.element_bytes, "width": width}
+            part = Part("latent", measured.raw("latent"), **fixed, heads=max(shard.heads, LEAST_HEADS))
+            kernel = over_latents(part, shard.heads, width, shard.element_bytes)
+            return DecodePart(part, kernel, layers=layers, most_bytes_per_s=most)
+        own = {name: geometry[name] for name in ("group", "head_dim", "element_bytes")}
+        kv_heads, name = shard.kv_heads, measured.in_precision("decode", self._in_bytes)
+        part = Part("decode", measured.raw(name), block_size=shard.block_size, **own)
+        kernel = over_heads(part, kv_heads, own["head_dim"], own["element_bytes"])
+        return DecodePart(part, kernel, layers=layers, most_bytes_per_s=most, **own)
+
+    # -- decoding sequences -------------------------------------------------------------------
+
+    def decode_ends_ps(self, seqs: int, total: int, spread: Spread | None, steps: int) -> tuple[float, float]:
+        """Decoding sequences in a step, and so many steps later."""
+        if self.decode is not None and self.windowed is None:
+            return self.decode.ends_ps(seqs, total, spread, steps)
+        later = spread and spread.later(steps, seqs)
+        return self._decode_ps(seqs, total, spread), self._decode_ps(seqs, total + steps * seqs, later)
+
+    def _decode_ps(self, seqs: int, total: int, spread: Spread | None) -> float:
+        model, tp = self._shard.model, self._shard.tp
+        if model.kv_latent_dim and self.decode is None:
+            product = self._measured.product
+            read = model.kv_bytes_per_token_per_gpu(tp) * product.byte_ps
+            computed = model.decode_pair_flops / tp * product.work_ps
+            return model.attention_layers * self.prompts.part.t0_ps + total * max(read, computed)
+        found = 0.0 if self.decode is None else self.decode.ends_ps(seqs, total, spread, 0)[0]
+        if self.windowed is not None and model.window:
+            total, spread = _within(model.window, self.windowed.tile, seqs, total, spread)
+            found += self.windowed.ends_ps(seqs, total, spread, 0)[0]
+        return found
+
+    def beside_prompts_ps(self, seqs: int, total: int, spread: Spread | None) -> float | None:
+        """Decoding sequences in a step with prompts; None where prompts do not matter."""
+        if not self._one_launch:
+            return None
+        found, flop_ps, window = 0.0, self.prompts.part.work_ps, self._shard.model.window
+        if self.decode is not None:
+            alone = self.decode.ends_ps(seqs, total, spread, 0)[0]
+            found += self.decode.beside_prompts_ps(alone, seqs, total, spread, flop_ps)
+        if self.windowed is not None and window:
+            total, spread = _within(window, self.windowed.tile, seqs, total, spread)
+            alone = self.windowed.ends_ps(seqs, total, spread, 0)[0]
+            found += self.windowed.beside_prompts_ps(alone, seqs, total, spread, flop_ps)
+        return found
+
+    def verifying_ps(self, seqs: int, drafts: int, total: int) -> float:
+        """Operations where each sequence has drafts beside its token."""
+        model, seen = self._shard.model, float(total)
+        if model.window and model.attention_layers:
+            share = model.window_layers / model.attention_layers
+            seen = (1 - share) * total + share * min(total, seqs * model.window)
+        work_ps = self.prompts.part.work_ps
+        return work_ps * model.decode_pair_flops / self._shard.tp * seen * (1 + drafts / seqs)
+
+    def decode_outside(self, seqs: int) -> list[Place]:
+        """Where so many decoding sequences lie outside, their contexts left out."""
+        part = self.decode or self.windowed
+        if part:
+            return part.outside(seqs)
+        return [LATENT] if self._shard.model.kv_latent_dim else []
+
+    def context_limits(self) -> tuple[float, float] | None:
+        """The mean contexts that were measured, as far as they matter: a window does not grow further."""
+        if self.decode is not None:
+            return self.decode.limits["context_tokens"]
+        window = self._shard.model.window
+        if self.windowed is None or not window:
+            return None
+        low, high = self.windowed.limits["context_tokens"]
+        return low, high if window > high else float("inf")
+
+    # -- prompts ------------------------------------------------------------------------------
+
+    def prefill(self, sequences: int, tokens: int, pairs: int) -> Priced:
+        """The chunks of prompts; `pairs` of queries and keys see each other."""
+        chunks = sequences, tokens, pairs
+        found = self._known.get(chunks)
+        if found is None:
+            if len(self._known) == PROMPTS_KEPT:
+                self._known.clear()
+            found = self._known[chunks] = total(self._prefill_of(sequences, tokens, pairs))
+        return found
+
+    def _prefill_of(self, sequences: int, tokens: int, pairs: int) -> list[Priced]:
+        """Layers that see everything, and windowed ones: no token of theirs sees more than the window."""
+        model, part, found = self._shard.model, self.prompts.part, []
+        if model.kv_latent_dim:
+            work = pairs * model.prefill_pair_flops / self._shard.tp
+            place = LATENT if self.decode is None else LATENT_PROMPTS
+            found.append(Priced.of(model.attention_layers * part.t0_ps + work * part.work_ps, [place]))
+        elif self._full:
+            found.append(self.prompts.priced(sequences, tokens, pairs))
+        if self.windowed_prompts is not None and model.window and not model.kv_latent_dim:
+            seen = min(pairs, tokens * model.window)
+            found.append(self.windowed_prompts.priced(sequences, tokens, seen))
+        return found + self.states(0, tokens)
+
+    def states(self, sequences: int, tokens: int) -> list[Priced]:
+        """Recurrent layers: states, read and written once a sequence and step; scans of prompts' tokens."""
+        model, tp, product = self._shard.model, self._shard.tp, self._measured.product
+        if not model.recurrent_layers:
+            return []
+        flops, scanned = model.scan_per_token(tp)
+        ps = 2 * sequences * model.state_bytes_per_sequence(tp) * product.byte_ps
+        ps += tokens * max(scanned * product.byte_ps, flops * product.work_ps)
+        return [Priced.of(ps + model.recurrent_layers * product.t0_ps, [RECURRENT])]
+
+    def limits(self, part: str) -> Mapping[str, tuple[float, float]]:
+        """What was measured of "prefill", "decode" or "latent": axis -> least and most."""
+        if part == "prefill":
+            return self.prompts.part.limits
+        found = self.decode or self.windowed
+        return found.limits if found else {}
+
+
+def _within(
+    window: int, tile: int, seqs: int, total: int, spread: Spread | None
+) -> tuple[int, Spread | None]:
+    """What a window sees of contexts: their sum, and how they differ."""
+    if spread is not None:
+        rounded = min(spread.rounded, -(-window // tile) * tile * seqs)
+        spread = Spread(min(spread.longest, window), rounded)
+    return min(total, window * seqs), spread
