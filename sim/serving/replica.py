@@ -3,7 +3,7 @@
     decide   the scheduler decides a step; its record is a Decision (decision.py)
     plan     steps that need no new decision are added, as far as is known (planner.py)
     sleep    until the last of them ends; whoever arrives may cut the plan at the next boundary
-    commit   the memory of the steps, their tokens, who is finished
+    commit   the memory of the steps, their tokens, who is finished (commit.py)
 
 A plan changes nothing but what the scheduler did for its first step. `max_span=1` is step mode: the same
 code, the same result, one step at a time. A replica to which all requests come need not sleep up to the next
@@ -15,7 +15,6 @@ starts at t, unless an asynchronous engine has decided it already (input_queue.p
 
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterable
-from typing import Final
 
 import simpy
 
@@ -26,22 +25,18 @@ from kvsim.sim.record.limits import limit
 from kvsim.sim.record.memory_map import MemoryMap
 from kvsim.sim.record.recorder import TIMELINE_ROWS, Recorder, Result
 from kvsim.sim.record.request_log import RequestLog
-from kvsim.sim.record.span import Span
 from kvsim.sim.record.timeline import instant_of
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.serving.alarm import Alarm
 from kvsim.sim.serving.arrivals import Arrivals, Promise
+from kvsim.sim.serving.commit import Commit
 from kvsim.sim.serving.decision import NEVER_PS, Decision
 from kvsim.sim.serving.input_queue import InputQueue
 from kvsim.sim.serving.observers import Checks, EventLog, MapDrawer, Observer, Pace, StepLog
 from kvsim.sim.serving.planner import Planner
 from kvsim.sim.serving.pricing import Pricing
-from kvsim.sim.serving.request import Request, State
+from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.server import Server
-from kvsim.sim.serving.turned_away import TurnedAway, steps_behind
-
-LATE_PS: Final = 1 << 61
-"""Some way before the clock ends: from here on it is looked at."""
 
 Process = Generator[simpy.Event, None, None]
 
@@ -117,9 +112,7 @@ class Replica:
         if server.memory.abilities.after_steps and not server.batch.works_in_spans:
             max_span = 1
         self._planner = Planner(server, scheduler, self.pricing, self.recorder, self.observers, max_span)
-        self._turned_away = TurnedAway(self.recorder, self.observers)
-        self._noted = self._turned_away.noted
-        self._passed: tuple[list[int], int] = ([], 0)  # the steps carried out last, and when they were over
+        self._commit = Commit(server, scheduler, self.pricing, self.recorder, self._planner, self.observers)
         self._alarm = Alarm()
         self._takes = False  # does it take requests from the columns itself?
         self.input_queue = InputQueue(server, hears_late)
@@ -143,28 +136,14 @@ class Replica:
             self._planner.coming = arrivals
         if server.batch.works_in_spans and not takes:
             self._planner.most_steps = 1  # who comes could end a span whose work is done
-        self._keep = self.recorder.keeper()
-        self._record = self._keep if server.progress.linear else self._record_unlike
-        self._hear_of: list[Callable[[list[int]], None]] = [self._tell_passed] if self.observers else []
-        if self.pricing.hears:
-            self._hear_of.append(self.pricing.carried_out)
-        if server.wakes.beside:
-            self._hear_of.append(self._look_within)
-        if self.input_queue.late:
-            self._hear_of.append(self.input_queue.carried_out)
-        self._after_steps = [observer.after for observer in self.observers]
-        if server.memory.abilities.after_steps:
-            self._after_steps.append(self.pricing.after_step)
-        if self.scheduler.forks:
-            self._after_steps.insert(0, self._choose_beams)
-        if self.scheduler.ends_steps:
-            self._after_steps.insert(0, self._end_step)
+        self._commit.begin(arrivals, self.input_queue)
         self._alarm.begin(env, self._serve(takes), self.place)
 
     def _serve(self, takes: bool) -> Process:
         """Decide, plan, sleep, commit, until nobody comes any more; `takes`: it fetches them itself."""
         server, batch, arrivals, ahead = self.server, self.server.batch, self._arrivals, self._ahead
-        decide, plan_of, commit, observers = self.decide, self._planner.plan, self._commit, self.observers
+        decide, plan_of, observers = self.decide, self._planner.plan, self.observers
+        commit = self._commit.carry_out
         sleeps, inputs, unheard = not takes, self.input_queue, self.input_queue.requests
         while True:
             if arrivals.next_ps <= server.now_ps:
@@ -184,7 +163,7 @@ class Replica:
             self.decision = step = decide(server)
             plan = plan_of(step)
             if step.changed and (step.rejected or step.preempted_finished):
-                self._write_facts()
+                self._commit.write_facts(step)
             if plan is None:
                 yield from self._stall()
                 inputs.decided_ps = server.now_ps
@@ -193,7 +172,7 @@ class Replica:
                 self._current = plan
                 yield self._alarm.at(server.now_ps + plan[-1])
                 plan = self._awake()
-            commit(plan)
+            commit(step, plan)
 
     def _awake(self) -> list[int]:
         """What has become of the plan meanwhile."""
@@ -243,7 +222,7 @@ class Replica:
             return
         elif step.no_room and not server.allocator.used_slots:  # evicted, it is longer than when it came
             server.drop_head(f"finds no room in an empty arena of {server.allocator.capacity_slots:,} slots")
-            self._write_facts()
+            self._commit.write_facts(step)
         else:
             raise InvariantError(
                 f"step {server.steps}: nobody runs and request {server.waiting[0].index}, the head of "
@@ -342,12 +321,12 @@ class Replica:
         over = bisect_left(ends, self._alarm.now_ps - self.server.now_ps + now_too)
         if over:
             del ends[over:]
-            self._commit(ends)
+            self._commit.carry_out(self.decision, ends)
             self.input_queue.take()
             self.decision = step = self.decide(self.server)
             plan = self._planner.plan(step)
             if step.changed and (step.rejected or step.preempted_finished):
-                self._write_facts()
+                self._commit.write_facts(step)
             if plan is None:
                 raise InvariantError(f"step {self.server.steps} of a span computes nothing")
             self._current = plan
@@ -355,131 +334,18 @@ class Replica:
 
     def turn_away(self, row: int, reason: str) -> None:
         """Count a request that came and can never be served; in the course of a plan, after that."""
-        came = row, self._arrivals.now_ps
-        if self._current is not None:
-            self._turned_away.note(*came, reason, self.server, self._current)
-        else:
-            self._turned_away.write(*came, self.server.steps - steps_behind(came[1], *self._passed), reason)
-
-    def _write_facts(self) -> None:
-        """Write down whom the scheduler dropped, and evicted although they had finished."""
-        server, step = self.server, self.decision
-        for row in step.preempted_finished:
-            self.recorder.log.preempted(row)
-        for row, reason, preemptions in step.rejected:
-            self.recorder.log.preempted(row, preemptions)
-            self._turned_away.write(row, server.now_ps, server.steps, reason)
-            self._arrivals.answered(row, server.now_ps)
-
-    # -- carrying out -------------------------------------------------------------------------
-
-    def _commit(self, ends: list[int]) -> None:
-        """The steps of a plan are over: memory, tokens, finishes."""
-        server, step, planner = self.server, self.decision, self._planner
-        progress, batch = server.progress, server.batch
-        grown = batch.grow_within(ends) if len(ends) > 1 else None
-        steps = len(ends)
-        if self._hear_of:
-            for hear in self._hear_of:
-                hear(ends)
-        self._record((ends, planner.start, grown))
-        server.now_ps = now_ps = server.now_ps + ends[-1]
-        if now_ps > LATE_PS:
-            self._on_the_clock(now_ps)
-        if planner.late:
-            self._count_late(now_ps)
-        server.steps += steps
-        if step.decodes:
-            progress.advance(steps, now_ps)
-        elif step.paused:
-            progress.pause()
-        self._passed = ends, now_ps
-        if progress.clock == progress.next_finish:
-            for request in batch.finished(step):
-                self._finish(request)
-        if step.chunks:
-            self._give_tokens(step)
-        if self._after_steps:
-            for act in self._after_steps:
-                act()
-        if self._noted:
-            self._turned_away.write_noted()
-
-    def _count_late(self, now_ps: int) -> None:
-        """Count, one by one, the tokens of a step that came later than its own duration behind the last."""
-        for last_ps, count in self._planner.late:
-            self.recorder.late(now_ps - last_ps, count)
-        self._planner.late = []
-
-    def _look_within(self, ends: list[int]) -> None:
-        """It has looked what had ended before each step of a span."""
-        if len(ends) > 1:
-            self.server.wakes.before_ps = self.server.now_ps + ends[-2]
-
-    def _end_step(self) -> None:
-        self.scheduler.end_step(self.server)
-
-    def _choose_beams(self) -> None:
-        self.scheduler.choose_beams(self.server)
-
-    def _record_unlike(self, span: Span) -> None:
-        """Write down a plan whose steps add different numbers of tokens: tokens of one step come at once."""
-        progress, recorder, steps = self.server.progress, self.recorder, len(span[0])
-        if steps > 1:
-            contexts = self.pricing.contexts
-            if len(contexts) > steps:
-                del contexts[steps:]
-            added = contexts[-1] - progress.all_stored()
-            recorder.add_unlike(span, contexts)
-        else:
-            added = progress.added(1)
-        self._keep(span)
-        if self.decision.decodes:
-            recorder.late(0, added - progress.size * steps)
-
-    def _give_tokens(self, step: Decision) -> None:
-        """Who prefilled and has all of the prompt computed gets a token, and decodes or is done."""
-        server, now_ps = self.server, self.server.now_ps
-        for request in step.chunks:
-            if server.rules.publishes_late:
-                server.memory.publish(request, step)
-            if request.computed < request.known_tokens:
-                continue
-            for observer in self.observers:
-                observer.prompt_done(request)
-            last_ps = server.prompt_done(request)
-            if last_ps is not None:
-                self.recorder.late(now_ps - last_ps, 1)
-            else:
-                self.recorder.first_tokens += 1 if request.group is None else request.group.seats
-            for done in self.scheduler.start_decode(server, request):
-                self._finish(done)
-
-    def _finish(self, request: Request) -> None:
-        server, now_ps = self.server, self.server.now_ps
-        request.move(State.FINISHED)
-        for observer in self.observers:
-            observer.finished(request)
-        if self.recorder.finish(request, now_ps, server.steps - 1) and self._arrivals.wait_for_answers:
-            self._arrivals.answered(request.index, now_ps)
-        self.scheduler.finish(server, request)
-
-    # -- who looks on -------------------------------------------------------------------------
+        self._commit.turn_away(row, self._arrivals.now_ps, reason, self._current)
 
     def _tell_deciding(self) -> None:
         for observer in self.observers:
             observer.deciding()
-
-    def _tell_passed(self, ends: list[int]) -> None:
-        for observer in self.observers:
-            observer.passed(self.decision, ends)
 
     # -- death --------------------------------------------------------------------------------
 
     def die(self) -> int:
         """The server is gone; what was carried out stays written down. Returns the tokens that it held."""
         self.catch_up()
-        self._turned_away.write_noted()
+        self._commit.turned_away.write_noted()
         self._alarm.end()
         self._current = None
         return self.server.tokens()[0] if self.server.running or self.server.batch.loading else 0
@@ -501,8 +367,7 @@ class Replica:
     def end(self) -> None:
         """Nobody comes any more: let go of the clock, so that no reference cycle keeps what was recorded."""
         self._alarm.end()
-        self._after_steps, self._hear_of = [], []
-        self._record = self.recorder.add
+        self._commit.end()
 
     def result(self) -> Result:
         """What was written down."""

@@ -1,0 +1,191 @@
+"""A plan is carried out: the memory of its steps, their tokens, who is finished, and what is written down.
+
+hear      who wants to know how the steps went is told first: cost, transfers, input queue, observers
+record    the span goes into the log, the timeline and the latencies
+advance   the batch gets its tokens; who is done leaves
+chunks    prompts that are computed to their end give their first token
+after     what the scheduler and the allocator do behind a step
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from kvsim.sim.record.recorder import Recorder
+from kvsim.sim.record.span import Span
+from kvsim.sim.schedulers.base import Scheduler
+from kvsim.sim.serving.arrivals import Arrivals
+from kvsim.sim.serving.decision import Decision
+from kvsim.sim.serving.input_queue import InputQueue
+from kvsim.sim.serving.observers import Observer
+from kvsim.sim.serving.planner import Planner
+from kvsim.sim.serving.pricing import Pricing
+from kvsim.sim.serving.request import Request, State
+from kvsim.sim.serving.server import Server
+from kvsim.sim.serving.turned_away import TurnedAway, steps_behind
+
+LATE_PS: Final = 1 << 61
+"""Some way before the clock ends: from here on it is looked at."""
+
+
+class Commit:
+    """Carries out the plans of one replica.
+
+    Attributes
+    ----------
+    turned_away : TurnedAway
+        Requests that came and can never be served.
+    """
+
+    def __init__(  # noqa: PLR0917 - the parts of a replica
+        self,
+        server: Server,
+        scheduler: Scheduler,
+        pricing: Pricing,
+        recorder: Recorder,
+        planner: Planner,
+        observers: list[Observer],
+    ) -> None:
+        self._server, self._scheduler, self._pricing = server, scheduler, pricing
+        self._recorder, self._planner, self._observers = recorder, planner, observers
+        self.turned_away = TurnedAway(recorder, observers)
+        self._step = server.step
+        self._passed: tuple[list[int], int] = ([], 0)  # the steps carried out last, and when they were over
+        self._hear_of: list[Callable[[list[int]], None]] = []
+        self._after_steps: list[Callable[[], None]] = []
+        self._record: Callable[[Span], None] = recorder.add
+
+    def begin(self, arrivals: Arrivals, inputs: InputQueue) -> None:
+        """The replica starts to serve: find out who hears of steps, and who acts behind them."""
+        server, pricing, scheduler, observers = self._server, self._pricing, self._scheduler, self._observers
+        self._arrivals = arrivals
+        self._keep = self._recorder.keeper()
+        self._record = self._keep if server.progress.linear else self._record_unlike
+        if observers:
+            self._hear_of.append(self._tell_passed)
+        if pricing.hears:
+            self._hear_of.append(pricing.carried_out)
+        if server.wakes.beside:
+            self._hear_of.append(self._look_within)
+        if inputs.late:
+            self._hear_of.append(inputs.carried_out)
+        if scheduler.ends_steps:
+            self._after_steps.append(lambda: scheduler.end_step(server))
+        if scheduler.forks:
+            self._after_steps.append(lambda: scheduler.choose_beams(server))
+        self._after_steps += [observer.after for observer in observers]
+        if server.memory.abilities.after_steps:
+            self._after_steps.append(pricing.after_step)
+
+    def end(self) -> None:
+        """Nobody comes any more: let go of what holds this in a reference cycle."""
+        self._after_steps, self._hear_of = [], []
+        self._record = self._recorder.add
+
+    def carry_out(self, step: Decision, ends: list[int]) -> None:
+        """The steps of a plan are over; they ended so many ps after the server's time."""
+        self._step, server, planner = step, self._server, self._planner
+        progress, batch = server.progress, server.batch
+        grown = batch.grow_within(ends) if len(ends) > 1 else None
+        steps = len(ends)
+        if self._hear_of:
+            for hear in self._hear_of:
+                hear(ends)
+        self._record((ends, planner.start, grown))
+        server.now_ps = now_ps = server.now_ps + ends[-1]
+        if now_ps > LATE_PS:
+            self._recorder.log.on_the_clock(now_ps, server.steps)
+        if planner.late:
+            self._count_late(now_ps)
+        server.steps += steps
+        if step.decodes:
+            progress.advance(steps, now_ps)
+        elif step.paused:
+            progress.pause()
+        self._passed = ends, now_ps
+        if progress.clock == progress.next_finish:
+            for request in batch.finished(step):
+                self._finish(request)
+        if step.chunks:
+            self._give_tokens(step)
+        if self._after_steps:
+            for act in self._after_steps:
+                act()
+        if self.turned_away.noted:
+            self.turned_away.write_noted()
+
+    def _count_late(self, now_ps: int) -> None:
+        """Count, one by one, the tokens of a step that came later than its own duration behind the last."""
+        for last_ps, count in self._planner.late:
+            self._recorder.late(now_ps - last_ps, count)
+        self._planner.late = []
+
+    def _look_within(self, ends: list[int]) -> None:
+        """It has looked what had ended before each step of a span."""
+        if len(ends) > 1:
+            self._server.wakes.before_ps = self._server.now_ps + ends[-2]
+
+    def _record_unlike(self, span: Span) -> None:
+        """Write down a plan whose steps add different numbers of tokens: tokens of one step come at once."""
+        progress, recorder, steps = self._server.progress, self._recorder, len(span[0])
+        if steps > 1:
+            contexts = self._pricing.contexts
+            if len(contexts) > steps:
+                del contexts[steps:]
+            added = contexts[-1] - progress.all_stored()
+            recorder.add_unlike(span, contexts)
+        else:
+            added = progress.added(1)
+        self._keep(span)
+        if self._step.decodes:
+            recorder.late(0, added - progress.size * steps)
+
+    def _give_tokens(self, step: Decision) -> None:
+        """Who prefilled and has all of the prompt computed gets a token, and decodes or is done."""
+        server, now_ps = self._server, self._server.now_ps
+        for request in step.chunks:
+            if server.rules.publishes_late:
+                server.memory.publish(request, step)
+            if request.computed < request.known_tokens:
+                continue
+            for observer in self._observers:
+                observer.prompt_done(request)
+            last_ps = server.prompt_done(request)
+            if last_ps is not None:
+                self._recorder.late(now_ps - last_ps, 1)
+            else:
+                self._recorder.first_tokens += 1 if request.group is None else request.group.seats
+            for done in self._scheduler.start_decode(server, request):
+                self._finish(done)
+
+    def _finish(self, request: Request) -> None:
+        server, now_ps = self._server, self._server.now_ps
+        request.move(State.FINISHED)
+        for observer in self._observers:
+            observer.finished(request)
+        if self._recorder.finish(request, now_ps, server.steps - 1) and self._arrivals.wait_for_answers:
+            self._arrivals.answered(request.index, now_ps)
+        self._scheduler.finish(server, request)
+
+    def _tell_passed(self, ends: list[int]) -> None:
+        for observer in self._observers:
+            observer.passed(self._step, ends)
+
+    # -- who is not served --------------------------------------------------------------------
+
+    def turn_away(self, row: int, now_ps: int, reason: str, plan: list[int] | None) -> None:
+        """Write down a request that came and can never be served; behind the plan, where one is under way."""
+        if plan is not None:
+            self.turned_away.note(row, now_ps, reason, self._server, plan)
+        else:
+            step = self._server.steps - steps_behind(now_ps, *self._passed)
+            self.turned_away.write(row, now_ps, step, reason)
+
+    def write_facts(self, step: Decision) -> None:
+        """Write down whom the scheduler dropped, and preempted although they had finished."""
+        server, log = self._server, self._recorder.log
+        for row in step.preempted_finished:
+            log.preempted(row)
+        for row, reason, preemptions in step.rejected:
+            log.preempted(row, preemptions)
+            self.turned_away.write(row, server.now_ps, server.steps, reason)
+            self._arrivals.answered(row, server.now_ps)
