@@ -370,11 +370,16 @@ def build_engine(
         maker = _Maker(pool, cost, log, max_span, *watched, shared, side)
         makers += [maker] * pool.deployment.fleet.replicas
 
+    def put(place: int, replica: Replica) -> Replica:
+        if hand_over is not None:
+            replica.place = place
+        return shared.join(place, replica)
+
     def make(place: int) -> Replica:
-        return shared.join(place, makers[place].another())
+        return put(place, makers[place].another())
 
     replicas = [
-        shared.join(place, maker.replica(maker.found.scheduler))
+        put(place, maker.replica(maker.found.scheduler))
         if maker.is_plain and maker not in makers[:place]
         else make(place)
         for place, maker in enumerate(makers)
@@ -459,10 +464,10 @@ class _Maker:
         marks = allocator.idles, server.holds
         map_of = MemoryMap(self.map_tokens, self.map_instants, *marks) if self.map_instants else None
         scheduler.put_below(server, deployment, self.shared)
-        if self.side is not None and self.side[1] == "decode":
-            from kvsim.sim.deployment.hand_over import read_from  # late: likewise
+        if self.side is not None:
+            from kvsim.sim.deployment.hand_over import connect  # late: likewise
 
-            read_from(deployment, scheduler, server, self.side[0])
+            connect(deployment, scheduler, server, *self.side)
         return Replica(
             server,
             scheduler,

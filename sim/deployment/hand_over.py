@@ -1,4 +1,4 @@
-"""Pools of prefill and of decode servers: what goes with them, and how a decode server reads."""
+"""Pools of prefill and of decode servers: what goes with them, and how the two are connected."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from kvsim.sim.schedulers.vllm_options import VllmV1Options
 from kvsim.sim.schedulers.vllm_v1 import VllmV1
 from kvsim.sim.serving.decision import NEVER_PS
 from kvsim.sim.serving.hand_over import HandOver, Pull
-from kvsim.sim.serving.link import Way
+from kvsim.sim.serving.link import Link, Way
 from kvsim.sim.serving.lower_tier import LowerTier
 from kvsim.sim.serving.reading import Reads
 from kvsim.sim.serving.server import Server
@@ -52,14 +52,19 @@ def check_work(work: Workload) -> None:
         raise KvsimError(f"requests must have one answer each {WITH}, got samples or beams")
 
 
-def read_from(deployment: Deployment, scheduler: Scheduler, server: Server, hand_over: HandOver) -> None:
-    """Let a decode server read the prompts that others have computed."""
+def connect(
+    deployment: Deployment, scheduler: Scheduler, server: Server, hand_over: HandOver, role: str
+) -> None:
+    """Give a server its link: a prefill server sends over it, a decode server reads what others computed."""
     assert isinstance(scheduler, VllmV1)
-    own = scheduler.own(VllmV1Options)
+    own, tp = scheduler.own(VllmV1Options), deployment.tensor_parallel_size
     figures = link_figures(own.kv_transfer_link, deployment, "kv_transfer_link")
     way = Way(int(figures.load_gb_per_s * 1e9), int(figures.latency_us * 1e6))
-    tp = deployment.tensor_parallel_size
-    pull = Pull(way, deployment.engine.block_size * deployment.served_model.kv_bytes_per_token_per_gpu(tp))
+    block_bytes = deployment.engine.block_size * deployment.served_model.kv_bytes_per_token_per_gpu(tp)
+    if role == "prefill":
+        hand_over.sends(server, Link(way, way, block_bytes))
+        return
+    pull = Pull(way, block_bytes, hand_over.way_out)
     reads = Reads(server, pull, hand_over.told, lambda *_: None, NEVER_PS, scheduler.asynchronous)
     hand_over.decodes(reads, pull, deployment.gpus)
     scheduler.use(LowerTier(reads, scheduler.limits))

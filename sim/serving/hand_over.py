@@ -35,6 +35,17 @@ LATENCY_PS: Final = 1_000_000_000
 class Pull(Link):
     """The link of a decode replica, and what went over it.
 
+    A read takes its own link and the way out of the prefill replica, one prompt at a time on either: it
+    begins when both are free, and takes as long as the slower of the two.
+
+    Parameters
+    ----------
+    way : Way
+    block_bytes : int
+        Of a block, on each GPU.
+    way_out : callable
+        The link of the prefill replica that holds the prompt of a request, by its name.
+
     Attributes
     ----------
     reads : list of (int, int, int)
@@ -45,9 +56,18 @@ class Pull(Link):
 
     blocks = 0
 
-    def __init__(self, way: Way, block_bytes: int) -> None:
+    def __init__(self, way: Way, block_bytes: int, way_out: Callable[[int], Link]) -> None:
         super().__init__(way, way, block_bytes)
+        self._way_out = way_out
         self.reads: list[tuple[int, int, int]] = []
+
+    def end_of(self, job: Job, now_ps: int) -> int:
+        """When a read ends that takes its place now."""
+        out, blocks = self._way_out(job.owner.number), len(job.blocks)
+        begin_ps = max(now_ps, out.free_ps[False])
+        ends_ps = max(self.copied_ps(True, blocks, begin_ps), out.copied_ps(False, blocks, begin_ps))
+        self.free_ps[True] = out.free_ps[False] = ends_ps
+        return ends_ps
 
     def begin(self, job: Job, now_ps: int) -> None:
         """A read takes its place."""
@@ -104,6 +124,7 @@ class HandOver:
         self._parked: list[tuple[int, int, tuple[int, ...]]] = []  # due while no decode server was alive
         self._due: list[tuple[int, int, tuple[int, ...]]] = []
         self._prefill: list[HoldingServer] = []
+        self._ways_out: dict[int, Link] = {}  # by the identity of a prefill server
         self._decode: list[tuple[Reads, Pull, int]] = []
         self._reads: dict[int, Reads] = {}
 
@@ -112,6 +133,14 @@ class HandOver:
     def prefills(self, server: HoldingServer) -> None:
         """This is a server of prompts."""
         self._prefill.append(server)
+
+    def sends(self, server: Server, link: Link) -> None:
+        """What others read from this server of prompts goes over this link."""
+        self._ways_out[id(server)] = link
+
+    def way_out(self, name: int) -> Link:
+        """The link of the server that holds the prompt of a request."""
+        return self._ways_out[id(self._prompt_at[name])]
 
     def decodes(self, reads: Reads, pull: Pull, gpus: int) -> None:
         """This is what a decode server of so many GPUs reads with."""

@@ -67,12 +67,14 @@ class Replica:
         Decides the step that starts now: the scheduler's own. Who watches may put his own around it.
     decision : Decision
         What was decided last.
+    commit : Commit
+        Carries out plans.
     observers : list of Observer
         Who looks on; they change nothing.
     input_queue : InputQueue
         Who has come, and is not in the server's queue yet.
     place : int
-        Of replicas that share a tier and are due at one instant, the one in the first place goes first.
+        Of replicas that share a tier or a link and are due at one instant, the first place goes first.
     """
 
     def __init__(
@@ -112,7 +114,7 @@ class Replica:
         if server.memory.abilities.after_steps and not server.batch.works_in_spans:
             max_span = 1
         self._planner = Planner(server, scheduler, self.pricing, self.recorder, self.observers, max_span)
-        self._commit = Commit(server, scheduler, self.pricing, self.recorder, self._planner, self.observers)
+        self.commit = Commit(server, scheduler, self.pricing, self.recorder, self._planner, self.observers)
         self._alarm = Alarm()
         self._takes = False  # does it take requests from the columns itself?
         self.input_queue = InputQueue(server, hears_late)
@@ -136,14 +138,14 @@ class Replica:
             self._planner.coming = arrivals
         if server.batch.works_in_spans and not takes:
             self._planner.most_steps = 1  # who comes could end a span whose work is done
-        self._commit.begin(arrivals, self.input_queue)
+        self.commit.begin(arrivals, self.input_queue)
         self._alarm.begin(env, self._serve(takes), self.place)
 
     def _serve(self, takes: bool) -> Process:
         """Decide, plan, sleep, commit, until nobody comes any more; `takes`: it fetches them itself."""
         server, batch, arrivals, ahead = self.server, self.server.batch, self._arrivals, self._ahead
         decide, plan_of, observers = self.decide, self._planner.plan, self.observers
-        commit = self._commit.carry_out
+        commit = self.commit.carry_out
         sleeps, inputs, unheard = not takes, self.input_queue, self.input_queue.requests
         while True:
             if arrivals.next_ps <= server.now_ps:
@@ -163,7 +165,7 @@ class Replica:
             self.decision = step = decide(server)
             plan = plan_of(step)
             if step.changed and (step.rejected or step.preempted_finished):
-                self._commit.write_facts(step)
+                self.commit.write_facts(step)
             if plan is None:
                 yield from self._stall()
                 inputs.decided_ps = server.now_ps
@@ -222,7 +224,7 @@ class Replica:
             return
         elif step.no_room and not server.allocator.used_slots:  # evicted, it is longer than when it came
             server.drop_head(f"finds no room in an empty arena of {server.allocator.capacity_slots:,} slots")
-            self._commit.write_facts(step)
+            self.commit.write_facts(step)
         else:
             raise InvariantError(
                 f"step {server.steps}: nobody runs and request {server.waiting[0].index}, the head of "
@@ -321,12 +323,12 @@ class Replica:
         over = bisect_left(ends, self._alarm.now_ps - self.server.now_ps + now_too)
         if over:
             del ends[over:]
-            self._commit.carry_out(self.decision, ends)
+            self.commit.carry_out(self.decision, ends)
             self.input_queue.take()
             self.decision = step = self.decide(self.server)
             plan = self._planner.plan(step)
             if step.changed and (step.rejected or step.preempted_finished):
-                self._commit.write_facts(step)
+                self.commit.write_facts(step)
             if plan is None:
                 raise InvariantError(f"step {self.server.steps} of a span computes nothing")
             self._current = plan
@@ -334,7 +336,7 @@ class Replica:
 
     def turn_away(self, row: int, reason: str) -> None:
         """Count a request that came and can never be served; in the course of a plan, after that."""
-        self._commit.turn_away(row, self._arrivals.now_ps, reason, self._current)
+        self.commit.turn_away(row, self._arrivals.now_ps, reason, self._current)
 
     def _tell_deciding(self) -> None:
         for observer in self.observers:
@@ -345,7 +347,7 @@ class Replica:
     def die(self) -> int:
         """The server is gone; what was carried out stays written down. Returns the tokens that it held."""
         self.catch_up()
-        self._commit.turned_away.write_noted()
+        self.commit.turned_away.write_noted()
         self._alarm.end()
         self._current = None
         return self.server.tokens()[0] if self.server.running or self.server.batch.loading else 0
@@ -367,7 +369,7 @@ class Replica:
     def end(self) -> None:
         """Nobody comes any more: let go of the clock, so that no reference cycle keeps what was recorded."""
         self._alarm.end()
-        self._commit.end()
+        self.commit.end()
 
     def result(self) -> Result:
         """What was written down."""

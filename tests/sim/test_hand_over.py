@@ -1,5 +1,6 @@
 """Prefill and decode on separate servers, on the clock: modes agree, nothing is lost, links take time."""
 
+import math
 from random import Random
 
 import numpy as np
@@ -96,6 +97,45 @@ def test_bytes_read_and_times_are_those_of_the_link():
     assert (told["requests"], told["read_bytes"]) == (8, 8 * 160 * 131_072)
     assert told["mean_transfer_s"] == pytest.approx(160 * 131_072 / 1e9 + 1e-5)
     assert told["mean_held_s"] > told["mean_transfer_s"] + 0.001
+
+
+def reads_of(pool, **settings):
+    """Two prompts of 160 tokens that are computed in one step, over 1 GB/s: begin and end of each read."""
+    run = kvsim.simulate(
+        pool=pool,
+        kv_transfer_link="1",
+        model="llama-3.1-8b",
+        gpu="h100",
+        trace="synthetic",
+        input_len="160",
+        output_len="5",
+        num_prompts=2,
+        request_rate=math.inf,
+        cost="constant:0.01",
+        router="round-robin",
+        **settings,
+    )
+    requests = run.columns.requests
+    return sorted(
+        zip(requests["read_begin_s"], requests["read_end_s"], strict=True), key=lambda read: read[1]
+    )
+
+
+def test_replicas_that_read_from_one_prefill_gpu_share_its_link():
+    alone_s = 160 * 131_072 / 1e9 + 1e-5
+    (began, first), (also, second) = reads_of("prefill:1 decode:2")
+    assert began == also
+    assert (first - began, second - began) == pytest.approx((alone_s, 2 * alone_s))
+    apart = reads_of("prefill:2 decode:2")
+    assert [end - begin for begin, end in apart] == pytest.approx([alone_s, alone_s])
+
+
+def test_a_read_takes_as_long_as_the_slower_end():
+    bytes_s = 160 * 131_072 / 1e9
+    ((began, ended), _) = reads_of("prefill:1:tensor_parallel_size=1 decode:2:tensor_parallel_size=2")
+    assert ended - began == pytest.approx(bytes_s + 1e-5)  # one GPU sends all of it
+    ((began, ended), _) = reads_of("prefill:1:tensor_parallel_size=4 decode:2:tensor_parallel_size=2")
+    assert ended - began == pytest.approx(bytes_s / 2 + 1e-5)
 
 
 def test_a_config_makes_the_same_fleet():

@@ -119,7 +119,7 @@ class Side:
         if plan is None:
             server.wait((at + 1) * PS_PER_S)
         else:
-            replica._commit(plan)
+            replica.commit.carry_out(step, plan)
         self.steps[at] = self.record
 
     def _look(self):

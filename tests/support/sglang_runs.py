@@ -148,11 +148,11 @@ class Look:
         self._admit, self._finish, self._commit = (
             self.server.admit_head,
             self.scheduler.finish,
-            replica._commit,
+            replica.commit.carry_out,
         )
         replica.decide, self.scheduler.finish = self.schedule, self.finish
         self.server.preempt, self.server.admit_head = self.evict, self.admit_head
-        replica._commit = self.commit
+        replica.commit.carry_out = self.commit
 
     @property
     def now(self):
@@ -186,10 +186,10 @@ class Look:
         }
         return step
 
-    def commit(self, plan):
+    def commit(self, decision, plan):
         step = self.steps[self.now]
         self._finished.clear()
-        self._commit(plan)
+        self._commit(decision, plan)
         step["finished_end"] = sorted(self._finished)
         step |= {f"{key}_end": count for key, count in self.memory().items() if "protected" not in key}
         step["batch_is_full_end"] = self.scheduler.full
