@@ -1,7 +1,7 @@
-"""What lets a replica sleep on SimPy's clock: until a time, which may be moved, or until a bell rings.
+"""Lets a replica sleep on SimPy's clock: until a time, which may be moved, or until a bell rings.
 
-At the same instant arrivals come first: they have SimPy's priority 1, an alarm has 2, and more in later
-places of a fleet that shares a tier.
+At the same instant arrivals come first: they have SimPy's priority 1, an alarm has 2, or more for later
+places in a fleet that shares a tier or a link.
 """
 
 from collections.abc import Generator
@@ -13,21 +13,21 @@ AFTER_ARRIVALS = 2
 
 
 class Alarm:
-    """Belongs to one process, which yields its events."""
+    """The alarm of one process, which yields its events."""
 
     def __init__(self) -> None:
-        self._set: simpy.Event | None = None  # for the time that was asked for last
-        self._bell: simpy.Event | None = None  # rung by who comes to an idle server
+        self._set: simpy.Event | None = None  # for the latest time asked for
+        self._bell: simpy.Event | None = None  # rung by arrivals at an idle server
 
     def begin(
         self, env: simpy.Environment, process: Generator[simpy.Event, None, None], place: int = 0
     ) -> None:
-        """Start the process; of those that are due at one time, that in the first place goes first."""
+        """Start the process. If several are due at one instant, the lowest `place` goes first."""
         self._env, self._priority = env, EventPriority(AFTER_ARRIVALS + place)
         env.process(process)
 
     def end(self) -> None:
-        """The process sleeps for ever: let go of it."""
+        """The process will not wake again: release it."""
         for event in (self._set, self._bell):
             if event is not None and not event.processed:
                 event.callbacks.clear()
@@ -35,11 +35,11 @@ class Alarm:
 
     @property
     def now_ps(self) -> int:
-        """What the clock says."""
+        """The time on the clock."""
         return int(self._env.now)
 
     def at(self, at_ps: int) -> simpy.Event:
-        """What happens at that time, after all arrivals."""
+        """An event at that time, after all arrivals."""
         env = self._env
         alarm = simpy.Event(env)
         alarm._ok, alarm._value = True, None
@@ -48,7 +48,7 @@ class Alarm:
         return alarm
 
     def move(self, at_ps: int) -> None:
-        """Let the process sleep until this time instead: who waits for the one alarm waits for another."""
+        """Let the process sleep until this time instead: its callbacks move to another alarm."""
         before = self._set
         if before is not None and before.callbacks:
             after = self.at(at_ps)
@@ -56,16 +56,16 @@ class Alarm:
 
     @property
     def sleeps(self) -> bool:
-        """Whether the process waits for somebody to ring."""
+        """Whether the process waits for the bell."""
         return self._bell is not None
 
     def set_bell(self) -> simpy.Event:
-        """What happens when somebody rings."""
+        """An event for when the bell rings."""
         self._bell = self._env.event()
         return self._bell
 
     def ring(self) -> bool:
-        """Whether the process sleeps until somebody rings, as is done now."""
+        """Ring the bell; False if the process does not wait for it."""
         if self._bell is None:
             return False
         if not self._bell.triggered:

@@ -1,10 +1,10 @@
-"""A plan is carried out: the memory of its steps, their tokens, who is finished, and what is written down.
+"""Carries out a plan: the memory of its steps, their tokens, finished requests, and all records.
 
-hear      who wants to know how the steps went is told first: cost, transfers, input queue, observers
+hear      cost, transfers, input queue and observers learn how the steps went
 record    the span goes into the log, the timeline and the latencies
-advance   the batch gets its tokens; who is done leaves
-chunks    prompts that are computed to their end give their first token
-after     what the scheduler and the allocator do behind a step
+advance   the batch gets its tokens; finished requests leave
+chunks    prompts that are computed to their end yield their first token
+after     the scheduler and the allocator do what follows a step
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from kvsim.sim.serving.server import Server
 from kvsim.sim.serving.turned_away import TurnedAway, steps_behind
 
 LATE_PS: Final = 1 << 61
-"""Some way before the clock ends: from here on it is looked at."""
+"""Close to the clock's limit: later times are checked against it."""
 
 
 class Commit:
@@ -49,13 +49,13 @@ class Commit:
         self._recorder, self._planner, self._observers = recorder, planner, observers
         self.turned_away = TurnedAway(recorder, observers)
         self._step = server.step
-        self._passed: tuple[list[int], int] = ([], 0)  # the steps carried out last, and when they were over
+        self._passed: tuple[list[int], int] = ([], 0)  # the last steps, and when they ended
         self._hear_of: list[Callable[[list[int]], None]] = []
         self._after_steps: list[Callable[[], None]] = []
         self._record: Callable[[Span], None] = recorder.add
 
     def begin(self, arrivals: Arrivals, inputs: InputQueue) -> None:
-        """The replica starts to serve: find out who hears of steps, and who acts behind them."""
+        """The replica starts to serve: collect who hears of steps, and who acts after them."""
         server, pricing, scheduler, observers = self._server, self._pricing, self._scheduler, self._observers
         self._arrivals = arrivals
         self._keep = self._recorder.keeper()
@@ -77,12 +77,12 @@ class Commit:
             self._after_steps.append(pricing.after_step)
 
     def end(self) -> None:
-        """Nobody comes any more: let go of what holds this in a reference cycle."""
+        """No more requests arrive: drop what would keep a reference cycle alive."""
         self._after_steps, self._hear_of = [], []
         self._record = self._recorder.add
 
     def carry_out(self, step: Decision, ends: list[int]) -> None:
-        """The steps of a plan are over; they ended so many ps after the server's time."""
+        """The steps of a plan are over; `ends` are in ps after the server's time."""
         self._step, server, planner = step, self._server, self._planner
         progress, batch = server.progress, server.batch
         grown = batch.grow_within(ends) if len(ends) > 1 else None
@@ -114,18 +114,18 @@ class Commit:
             self.turned_away.write_noted()
 
     def _count_late(self, now_ps: int) -> None:
-        """Count, one by one, the tokens of a step that came later than its own duration behind the last."""
+        """Count the tokens whose gap to the previous one is longer than their step."""
         for last_ps, count in self._planner.late:
             self._recorder.late(now_ps - last_ps, count)
         self._planner.late = []
 
     def _look_within(self, ends: list[int]) -> None:
-        """It has looked what had ended before each step of a span."""
+        """The engine looked for ended transfers before each step of a span."""
         if len(ends) > 1:
             self._server.wakes.before_ps = self._server.now_ps + ends[-2]
 
     def _record_unlike(self, span: Span) -> None:
-        """Write down a plan whose steps add different numbers of tokens: tokens of one step come at once."""
+        """Record a plan whose steps add different numbers of tokens; those of one step come together."""
         progress, recorder, steps = self._server.progress, self._recorder, len(span[0])
         if steps > 1:
             contexts = self._pricing.contexts
@@ -140,7 +140,7 @@ class Commit:
             recorder.late(0, added - progress.size * steps)
 
     def _give_tokens(self, step: Decision) -> None:
-        """Who prefilled and has all of the prompt computed gets a token, and decodes or is done."""
+        """A request whose prompt is now computed gets a token, then decodes or is finished."""
         server, now_ps = self._server, self._server.now_ps
         for request in step.chunks:
             if server.rules.publishes_late:
@@ -170,10 +170,10 @@ class Commit:
         for observer in self._observers:
             observer.passed(self._step, ends)
 
-    # -- who is not served --------------------------------------------------------------------
+    # -- requests that are not served ---------------------------------------------------------
 
     def turn_away(self, row: int, now_ps: int, reason: str, plan: list[int] | None) -> None:
-        """Write down a request that came and can never be served; behind the plan, where one is under way."""
+        """Record a request that can never be served; if a plan is under way, after it."""
         if plan is not None:
             self.turned_away.note(row, now_ps, reason, self._server, plan)
         else:
@@ -181,7 +181,7 @@ class Commit:
             self.turned_away.write(row, now_ps, step, reason)
 
     def write_facts(self, step: Decision) -> None:
-        """Write down whom the scheduler dropped, and preempted although they had finished."""
+        """Record requests that the scheduler dropped, or preempted although they had finished."""
         server, log = self._server, self._recorder.log
         for row in step.preempted_finished:
             log.preempted(row)

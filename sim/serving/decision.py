@@ -2,10 +2,10 @@
 
     Decision(decodes=5, chunks=[3:512, 7:128], prefill_tokens=640, prefill_pairs=139584, hit_tokens=64)
 
-A scheduler decides by asking the server to admit, to compute, to preempt, to swap. The server does so at
-once, or says that there is no room, and enters it here; nobody else writes. Whatever follows from a decision
-is derived from its record: what the step computes and costs, whether the next step may be like it, what the
-log says. What fast-forward adds to it is a span of equal steps (sim/record/span.py).
+A scheduler decides by asking the server to admit, compute, preempt and swap. The server does so immediately,
+or says that there is no room, and writes it down here; nothing else writes. Everything else follows from this
+record: what the step computes and costs, whether the next step may equal it, what the log says. Fast-forward
+extends it to a span of equal steps (sim/record/span.py).
 """
 
 from typing import Final, NamedTuple
@@ -43,24 +43,24 @@ NAMES = (
         "asks_by_cached",
     ),
 )
-"""What is printed, where there is anything to say."""
+"""Fields that are printed if they are set."""
 
 
 class LayerLoad(NamedTuple):
-    """Keys and values that come to the GPU layer by layer, while the step computes those that are there.
+    """Keys and values that are loaded layer by layer while the step computes the layers already there.
 
     load      |1|2|3|4|
     compute     |1 |2 |3 |4 |
     """
 
     first_ps: int
-    """when those of the first layer are there, counted from the decision"""
+    """when the first layer has arrived, counted from the decision"""
     last_ps: int
-    """when those of the last one are"""
+    """when the last layer has"""
     layers: int
 
     def end_ps(self, ready_ps: int, compute_ps: int) -> int:
-        """When a step ends that may begin at `ready_ps`; rounded up."""
+        """When a step that may begin at `ready_ps` ends, rounded up."""
         last_layer_ps = -(-compute_ps // self.layers)
         return max(max(ready_ps, self.first_ps) + compute_ps, self.last_ps + last_layer_ps)
 
@@ -73,50 +73,49 @@ class Decision:
     decodes : int
         Sequences that get a token.
     chunks : list of Request
-        Who computes a prompt, or a piece of one; printed as request:token up to which it is computed then.
+        Requests that compute a prompt or a chunk of one; printed as request:computed tokens after the step.
     prefill_tokens, prefill_pairs, recomputed_tokens : int
-        What these pieces are in all; (query, key) pairs of their causal attention; computed before.
+        Tokens of these chunks; (query, key) pairs of their causal attention; tokens computed before.
     draft_tokens, draft_passes : int
-        Tokens that are computed to verify drafts, or in vain; passes of the draft behind the step.
+        Tokens computed to verify drafts, or in vain; passes of the draft model after the step.
     hit_tokens, charged_hit_tokens : int
-        Prompt tokens of admissions that were cached; those of them that take up budget all the same.
+        Cached prompt tokens of admissions; those that count against the token budget nevertheless.
     changed : bool
-        Whether anybody entered, computed a piece of a prompt, grew without a promise or left: then no step
-        behind it is like it.
+        Whether a request entered, computed a chunk, grew without a promise or left: no later step equals it.
     copies : bool
-        Whether shared blocks may be copied in this step, and the next ones are like it but for that.
+        Whether shared blocks may be copied in this step; the next steps equal it otherwise.
     paused : bool
         Whether the decoding sequences stand still.
     spent : bool
-        Whether it takes its time even if it computes nothing: what comes next is known only behind it.
+        Whether the step takes time even if it computes nothing: what comes next is known only after it.
     repeats : int
-        Most steps, this one included, for which the decision holds; 0: as long as nothing happens.
+        Most steps, this one included, for which the decision holds; 0: until something happens.
     preemptions, departures : int
-        How many were preempted, by recomputation or swapping; how often memory came back otherwise.
+        Preemptions, by recomputation or swapping; other occasions on which memory was freed.
     displaced : int
-        Of those preempted, who gave way to the head of the queue, by the policy: they keep nobody out.
+        Preemptions by the policy in favour of the head of the queue; they keep nothing out.
     preempted_finished : tuple of int
-        Rows of those preempted whose last token was under way, so that they finished all the same.
+        Rows of preempted requests whose last token was already under way, so that they finished.
     rejected : tuple of (int, str, int)
-        Rows of requests that were dropped, why, and how often they had been preempted.
+        Rows of dropped requests, the reason, and how often they had been preempted.
     swapped_in_blocks, swapped_out_blocks : int
-        Blocks that come from the host pool and go there.
+        Blocks from and to the host pool.
     copied_slots, cow_copies : int
-        Slots that were copied; copies on write among the copies.
+        Slots that were copied; how many of the copies were copy-on-write.
     delay_ps : int
-        By which it begins later: it waits for transfers to or from a tier below.
+        How much later the step begins because it waits for transfers to or from a lower tier.
     load : LayerLoad or None
-        What comes from there while it computes.
+        What is loaded from there while the step computes.
     no_room : bool
         Whether the head of the queue was refused memory.
     until_ps : int
-        The decision holds for steps that begin before this; `NEVER_PS`: however late.
+        The decision holds for steps that begin before this; `NEVER_PS`: always.
     stands : bool
-        Whether it holds whoever comes: nobody enters before somebody leaves.
+        Whether arrivals cannot change the decision: no request enters before another leaves.
     asks_by_cached : bool
-        Whether how much it asks for depends on how much of it is cached: spans must leave that alone.
+        Whether the head's demand depends on how much of it is cached: spans must not change that.
     refusal : Refusal or None
-        The head of the queue, if it found no room; kept only where events are written down.
+        The head of the queue if it found no room; kept only if events are recorded.
     """
 
     decodes: int = 0
@@ -163,13 +162,13 @@ class Decision:
         return self.prefill_tokens + self.charged_hit_tokens
 
     def computes(self) -> bool:
-        """Whether there is anything to do: tokens to compute, or blocks to move to the host pool or back."""
+        """Whether there is anything to do: tokens to compute, or blocks to move to or from the host pool."""
         if self.decodes or self.chunks:
             return True
         return self.swapped_in_blocks > 0 or self.swapped_out_blocks > 0
 
     def compute(self, request: Request, start: int, tokens: int) -> None:
-        """Compute `tokens` of a prompt behind the first `start`."""
+        """Compute `tokens` of a prompt after its first `start`."""
         self.changed = True
         if not self.chunks:
             self.chunks = []
@@ -180,7 +179,7 @@ class Decision:
             self.recomputed_tokens += min(start + tokens, request.reached) - start
 
     def undo(self, request: Request, start: int, tokens: int) -> None:
-        """Take `compute` back: it makes room for another one of the same step."""
+        """Undo `compute`: the request makes room for another one in the same step."""
         self.chunks.remove(request)
         self.prefill_tokens -= tokens
         self.prefill_pairs -= tokens * start + tokens * (tokens + 1) // 2
@@ -188,12 +187,12 @@ class Decision:
             self.recomputed_tokens -= min(start + tokens, request.reached) - start
 
     def preempt(self) -> None:
-        """Somebody is preempted."""
+        """A request is preempted."""
         self.changed = True
         self.preemptions += 1
 
     def reject(self, row: int, reason: str, preemptions: int) -> None:
-        """A request is dropped: it can never be served, and was preempted so often before that was seen."""
+        """A request is dropped because it can never be served; it had been preempted this often."""
         self.changed = True
         self.departures += 1
         self.rejected += ((row, reason, preemptions),)

@@ -1,12 +1,12 @@
 """When each decoding sequence must grow, on the clock of decode steps.
 
 Steady growth (`unit` > 0, e.g. blocks): every growth adds `unit` slots and every step fills one, so a
-sequence is due at all clocks of one residue modulo `unit` until its last growth, which is known from
-the start. It is written down once, however long it decodes.
+sequence is due at all clocks of one residue modulo `unit` until its last growth, which is known from the
+start. It is entered once, however long it decodes.
 
-Irregular growth (`unit` = 0, e.g. doubling): the next growth is known only when the last one is done.
+Irregular growth (`unit` = 0, e.g. doubling): the next growth is known only when the previous one is done.
 
-Between steady growths a sequence may *leave* slots behind a window: when next, is known one time ahead.
+Between steady growths a sequence may *leave* slots behind a window; each time the next time is known.
 """
 
 from bisect import insort
@@ -18,17 +18,16 @@ from mypy_extensions import i64
 from kvsim.allocators.records import Id
 
 Grown = tuple[int, int, int, list[tuple[int, int]] | None, int, int]
-"""What growth within a span changed.
+"""What growth within a span changed, as integrals from each growth to the end of the span.
 
-The integrals, from then to the end of the span, of the slots allocated, of those never to be written, of
-those that were cached before; (step, slots) of what was left behind, or came to be shared; and the integrals
-of the slots that came to be idle, and of the tokens that came to be shared.
+Slots allocated; slots that will never be written; slots that were cached before; (step, slots) that were left
+behind or became shared; slots that became idle; tokens that became shared.
 """
 
 
 SOON_PS: Final = 1 << 42
 MANY: Final = 1 << 20
-"""Four seconds, and slots: times up to the one, of up to the other, add up within 64 bits."""
+"""Four seconds, and slots: products of times and slots up to these add up within 64 bits."""
 
 
 class GrowthCalendar:
@@ -37,16 +36,16 @@ class GrowthCalendar:
     Attributes
     ----------
     residues : list of lists of int
-        Of steady growth: who is due at all clocks that leave this rest when divided by `unit`.
+        Steady growth: the sequences due at all clocks with this residue modulo `unit`.
     last : dict of lists of int
-        Clock -> sequences that need no more after it.
+        Clock -> sequences that need no more growth after it.
     leaving : dict of lists of int
         Clock -> sequences that leave slots then, in no order.
     unwritten : dict of lists of (int, int)
-        Clock -> (sequence, slots of it that will never be written from then on), where a growth allocates
-        more slots than its tokens take. Who is gone by then still stands there.
+        Clock -> (sequence, its slots that will never be written from then on), if a growth allocates more
+        slots than its tokens take. Sequences that are gone by then are still listed.
     margin : int
-        Growths for which there must be room in every step, beside those that are due.
+        Growths for which every step must have room, in addition to those that are due.
     """
 
     def __init__(self, unit: int) -> None:
@@ -70,7 +69,7 @@ class GrowthCalendar:
             insort(self._irregular.setdefault(clock, []), seq)
 
     def remove(self, seq: int, clock: int, finish_clock: int) -> None:
-        """Forget a sequence that is due at `clock`; one that needs no more is forgotten already."""
+        """Remove a sequence that is due at `clock`; one that needs no more growth is already removed."""
         due = self.residues[clock % self.unit] if self.unit else self._irregular.get(clock, [])
         if seq in due:
             due.remove(seq)
@@ -87,14 +86,14 @@ class GrowthCalendar:
         self._leaves_at[seq] = clock
 
     def pop_leaving(self, clock: int) -> list[int]:
-        """Who leaves slots at `clock`: when next is to be said anew."""
+        """Sequences that leave slots at `clock`; the caller says when each does so next."""
         seqs = self.leaving.pop(clock, [])
         for seq in seqs:
             del self._leaves_at[seq]
         return seqs
 
     def stay(self, seq: int) -> None:
-        """A sequence leaves no more."""
+        """A sequence leaves no more slots."""
         clock = self._leaves_at.pop(seq, None)
         if clock is not None:
             self.leaving[clock].remove(seq)
@@ -102,19 +101,19 @@ class GrowthCalendar:
                 del self.leaving[clock]
 
     def rename(self, seq: Id, later: Id, clock: int, finish_clock: int) -> None:
-        """A sequence that is due at `clock`, in steady growth, goes on under an id larger than all others."""
+        """A sequence in steady growth, due at `clock`, continues under an id larger than all others."""
         unit = self.unit
         due: list[Id] = self.residues[clock % unit]
         try:
             due.remove(seq)
-        except ValueError:  # it needs no more
+        except ValueError:  # it needs no more growth
             return
         due.append(later)
         last: list[Id] = self.last[finish_clock - 1 - (finish_clock - 1 - clock) % unit]
         last[last.index(seq)] = later
 
     def allocate_more(self, seq: int, clock: int, finish_clock: int, surplus: int, slots: int) -> None:
-        """Each growth from `clock` on allocates so many slots: write down when more than 0 will be left over.
+        """Each growth from `clock` on allocates `slots`: note from when on some will never be written.
 
         `surplus` is what a sequence has before, less what it will need.
         """
@@ -124,9 +123,9 @@ class GrowthCalendar:
             first += 1
 
     def growths(self, clock: int, steps: int, counts: list[int]) -> Iterator[list[int]]:
-        """Who grows at each of so many clocks behind this one; asking for the next says that they did.
+        """The sequences that grow at each of the next `steps` clocks; asking for the next confirms the last.
 
-        How many they are goes to `counts`.
+        Their number goes to `counts`.
         """
         for later in range(clock + 1, clock + 1 + steps):
             due = self.residues[later % self.unit]
@@ -140,13 +139,13 @@ class GrowthCalendar:
         return finish_clock - 1 - (finish_clock - 1 - clock) % self.unit
 
     def many_due(self, clock: int) -> int:
-        """How many must grow at `clock`, who are still to be asked for."""
+        """How many sequences must still grow at `clock`."""
         return len(self.residues[clock % self.unit] if self.unit else self._irregular.get(clock, ()))
 
     def due(self, clock: int) -> list[int]:
         """The sequences that must grow at `clock`, as a list that `remove` and `pop_full` change.
 
-        Those of irregular growth are due once: who asks lets them grow.
+        In irregular growth each is due once: the caller must let them grow.
         """
         return self.residues[clock % self.unit] if self.unit else self._irregular.pop(clock, [])
 
@@ -159,10 +158,10 @@ class GrowthCalendar:
         return full
 
     def guaranteed_steps(self, clock: int, steps: int, budget: int) -> int:
-        """How many of `steps` steps from `clock` on grow within the budget; the first does not count."""
+        """How many of `steps` steps from `clock` on stay within the budget; the first does not count."""
         if not self.unit:
             return min([steps, *(later - clock for later in self._irregular if later > clock)])
-        steps = min(steps, self.unit + 1)  # nobody is due twice
+        steps = min(steps, self.unit + 1)  # no sequence is due twice
         for later in range(clock + 1, clock + steps):
             budget -= len(self.residues[later % self.unit])
             if budget < 0:
@@ -172,18 +171,18 @@ class GrowthCalendar:
     def growth_within(
         self, clock: int, ends: list[int], lefts: list[tuple[int, int]] | None = None
     ) -> tuple[list[int], int, list[tuple[int, int, int]]]:
-        """Who grows in a span of steps, the i-th of which ends at `ends[i]`; its first step has its memory.
+        """The growths in a span whose i-th step ends at `ends[i]`; the first step has its memory already.
 
-        Returns who grows in the others, in order; the integral of the slots they get from then to the
-        end of the span; and of those that are full now (sequence, clock, time left). To `lefts`, where it is
-        given, go (how many grow at a time, time left).
+        Returns the sequences that grow in the other steps, in order; the integral of their new slots from
+        then to the end of the span; and (sequence, clock, time left) of those that are now full. If `lefts`
+        is given, (sequences that grow together, time left) goes there.
         """
         grown: list[int] = []
         full: list[tuple[int, int, int]] = []
         if not self.unit:
             return grown, 0, full
         residues, last, total = self.residues, self.last, ends[-1]
-        long_before = 0  # sum over growths of the time before them, in 64 bits where that is enough
+        long_before = 0  # sum over growths of the time before them, in 64 bits if that is enough
         before: i64 = 0
         unit: i64 = self.unit
         at: i64 = clock

@@ -1,4 +1,4 @@
-"""A link to a tier below: one way there, one way back, each with one job at a time, the first come first.
+"""A link to a lower tier: one way there and one way back, each serving one job at a time in order.
 
 job          |latency|blocks x overhead|bytes / bandwidth|
 next job                                                 |latency|...
@@ -21,9 +21,9 @@ class Way:
     bytes_per_s : int
         Above 0.
     latency_ps : int
-        Of a job, before its first byte.
+        Per job, before its first byte.
     block_ps : int
-        Of each block, beside its bytes.
+        Per block, in addition to its bytes.
     """
 
     bytes_per_s: int
@@ -31,19 +31,19 @@ class Way:
     block_ps: int = 0
 
     def duration_ps(self, blocks: int, total_bytes: int) -> int:
-        """How long a job of so many blocks takes, rounded up."""
+        """Duration of a job of this many blocks and bytes, rounded up."""
         return self.latency_ps + blocks * self.block_ps - (-total_bytes * PS_PER_S // self.bytes_per_s)
 
 
 class Link(Transfers):
-    """Both ways of a link.
+    """Both directions of a link.
 
     Parameters
     ----------
     load, store : Way
         From the tier to the GPU; from the GPU to the tier.
     block_bytes : int
-        Of a block, on each GPU: every GPU has a link of its own.
+        Bytes of a block on each GPU; every GPU has its own link.
     """
 
     def __init__(self, load: Way, store: Way, block_bytes: int) -> None:
@@ -54,16 +54,16 @@ class Link(Transfers):
         self._busy_ps = {True: 0, False: 0}
 
     def end_of(self, job: Job, now_ps: int) -> int:
-        """When a job ends that takes its place now."""
+        """When a job that is queued now ends."""
         return self.copied_ps(job.loads, len(job.blocks), now_ps)
 
     def copied_ps(self, loads: bool, blocks: int, now_ps: int) -> int:
-        """When so many blocks are copied, behind all before them that go the same way."""
+        """When a copy of `blocks` blocks ends, queued behind earlier copies in the same direction."""
         duration = self.ways[loads].duration_ps(blocks, blocks * self.block_bytes)
         self._busy_ps[loads] += duration
         self.free_ps[loads] = max(now_ps, self.free_ps[loads]) + duration
         return self.free_ps[loads]
 
     def busy_ps(self, loads: bool) -> int:
-        """How long all jobs that way take."""
+        """Total duration of the jobs in that direction."""
         return self._busy_ps[loads]

@@ -1,13 +1,13 @@
-"""Who looks on while a replica serves: checks, events, the map of the memory, the step log, a pace.
+"""Observers of a replica: checks, events, the memory map, the step log, a pace.
 
     deciding    the scheduler is about to decide
     decided     it has, and the server shows it; no time has passed
-    planned     how long that takes, and for how many steps it holds
-    passed      these steps are over; nothing of them is committed
-    after       all of them is
+    planned     how long the step takes, and how many steps the decision covers
+    passed      these steps are over, but not committed
+    after       they are committed
 
-They change nothing: with and without them a run gives the same integers. A replica has them in one list, most
-often an empty one. Each may ask for spans of at most so many steps (`most_steps`).
+They change nothing: with and without them a run gives the same integers. A replica keeps them in one list,
+which is usually empty. Each may limit the length of spans (`most_steps`).
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ NOBODY: Final[dict[int, Request]] = {}
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Observer:
-    """Sees what happens; a kind of its own does something where it wants to."""
+    """Sees what happens; subclasses act on what interests them."""
 
     def __init__(self) -> None:
         self.most_steps = 1 << 62
@@ -41,13 +41,13 @@ class Observer:
         """A step is decided."""
 
     def planned(self, step: Decision, ends: list[int], held: int) -> None:
-        """It ends first, then those like it; in it so many slots hold a token."""
+        """When this step and its equals end; `held` slots hold a token."""
 
     def passed(self, step: Decision, ends: list[int]) -> None:
-        """They are over."""
+        """These steps are over."""
 
     def after(self) -> None:
-        """They are committed: tokens are there, who has finished has left."""
+        """They are committed: tokens are counted, finished requests have left."""
 
     def idle(self) -> None:
         """There is nothing to do."""
@@ -80,7 +80,7 @@ class Checks(Observer):
 
 
 class Pace(Observer):
-    """Calls `wait` with the time in ps before each decision, which holds for `most_steps` at most."""
+    """Calls `wait` with the time in ps before each decision, at most `most_steps` steps apart."""
 
     def __init__(self, server: Server, wait: Callable[[int], None], most_steps: int) -> None:
         super().__init__()
@@ -92,14 +92,14 @@ class Pace(Observer):
 
 
 class EventLog(Observer):
-    """Writes down what becomes of each request; admissions and preemptions the server tells itself."""
+    """Records what becomes of each request; the server itself records admissions and preemptions."""
 
     def __init__(self, events: Events, server: Server, scheduler: Scheduler) -> None:
         super().__init__()
         self._events, self._server, self._scheduler = events, server, scheduler
 
     def decided(self, step: Decision) -> None:
-        """Tell why the head of the queue is still there."""
+        """Record why the head of the queue still waits."""
         server, events = self._server, self._events
         happened, events.changed = events.changed or step.changed, step.changed
         if not server.waiting:
@@ -123,7 +123,7 @@ class EventLog(Observer):
 
 
 class MapDrawer(Observer):
-    """Draws the map of the memory where an instant is due; a span ends at the next."""
+    """Draws the memory map when an instant is due; a span ends at the next one."""
 
     def __init__(self, memory_map: MemoryMap, server: Server) -> None:
         super().__init__()
@@ -142,12 +142,12 @@ class MapDrawer(Observer):
         self._map.passed(decoded + step.prefill_tokens)
 
     def end(self) -> None:
-        """The last picture: nobody is there."""
+        """The last picture: the memory is empty."""
         self._map.draw(self._server.now_ps, self._server.allocator, NOBODY, {}, NOBODY)
 
 
 class StepLog(Observer):
-    """Writes a row per step, with who runs and waits as the engine itself counts them."""
+    """Writes a row per step, counting running and waiting requests as the engine does."""
 
     def __init__(self, recorder: Recorder, server: Server, scheduler: Scheduler) -> None:
         super().__init__()

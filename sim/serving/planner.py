@@ -1,12 +1,12 @@
-"""What a decision comes to: a span of equal steps, as many as need no new decision, and when each ends.
+"""Extends a decision to a span: as many equal steps as need no new decision, and when each of them ends.
 
     decided    |==|                      one step, by the scheduler
-    planned    |==|==|==|==|==|          those that follow from it, too; nothing of them is carried out
+    planned    |==|==|==|==|==|          the steps that follow from it; none is carried out yet
 
-A span ends at the next finish, before the first step whose memory is not guaranteed, where a row of the
-timeline is due, where an observer wants to look, and at the first boundary at or after the next time of which
-it is known that somebody comes, or that a policy changes its order. What it says of its beginning (who waits,
-what is external) is noted now, as others may come before it is carried out.
+A span ends at the next finish, before the first step whose memory is not guaranteed, when a row of the
+timeline is due, when an observer wants to look, and at the first boundary at or after the next known arrival
+or change of a policy's order. The state at its start (what waits, what is external) is noted now, because
+more requests may arrive before the span is carried out.
 """
 
 from kvsim.sim.record.limits import limit
@@ -23,28 +23,28 @@ from kvsim.sim.serving.server import Server
 
 
 class Planner:
-    """Makes the plans of one replica.
+    """Plans the spans of one replica.
 
     Parameters
     ----------
     observers : list of Observer
-        Those of the replica, which may get more.
+        The replica's own list, to which observers may be added later.
     most_steps : int
-        Of a span; 1 is step mode.
+        Longest span; 1 is step mode.
 
     Attributes
     ----------
     coming : Promise
-        Nobody comes before its `next_ps`, as far as spans have to care.
+        No request that matters to a span arrives before its `next_ps`.
     stands : bool
-        Whether the plan made last goes on whoever comes: they would only join the queue.
+        Whether the last plan holds even if requests arrive: they would only join the queue.
     start : Start
-        How it is when the plan made last begins.
+        State at the start of the last plan.
     unheard : list of Request
-        Those of the replica's input queue; while there are any, a plan is one step.
+        The replica's input queue; while it holds any, a plan is one step.
     late : list of (int, int)
-        (last token, how many) of those who decode in it, and got no token in the step before; the replica
-        counts them when the step is over.
+        (time of the last token, sequences) of those that decode in this step but got no token in the one
+        before. They are counted when the step is over.
     """
 
     def __init__(  # noqa: PLR0917 - the parts of a replica
@@ -68,10 +68,10 @@ class Planner:
         self._rests = server.memory.abilities.rests or server.batch.shares or server.holds
         self._beside, self._allocator = pricing.beside, server.allocator
         self._batch, self._memory, self._progress = server.batch, server.memory, server.progress
-        self._plain = pricing.plain and not scheduler.forks  # does a step cost what its batch says, no more?
+        self._plain = pricing.plain and not scheduler.forks  # is a step's cost a function of its batch alone?
 
     def plan(self, step: Decision) -> list[int] | None:
-        """When the steps end for which a decision holds, counted from now; None: nothing is computed."""
+        """When each step that the decision covers ends, counted from now; None if nothing is computed."""
         server = self._server
         held, contexts = server.tokens()
         if server.now_ps >= self._recorder.next_sample_ps:
@@ -81,7 +81,7 @@ class Planner:
         decodes, due, alone = step.decodes, False, step.changed
         if decodes and self._progress.late:
             self.late = self._progress.late_tokens(server.now_ps)
-            if self.late:  # these tokens are counted one by one
+            if self.late:  # these tokens are counted individually
                 alone, decodes = True, 0
         if self._beside:
             due = self._pricing.due()
@@ -124,9 +124,9 @@ class Planner:
             observer.planned(step, ends, held)
 
     def _ends(self, step: Decision, contexts: int, due: bool) -> list[int]:
-        """When the steps end, counted from now, that need no new decision; at least one.
+        """When each step that needs no new decision ends, counted from now; at least one.
 
-        The first has to pay for what the allocator did beside, where that is `due`.
+        If `due`, the first step pays for the allocator's other work.
         """
         server, at_most, limit_ps = self._server, self.most_steps, self._recorder.next_sample_ps
         if self._observers:
@@ -144,7 +144,7 @@ class Planner:
             foreseen = repeats
         steps = self._batch.guaranteed_steps(foreseen, step.asks_by_cached, anybody or server.swapped > 0)
         limit_ps -= server.now_ps
-        if limit_ps < 1:  # who comes may be unheard of
+        if limit_ps < 1:  # a request may have arrived unheard
             limit_ps = 1
         if self._plain:
             apart = self._progress.spread
@@ -157,7 +157,7 @@ class Planner:
         return ends
 
     def _go_on(self, step: Decision, ends: list[int], contexts: int, at_most: int) -> None:
-        """Add to a span what is foreseen of the steps behind those for which the decision holds."""
+        """Extend a span by the steps that are foreseen after those the decision covers."""
         server, progress = self._server, self._server.progress
         until_ps = min(self._recorder.next_sample_ps, self.coming.next_ps, step.until_ps)
         at_most = min(at_most, progress.next_finish - progress.clock)

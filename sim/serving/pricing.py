@@ -1,8 +1,8 @@
-"""How long the steps of a plan take: what the cost model says of each, and what the allocator did beside.
+"""How long the steps of a plan take: the cost model's answer, plus the allocator's other work.
 
     equal steps                |==|==|==|==|            one question for all of them
-    the first pays for more    |====|==|==|==|          copies, calls to the driver (upkeep.py)
-    unlike steps               |==|===|==|=|            each by itself: they add different numbers of tokens
+    the first pays for more    |====|==|==|==|          copies, driver calls (upkeep.py)
+    unlike steps               |==|===|==|=|            one by one: they add different numbers of tokens
 
 Ends are in picoseconds, counted from the start of the plan.
 """
@@ -18,24 +18,23 @@ from kvsim.sim.serving.totals import UpkeepTotals
 from kvsim.sim.serving.upkeep import Upkeep
 
 FEW: Final = 6
-"""Steps that are priced at first, where each has a price of its own."""
+"""Steps priced in the first batch, if each needs its own price."""
 
 
 class Pricing:
-    """The clock of one replica's steps.
+    """Prices one replica's steps.
 
     Attributes
     ----------
     cost : CostModel
-        What it asks.
     hears : bool
-        Whether it wants to know what became of a plan: see `carried_out`.
+        Whether it must be told which steps were carried out (`carried_out`).
     beside : bool
-        Whether a step may take more, or other, time than its batch says.
+        Whether a step's time may depend on more than its batch.
     plain : bool
-        Whether equal steps are all that the cost need be asked of at once: nobody else hears of them.
+        Whether the cost model alone prices a span of equal steps, and need not hear what came of it.
     contexts : list of int
-        Of each step that was priced last, and perhaps some behind it, where they are unlike: their tokens.
+        Context tokens of each unlike step that was priced last, and perhaps of some after it.
     """
 
     def __init__(self, server: Server, cost: CostModel) -> None:
@@ -50,12 +49,12 @@ class Pricing:
         self.hears = self._hears or self._works_in_spans
         self.plain = self._linear and not self.hears
         self.contexts: list[int] = []
-        self._lines: dict[tuple[int, int, int], tuple[int, int]] = {}  # of a batch that only decodes
-        self._unlike: list[tuple[StepShape, int]] = []  # the same of steps that are unlike
-        self._heard: tuple[int, int] | None = None  # seats and contexts of the span, for a cost that asks
+        self._lines: dict[tuple[int, int, int], tuple[int, int]] = {}  # by decode-only batch
+        self._unlike: list[tuple[StepShape, int]] = []  # shape and duration of unlike steps
+        self._heard: tuple[int, int] | None = None  # seats and contexts of the span
 
     def prompts_ps(self, tokens: int, pairs: int, most_tokens: int) -> int:
-        """What so many prompt tokens, and pairs of attention, take in full steps with nothing beside."""
+        """How long these prompt tokens and attention pairs take in full steps of their own."""
         steps = -(-tokens // most_tokens)
         if not steps:
             return 0
@@ -64,26 +63,26 @@ class Pricing:
 
     @property
     def totals(self) -> UpkeepTotals | None:
-        """What the allocator did beside allocating; None: nothing ever."""
+        """Work that the allocator did besides allocating; None if it never does any."""
         return self._upkeep.totals if self._upkeep else None
 
     # -- one step -----------------------------------------------------------------------------
 
     def read(self, contexts: int) -> int:
-        """Slots that decoding reads of so many tokens: holes, too, where they are not left out."""
+        """Slots that decoding reads for these context tokens, including holes if the kernel reads them."""
         holes = self._reads_holes
         return holes.read_slots() if holes is not None and contexts else contexts
 
     def due(self) -> bool:
-        """Whether the step just decided pays for what the allocator did beside."""
+        """Whether the step just decided pays for the allocator's other work."""
         return self._upkeep is not None and self._upkeep.due()
 
     def is_unlike(self, due: bool) -> bool:
-        """Whether such a step is like none behind it."""
+        """Whether this step differs from those that follow."""
         return self._reads_holes is not None or (due and not self._works_in_spans)
 
     def shape(self, step: Decision, contexts: int) -> StepShape:
-        """What the decided step computes, for the cost model: made here and nowhere else."""
+        """What the decided step computes, as the cost model sees it. Built here and nowhere else."""
         server, progress = self._server, self._server.progress
         allocator, seats, spread = server.allocator, 0, None
         came, went, unit = step.swapped_in_blocks, step.swapped_out_blocks, allocator.growth_unit
@@ -110,7 +109,7 @@ class Pricing:
         return tuple.__new__(StepShape, fields)  # what StepShape(*fields) does, at a quarter of its price
 
     def step_ps(self, step: Decision, contexts: int, due: bool) -> int:
-        """The duration of the step that was decided, with what it waits for where that is `due`."""
+        """Duration of the decided step, with the allocator's other work if that is `due`."""
         shape = self.shape(step, contexts)
         duration = self.cost.step_ps(shape)
         if self._hears:
@@ -119,7 +118,7 @@ class Pricing:
         return self._upkeep.step_ps(duration, self.cost) if due and self._upkeep else duration
 
     def _with_load(self, step: Decision, compute_ps: int) -> int:
-        """The same of a step that computes while a load goes on."""
+        """Duration of a step that computes while keys and values are loaded layer by layer."""
         load, tier = step.load, self._server.totals.tier
         assert load is not None
         end_ps = load.end_ps(step.delay_ps, compute_ps)
@@ -130,9 +129,9 @@ class Pricing:
     # -- several ------------------------------------------------------------------------------
 
     def ends(self, step: Decision, steps: int, limit_ps: int, contexts: int, due: bool) -> list[int]:
-        """When so many steps end, up to the first that reaches the limit; at least one.
+        """When each of up to `steps` steps ends, up to the first that reaches the limit; at least one.
 
-        The first has to pay for what the allocator did beside, where that is `due`.
+        If `due`, the first step pays for the allocator's other work.
         """
         server, progress = self._server, self._server.progress
         if not self._linear:
@@ -152,7 +151,7 @@ class Pricing:
         return ends
 
     def go_on(self, step: Decision, ends: list[int], contexts: int, limit_ps: int, at_most: int) -> None:
-        """Add to a span what is foreseen of the steps behind those for which the decision holds."""
+        """Extend a span by the steps that are foreseen after those the decision covers."""
         server, cost, progress = self._server, self.cost, self._server.progress
         seats, apart = progress.size, progress.spread
         if len(ends) < step.repeats or ends[-1] >= limit_ps or self._hears:
@@ -173,7 +172,7 @@ class Pricing:
                 return
 
     def _unlike_first(self, first: int, steps: int, limit_ps: int, seats: int, contexts: int) -> list[int]:
-        """The same where the first step copies blocks beside, or pays for what was done before."""
+        """Ends if the first step also copies blocks, or pays for earlier work."""
         progress = self._server.progress
         if steps == 1 or first >= limit_ps or self._hears:
             return [first]
@@ -183,7 +182,7 @@ class Pricing:
         return [first, *[first + end for end in rest]]
 
     def _unlike_ends(self, step: Decision, steps: int, limit_ps: int, contexts: int) -> list[int]:
-        """The same where steps add different numbers of tokens; `contexts` are those of each."""
+        """Ends if steps add different numbers of tokens."""
         if steps == 1:
             self.contexts = [contexts]
             return [self.step_ps(step, contexts, due=False)]
@@ -198,7 +197,7 @@ class Pricing:
             ends = self._ends_one_by_one(self.shape(step, contexts), steps, limit_ps)
         else:
             first, each = line
-            most = limit_ps // (first + each * contexts) + 1  # none is shorter than the first
+            most = limit_ps // (first + each * contexts) + 1  # no step is shorter than the first
             self.contexts = tokens = progress.contexts_ahead(steps if most > steps else most)
             ends = list(accumulate([first + each * total for total in tokens]))
         if ends[-1] > limit_ps:
@@ -206,7 +205,7 @@ class Pricing:
         return ends
 
     def _ends_one_by_one(self, shape: StepShape, steps: int, limit_ps: int) -> list[int]:
-        """The same of a cost that lies on no line, a few steps at a time."""
+        """Ends for a cost that is not linear in the contexts, priced a few steps at a time."""
         count, ahead = min(steps, FEW), self._server.progress.contexts_ahead
         while True:
             self.contexts = tokens = ahead(count)
@@ -223,7 +222,7 @@ class Pricing:
     # -- what became of them ------------------------------------------------------------------
 
     def carried_out(self, ends: list[int]) -> None:
-        """Tell a cost that asks how much of the span it priced came to pass; it hid what was done beside."""
+        """Tell the cost how much of the span was carried out; the span hid the allocator's other work."""
         if self._heard is not None:
             self.cost.span_carried_out(*self._heard, ends)
             self._heard = None
@@ -239,6 +238,6 @@ class Pricing:
             self._upkeep.after_step()
 
     def rest(self) -> None:
-        """The server is idle: there is time for all that is still to do."""
+        """The server is idle: the allocator finishes all pending work."""
         if self._upkeep:
             self._upkeep.rest()

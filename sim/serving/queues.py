@@ -1,7 +1,7 @@
-"""In which order requests wait: first come first served, by priority, or the shortest job first.
+"""The order in which requests wait: first come first served, by priority, or the shortest job first.
 
-A queue is a `deque` as far as the server uses one. `append` takes who arrives, `appendleft` who was
-evicted; queues with an order of their own put either where it belongs.
+A queue behaves like a `deque` as far as the server uses one. `append` takes arrivals, `appendleft` preempted
+requests; queues with their own order put either where it belongs.
 """
 
 from collections import deque
@@ -17,7 +17,7 @@ from kvsim.sim.serving.request import Request
 
 
 class Queue(Protocol):
-    """What the server asks of a queue."""
+    """What the server needs of a queue."""
 
     def append(self, request: Request, /) -> None: ...  # noqa: D102
     def appendleft(self, request: Request, /) -> None: ...  # noqa: D102
@@ -41,7 +41,7 @@ class Ordered:
         heappush(self._heap, (self._key(request), request.index, request.sample, request))
 
     def appendleft(self, request: Request) -> None:
-        """Likewise: the queue has an order of its own."""
+        """Put a request where it belongs."""
         self.append(request)
 
     def popleft(self) -> Request:
@@ -49,7 +49,7 @@ class Ordered:
         return heappop(self._heap)[-1]
 
     def remove(self, request: Request) -> None:
-        """Take a request out, wherever it stands."""
+        """Remove a request from anywhere in the queue."""
         self._heap = [entry for entry in self._heap if entry[-1] is not request]
         heapify(self._heap)
 

@@ -1,8 +1,7 @@
 """A request on its way through the server: waiting (-> loading) -> prefill -> decode -> finished.
 
 Objects exist only while a request waits or runs; before and after, it is a row of columns. A request with
-several answers is several objects, one for each: its *samples*. Engines that fork schedule them together,
-as a Group.
+several answers is one object per answer, its *samples*. Engines that fork schedule them together, as a Group.
 """
 
 from typing import Final
@@ -12,7 +11,7 @@ from kvsim.sim.serving.facts import UNTOLD, Facts
 
 
 class State:
-    """Where a request stands: small integers, which are read several times a request."""
+    """A request's state: small integers, because they are read often."""
 
     WAITING: Final = 0
     PREFILL: Final = 1
@@ -31,16 +30,16 @@ SUCCESSORS = (
     (),
     (State.PREFILL,),
 )
-"""By state, the allowed moves; back to WAITING is preemption, to PREFILL a step without a token."""
+"""Allowed moves by state; back to WAITING is preemption, to PREFILL a step without a token."""
 MOVES: Final = frozenset(10 * state + after for state, moves in enumerate(SUCCESSORS) for after in moves)
-"""The same as 10 * from + to."""
+"""The allowed moves as 10 * from + to."""
 
 
 class Request:
     """One request.
 
-    While it decodes, its tokens are not counted one by one: it holds `base + clock` of them, where
-    `clock` counts the decode steps of the server; when it stops, sim/serving/progress.py writes them back.
+    While it decodes, its tokens are not counted one by one: it holds `base + clock` of them, and `clock`
+    counts the server's decode steps. When it stops, sim/serving/progress.py writes them back.
     """
 
     __slots__ = (
@@ -88,18 +87,18 @@ class Request:
         self.known_tokens = prompt_tokens  # prompt and answer so far: what a (re)computation must prefill
         self.preemptions = 0
         self.outgrown = 0  # reservations that were too short for its answer
-        self.stuck_at = 0  # tokens for which it last found no room, although nobody else had any
-        self.reached = 0  # most tokens ever computed: what a preemption throws away
-        self.internal = 0  # slots that it holds and will never write
-        self.joined_as = -1  # its id when it began to decode: progress knows it by that
-        self.fragmented = False  # was it ever refused although enough was free in total?
-        self.content: Content = ()  # the part of its text that others may have too
-        self.open_stream: int | None = None  # the stream of its answer, where others may have that too
-        self.own = index  # names the rest of its text: unlike any other request's or sample's
+        self.stuck_at = 0  # tokens for which it found no room although no other request had any
+        self.reached = 0  # most tokens ever computed, which a preemption discards
+        self.internal = 0  # allocated slots that will never be written
+        self.joined_as = -1  # its id when it began to decode, by which progress knows it
+        self.fragmented = False  # was it ever refused although enough memory was free in total?
+        self.content: Content = ()  # the part of its text that it may share with others
+        self.open_stream: int | None = None  # the stream of its answer, if others may share that
+        self.own = index  # names the rest of its text, which no other request or sample has
         self.sample = 0  # which answer to the prompt
         self.priority = self.arrival_ps = 0
         self.group: Group | None = None
-        self.facts: Facts = UNTOLD  # what the trace tells of it, where a policy reads it
+        self.facts: Facts = UNTOLD  # what the trace says about it, if a policy reads that
         self.first_scheduled_ps: int | None = None
         self.first_token_ps: int | None = None
 
@@ -122,12 +121,12 @@ class Request:
         return self.state is State.DECODE
 
     def set_output(self, output_tokens: int) -> None:
-        """Say how long the answer is, before the request runs."""
+        """Set the length of the answer, before the request runs."""
         self.output_tokens = output_tokens
         self.final_tokens = self.prompt_tokens + output_tokens - 1
 
     def as_sample(self, sample: int, output_tokens: int) -> "Request":
-        """Another answer to the same prompt; of its text only the prompt may be shared."""
+        """Another answer to the same prompt; only the prompt's text may be shared."""
         other = Request(self.index, self.prompt_tokens, output_tokens)
         other.sample, other.own = sample, self.own + sample
         other.priority, other.arrival_ps, other.group = self.priority, self.arrival_ps, self.group
@@ -136,24 +135,24 @@ class Request:
         return other
 
     def write(self, content: Content) -> None:
-        """Say what of its text others may have too."""
+        """Set the part of its text that it may share with others."""
         self.content = content
         if sum(length for _, _, length in content) > self.prompt_tokens:
             self.open_stream = content[-1][0]
 
-    seq: int  # id of its present stay in memory: admission order, never used twice
+    seq: int  # id of its current stay in memory, in admission order; never reused
     base: int
-    finish_clock: int  # decode clock at which its last token is there
-    last_token_ps: int  # of those that decode: when they began to, or stopped
+    finish_clock: int  # decode clock at which it has its last token
+    last_token_ps: int  # when it last began or stopped decoding
     first_scheduled_step: int
     first_token_step: int
 
 
 class Group:
-    """The sequences of one request that an engine schedules, evicts and swaps together.
+    """The sequences of one request that an engine schedules, preempts and swaps together.
 
-    `sequences` are those that live, in the order in which they write; `lengths` the answers still to be
-    forked off when the prompt is done.
+    `sequences` are the live ones, in the order in which they write; `lengths` are the answers still to be
+    forked when the prompt is computed.
     """
 
     __slots__ = ("beam_width", "index", "lengths", "preemptions", "sequences")

@@ -1,7 +1,7 @@
-"""Seats of decoding sequences: those that finished ones keep, and who waits for one.
+"""Seats of decoding sequences: seats that finished sequences keep, and requests that wait for one.
 
-A static batch computes on the seats of finished sequences until its longest is done: padding. Other engines
-prefill more prompts than may decode at once: the first come sits down first.
+A static batch computes on the seats of finished sequences until its longest one is done (padding). Other
+engines prefill more prompts than may decode simultaneously; seats go to the first in line.
 """
 
 from kvsim.sim.serving.request import Request
@@ -9,14 +9,14 @@ from kvsim.sim.serving.spread import Contexts
 
 
 class Seats:
-    """Finished sequences whose seats still compute; a context grows by one token a decode step.
+    """Finished sequences whose seats still compute; each context grows by one token per decode step.
 
     Attributes
     ----------
     count : int
-        How many there are.
+        Finished sequences that keep a seat.
     waiting : dict of Request
-        By id, those whose prompts are computed, and who wait for a seat.
+        By id, requests whose prompts are computed and that wait for a seat.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Seats:
         self._bases: list[int] = []
 
     def add(self, tokens: int, clock: int, spread: Contexts | None) -> None:
-        """A sequence of so many tokens is finished."""
+        """A sequence of this many tokens is finished."""
         base = tokens - clock
         self.count += 1
         self._base_sum += base
@@ -35,7 +35,7 @@ class Seats:
             spread.add(base)
 
     def contexts(self, clock: int) -> int:
-        """The sum of their contexts in the decode step of that clock."""
+        """The sum of their contexts in the decode step at that clock."""
         return self._base_sum + self.count * (clock + 1)
 
     def clear(self, spread: Contexts | None) -> None:

@@ -1,11 +1,11 @@
-"""How the contexts of decoding sequences differ: the longest, and their sum in whole tiles, at any clock.
+"""How the contexts of decoding sequences differ: the longest one, and their sum in whole tiles, at any clock.
 
-A context is `base + clock`, so all grow alike and the longest stays the longest: a heap of bases, from which
-those that left are dropped when they come to the top.
+A context is `base + clock`, so all grow alike and the longest stays the longest. The bases are in a heap;
+sequences that left are dropped when they reach its top.
 
 In `tile` steps each context begins exactly one new tile. So the sum of the contexts, each rounded up to whole
-tiles, is counted where the clock is a multiple of `tile`, and grows by a token a sequence and step between:
-right there, and right in the mean in between.
+tiles, is exact when the clock is a multiple of `tile`. In between it grows by one token per sequence and
+step, which is right on average.
 """
 
 from heapq import heappop, heappush
@@ -19,13 +19,13 @@ class Contexts:
     Parameters
     ----------
     tile : int
-        What each context is rounded up to whole multiples of.
+        Tokens of a tile, to whole multiples of which each context is rounded up.
     """
 
     def __init__(self, tile: int) -> None:
         self.tile = tile
         self._count = 0
-        self._counted = 0  # the `at` that `_rounded` holds for: a multiple of the tile
+        self._counted = 0  # the `at` for which `_rounded` holds, a multiple of the tile
         self._rounded = 0
         self._longest: list[int] = []  # heap of negative bases, some of which have left
         self._left: dict[int, int] = {}
@@ -47,7 +47,7 @@ class Contexts:
             self._left[base] = self._left.get(base, 0) + 1
 
     def _drop_left(self) -> None:
-        """Keep at the top of the heap one that is still there."""
+        """Drop sequences that have left from the top of the heap."""
         longest, left = self._longest, self._left
         while longest and -longest[0] in left:
             base = -heappop(longest)
@@ -56,10 +56,7 @@ class Contexts:
                 del left[base]
 
     def at(self, at: int) -> Spread:
-        """The spread when each context is its base plus `at`.
-
-        Never of an earlier step than was asked for before.
-        """
+        """The spread when each context is its base plus `at`, which never falls from one call to the next."""
         steps = at - self._counted
         if steps >= self.tile:
             whole = steps // self.tile * self.tile

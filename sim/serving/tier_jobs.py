@@ -1,4 +1,4 @@
-"""Who uses a tier below the GPU's memory, and the jobs that copy for them."""
+"""Users of a tier below the GPU's memory, and the jobs that copy for them."""
 
 from collections.abc import Sequence
 
@@ -13,21 +13,21 @@ class User:
     Attributes
     ----------
     number : int
-        The tier knows it by that.
+        Its name in the tier.
     keys : list of int
-        Of the blocks of its text, in a second pool.
+        Keys of the blocks of its text, in a second pool.
     ranges : list of Keys
-        Of the chunks of its text, in a tier.
+        Keys of the chunks of its text, in a tier.
     offered : int
-        Chunks that were offered.
+        Chunks that were offered to the tier.
     stores : set of Job
-        Those that have not ended.
+        Its stores that have not ended.
     began_ps : int
         When its load began.
     loaded : bool
         Whether its load is over.
     promoted : bool
-        Whether what was loaded can be found on the GPU.
+        Whether the loaded blocks can be found on the GPU.
     """
 
     __slots__ = (
@@ -59,17 +59,16 @@ class Job:
     Attributes
     ----------
     number : int
-        Jobs are numbered as they are planned, loads and stores together.
+        In order of planning, loads and stores together.
     loads : bool
-        From the tier to the GPU; else the other way.
+        From the tier to the GPU; otherwise the other way.
     owner : User
-        For whom it is.
     pieces : sequence of Piece
         What it copies.
     chunks, blocks : sequences of int
         The tier's chunks and the GPU's blocks that it uses.
     ends_ps : int
-        When it ends, once it began.
+        When it ends, once it has begun.
     """
 
     __slots__ = ("begun", "blocks", "chunks", "ends_ps", "hurried", "loads", "number", "owner", "pieces")

@@ -1,8 +1,8 @@
-"""Copies between the GPU's memory and a tier below, on the clock.
+"""Copies between the GPU's memory and a lower tier, on the clock.
 
-begin       a job takes its place on its link: when it ends is known from then on
-ended       jobs whose ends have come
-wait_for    a step begins only when these jobs have ended: how much later that is
+begin       a job is queued on its link; its end is known from then on
+ended       jobs that have ended
+wait_for    how much later a step begins because it waits for these jobs
 """
 
 from abc import abstractmethod
@@ -13,31 +13,31 @@ from kvsim.sim.serving.tier_jobs import Job
 
 
 class Transfers:
-    """The jobs under way; when each ends, a kind of it says."""
+    """The jobs under way. Subclasses say when each one ends."""
 
     def __init__(self) -> None:
         self.under_way: list[tuple[int, int, Job]] = []
 
     @abstractmethod
     def end_of(self, job: Job, now_ps: int) -> int:
-        """When a job ends that takes its place now."""
+        """When a job that is queued now ends."""
 
     def busy_ps(self, loads: bool) -> int:
-        """How long the link that way has been, or will be, busy with the jobs so far."""
+        """How long the jobs so far occupy the link in that direction."""
         return 0
 
     def begin(self, job: Job, now_ps: int) -> None:
-        """A job takes its place."""
+        """Queue a job."""
         job.begun = True
         job.ends_ps = self.end_of(job, now_ps)
         heappush(self.under_way, (job.ends_ps, job.number, job))
 
     def wait_for(self, jobs: Iterable[Job], now_ps: int) -> int:
-        """By how much the step that is decided now begins later, so that these jobs have ended by then."""
+        """How much later the step decided now begins, so that these jobs have ended by then."""
         return max([job.ends_ps - now_ps for job in jobs], default=0)
 
     def ended(self, by_ps: int) -> list[Job]:
-        """Take out the jobs that ended by then, in the order in which they did."""
+        """Remove and return the jobs that have ended by then, in order of their ends."""
         jobs = self.under_way
         done: list[Job] = []
         while jobs and jobs[0][0] <= by_ps:
@@ -45,7 +45,7 @@ class Transfers:
         return done
 
     def next_ps(self, loads_only: bool) -> int | None:
-        """When the next job ends; None: there is none."""
+        """When the next job ends; None if there is none."""
         ends = [ends for ends, _, job in self.under_way if job.loads or not loads_only]
         return min(ends, default=None)
 

@@ -1,6 +1,6 @@
-"""Requests that come and can never be served: each is written down once, after the step in which it came.
+"""Requests that can never be served. Each is recorded once, after the step in which it arrived.
 
-A plan may be under way, or carried out ahead of the clock, when they come: the step is found from its ends.
+A plan may be under way, or carried out ahead of the clock, when one arrives: the plan's ends tell the step.
 """
 
 from bisect import bisect_left
@@ -11,12 +11,12 @@ from kvsim.sim.serving.server import Server
 
 
 class TurnedAway:
-    """Those of one replica.
+    """The rejected requests of one replica.
 
     Attributes
     ----------
     noted : list
-        Who came during the plan, and is written down after it: (row, when, step, reason).
+        Arrivals during the plan, recorded after it: (row, now_ps, step, reason).
     """
 
     def __init__(self, recorder: Recorder, observers: list[Observer]) -> None:
@@ -24,31 +24,31 @@ class TurnedAway:
         self._recorder, self._observers = recorder, observers
 
     def note(self, row: int, now_ps: int, reason: str, server: Server, plan: list[int]) -> None:
-        """One came now; `plan` is when the steps end that are under way."""
+        """A request arrives now; `plan` holds the ends of the steps under way."""
         step = server.steps + bisect_left(plan, now_ps - server.now_ps) + 1
         self.noted.append((row, now_ps, step, reason))
 
     def write(self, row: int, now_ps: int, step: int, reason: str) -> None:
-        """Write one down."""
+        """Record one."""
         self._recorder.reject(reason)
         self._recorder.log.rejected.add(row)
         for observer in self._observers:
             observer.rejected(row, now_ps, step, reason)
 
     def write_noted(self) -> None:
-        """The plan is carried out."""
+        """The plan is carried out: record what was noted."""
         for each in self.noted:
             self.write(*each)
         self.noted.clear()
 
 
 def steps_behind(came_ps: int, ends: list[int], over_ps: int) -> int:
-    """How many of the steps that were carried out last, up to `over_ps`, began after somebody had come.
+    """How many of the last steps, which ended by `over_ps`, began after a request had arrived.
 
-    `ends` says when each ended, counted from when the first began.
+    `ends` are the ends of these steps, counted from the start of the first.
     """
     if not ends:
         return 0
     into_ps = came_ps - over_ps + ends[-1]
-    in_step = bisect_left(ends, into_ps) if into_ps > 0 else -1  # heard late: in the step before
+    in_step = bisect_left(ends, into_ps) if into_ps > 0 else -1  # heard late: in the previous step
     return max(len(ends) - in_step - 1, 0)
