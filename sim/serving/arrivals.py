@@ -1,10 +1,10 @@
-"""Who arrives: requests at times of their own, and those that wait for an earlier answer.
+"""Arrivals: requests at times of their own, and requests that wait for an earlier answer.
 
     open      each request at its time in the workload
-    Chain     a request some time after the answer to another one: the next turn of a chat
-    Clients   a closed loop: each client asks the next request some time after its last answer
+    Chain     a request some time after the answer to another: the next turn of a chat
+    Clients   a closed loop: each client sends its next request some time after its last answer
 
-Requests come one by one from the columns of the workload, and become objects when they arrive.
+Requests are read one by one from the columns of the workload, and become objects when they arrive.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -24,10 +24,10 @@ from kvsim.sim.serving.server import Server
 from kvsim.sim.workload import Chain, Clients
 
 ROWS_AT_ONCE = 8192
-"""Requests are taken from the columns in portions, so that a long trace is never a list of objects."""
+"""Requests are taken from the columns in chunks, so that a long trace is never a list of objects."""
 NOT_NOW: Final = -1
 NOWHERE: Final = -2
-"""Doors that are none: nobody can be sent on before one opens, or ever."""
+"""Not doors: the request cannot be sent on before one opens, or ever."""
 
 Row = tuple[int, int, int, int]
 """(index, arrival_ps, prompt_tokens, output_tokens) of a request."""
@@ -37,7 +37,7 @@ Process = Generator[simpy.Event, None, None]
 
 
 class Door(Protocol):
-    """What arrivals ask of a replica."""
+    """What arrivals need from a replica."""
 
     server: Server
     scheduler: Scheduler
@@ -47,34 +47,34 @@ class Door(Protocol):
         """Requests have come."""
 
     def arrived(self) -> None:
-        """Somebody was turned away."""
+        """A request was turned away."""
 
     def turn_away(self, row: int, reason: str) -> None:
         """A request can never be served."""
 
 
 class Promise:
-    """A time before which nobody comes, by default never."""
+    """A time before which no request comes; by default none ever comes."""
 
     def __init__(self, next_ps: int = NEVER_PS) -> None:
         self.next_ps = next_ps
 
 
 class Arrivals(Promise):
-    """Puts the requests of a workload into queues, each in its time; counts those that cannot be served.
+    """Puts the requests of a workload into queues, each at its time; counts those that cannot be served.
 
     Parameters
     ----------
     longest : sequence of int
-        Tokens of the longest sequence of each door; longer answers are cut, prompts that leave no room
+        Tokens of the longest sequence of each door; longer answers are cut, prompts that leave no room are
         refused.
 
     Attributes
     ----------
     next_ps : int
-        Nobody comes before, as far as is known; answers may be followed by requests earlier than that.
+        No request comes before, as far as is known; requests that follow answers may come earlier.
     now_ps : int
-        When the last of them came.
+        When the last request came.
     wait_for_answers : bool
         Whether any request waits for an answer, so that `answered` matters.
     """
@@ -87,19 +87,19 @@ class Arrivals(Promise):
         self.longest = longest
         self.now_ps = 0
         self.wait_for_answers = log.workload.waits is not None
-        self._facts: Sequence[Facts] | None = None  # of each row, where a policy reads them
-        self._plain = False  # can requests be queued at once, as there is nothing to check?
+        self._facts: Sequence[Facts] | None = None  # of each row, if a policy reads them
+        self._plain = False  # can requests be queued directly, with nothing to check?
         self._rows: Iterator[Row] = iter(())
         self._next_row: Row = NOBODY
         self._doors: Sequence[Door] = ()
         self._choose: Callable[[Request], int] | None = None
         self._asked = 0  # requests that the clients of a closed loop have taken
-        self._followers: dict[int, list[int]] = {}  # by row: the rows that wait for its answer
-        self._coming: list[int] = []  # when those come that are not taken from the columns in order
+        self._followers: dict[int, list[int]] = {}  # row -> the rows that wait for its answer
+        self._coming: list[int] = []  # arrival times of rows not taken from the columns in order
         self._held: list[int] = []  # rows that wait for any door to open
 
     def begin(self, doors: Sequence[Door], choose: Callable[[Request], int] | None = None) -> None:
-        """Let SimPy know of the first arrivals; of several doors, `choose` says which each takes."""
+        """Schedule the first arrivals with SimPy; with several doors, `choose` picks one per request."""
         self._doors, self._choose = doors, choose
         if any(each.scheduler.reads_facts for each in doors):
             self._facts = facts_of(self.workload.labels)
@@ -127,22 +127,22 @@ class Arrivals(Promise):
                     self._followers.setdefault(leader, []).append(row)
 
     def end(self) -> None:
-        """Nobody comes any more: let go of the replicas, which know of these arrivals."""
+        """No more requests come: drop the replicas, which refer to these arrivals."""
         self._doors, self._choose = (), None
 
     def again(self, row: int) -> None:
-        """Bring a request once more: whom it was sent to is gone."""
+        """Bring a request once more: the replica it was sent to is gone."""
         workload = self.workload
         self.now_ps = int(self.env.now)
         self._accept(row, int(workload.prompt_tokens[row]), int(workload.output_tokens[row]))
 
     def turn_away(self, row: int) -> None:
-        """A request that came can never be served, as nobody is alive."""
+        """A request that came can never be served, because no replica is alive."""
         self.now_ps = int(self.env.now)
         self._refuse(self._doors[0], row, NEVER_ALIVE)
 
     def opened(self) -> None:
-        """A door is open: those that waited for any come now."""
+        """A door is open: requests that waited for any door come now."""
         rows, self._held = self._held, []
         for row in rows:
             self.again(row)
@@ -153,7 +153,7 @@ class Arrivals(Promise):
         return len(self._held)
 
     def answered(self, row: int, now_ps: int) -> None:
-        """A request has all its answers, or will never have them: who waited for it asks later."""
+        """A request has all its answers, or never will: schedule the requests that waited for it."""
         waits = self.workload.waits
         if isinstance(waits, Clients):
             if self._asked < len(self.workload):
@@ -167,7 +167,7 @@ class Arrivals(Promise):
         self._asked += 1
 
     def _arrive_at(self, row: int, when_ps: int) -> None:
-        """Let a row arrive later; the time from which it is counted may be ahead of SimPy's."""
+        """Let a row arrive later; the time it is counted from may be ahead of SimPy's."""
         heappush(self._coming, when_ps)
         self.next_ps = self._coming[0]
         event = self.env.timeout(when_ps - int(self.env.now))
@@ -183,14 +183,14 @@ class Arrivals(Promise):
         self._accept(row, int(workload.prompt_tokens[row]), int(workload.output_tokens[row]))
 
     def _announce(self) -> Process:
-        """Bring everybody on SimPy's clock."""
+        """Bring all requests on SimPy's clock."""
         while self.next_ps < NEVER_PS:
             if self.next_ps > self.env.now:
                 yield self.env.timeout(self.next_ps - int(self.env.now))
             self.bring(self.next_ps)
 
     def bring(self, until_ps: int) -> None:
-        """Put those into queues who come by that time, in order."""
+        """Queue the requests that come by that time, in order."""
         rows, longest, contents, facts = self._rows, self.longest[0], self.workload.content, self._facts
         plain = self._doors[0].server.waiting if self._plain else None
         index, arrival_ps, prompt, output = self._next_row
@@ -211,7 +211,7 @@ class Arrivals(Promise):
         self.next_ps = arrival_ps
 
     def _in_order(self) -> Iterator[Row]:
-        """(row, when the engine hears of it, prompt, output) of all requests."""
+        """(row, when the engine sees it, prompt, output) of all requests."""
         workload, heard_ps = self.workload, self.workload.heard_ps
         for start in range(0, len(workload), ROWS_AT_ONCE):
             part = slice(start, start + ROWS_AT_ONCE)
@@ -221,7 +221,7 @@ class Arrivals(Promise):
             )
 
     def _accept(self, index: int, prompt: int, output: int) -> None:
-        """Queue a request in all its samples: with answers cut where they are too long, or not at all."""
+        """Queue a request in all its samples, cutting answers that are too long, or refuse it."""
         place, request = 0, Request(index, prompt, output)
         request.arrival_ps = self.now_ps
         if self._choose is not None:
@@ -247,14 +247,14 @@ class Arrivals(Promise):
         door.join(self._samples(request, door.scheduler.forks, most))
 
     def _held_out(self, row: int, forever: bool) -> None:
-        """No door is open, and perhaps none will ever be."""
+        """No door is open; with `forever`, none ever will be."""
         if forever:
             self.turn_away(row)
         else:
             self._held.append(row)
 
     def _sequences(self, row: int) -> int:
-        """Samples, or candidates, of a request."""
+        """Number of samples, or candidates, of a request."""
         samples, beam = self.workload.samples, self.workload.beam
         if samples is not None:
             return int(samples.offsets[row + 1] - samples.offsets[row])
@@ -266,7 +266,7 @@ class Arrivals(Promise):
         self.answered(row, self.now_ps)
 
     def _samples(self, request: Request, forks: bool, most: int) -> list[Request]:
-        """What waits for a request: one object for each answer of at most so many tokens, or a group."""
+        """What is queued for a request: one object per answer of at most `most` tokens, or a group."""
         workload, index = self.workload, request.index
         if workload.content is not None:
             request.write(workload.content[index])

@@ -1,9 +1,9 @@
-"""Carries out what faults.py describes: replicas die, others stand in their place, requests are sent again.
+"""Carries out what faults.py describes: replicas fail, others replace them, requests are sent again.
 
-at     old replica: its last whole step is written down, then it is let go of
+at     old replica: its last whole step is recorded, then it is dropped
        new replica: empty, in the same place, asleep; routers pass over it
-       its requests: sent again at once, in the order in which they came
-back   the new replica serves, and so are those who waited while nobody was alive
+       its requests: sent again immediately, in the order in which they came
+back   the new replica serves, and requests that waited while no replica was alive are served
 """
 
 from collections.abc import Sequence
@@ -27,10 +27,10 @@ class Deaths:
     def __init__(self, faults: Sequence[Fault], lives: Lives) -> None:
         self._faults, self._lives = faults, lives
         self.lost = Lost()
-        self.died: list[Fault] = []  # that came to pass
+        self.died: list[Fault] = []  # those that happened
 
     def begin(self, run: Run, dispatchers: Sequence[Dispatcher], hand_over: HandOver | None) -> None:
-        """Let the clock know of all of them; who is sent to a replica, one of the dispatchers knows."""
+        """Put all faults on the clock; one of the dispatchers knows which requests were sent to a replica."""
         self._run, self._dispatchers, self._hand_over = run, dispatchers, hand_over
         if hand_over is not None:
             self._lives.watches.append(hand_over.follow)
@@ -40,7 +40,7 @@ class Deaths:
             run.later(fault.at_ps, partial(self._die, fault))
 
     def _die(self, fault: Fault) -> None:
-        """A replica is gone; another, which is empty, stands in its place."""
+        """A replica is gone; an empty one takes its place."""
         if not self._run.goes_on():
             return
         place, log, lost = fault.replica, self._run.log, self.lost
@@ -61,7 +61,7 @@ class Deaths:
         lost.resent += len(rows)
         for row in rows:
             if log.output_tokens[row] < log.workload.output_tokens[row]:
-                before.recorder.truncated -= 1  # it is cut again where it goes
+                before.recorder.truncated -= 1  # its answer is cut again where it goes next
             log.send_again(row)
         for row in rows:
             self._run.arrivals.again(row)
@@ -81,7 +81,7 @@ class Deaths:
         return next(each for each in self._dispatchers if each.sends_to(place))
 
     def end(self, end_ps: int) -> None:
-        """The last answer was given."""
+        """The last answer is complete."""
         for fault in self.died:
             back_ps = end_ps if fault.back_ps is None else min(fault.back_ps, end_ps)
             self.lost.down_ps += max(back_ps - fault.at_ps, 0)

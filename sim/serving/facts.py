@@ -1,13 +1,13 @@
-"""What a trace tells of a request beside its text: whose it is, and what is due when.
+"""What a trace says about a request besides its text: its client, and its deadlines.
 
-    client             who asks: fair policies count by it
-    slo_ttft_s         the first token is due so long after it came
-    slo_tpot_s         each further token may take so long
-    deadline_s         the last token is due so long after it came
+    client             the sender: fair policies count by it
+    slo_ttft_s         the first token is due this long after arrival
+    slo_tpot_s         each further token may take this long
+    deadline_s         the last token is due this long after arrival
     max_tokens         the longest answer that its client asked for
-    predicted_tokens   what somebody said of its answer beforehand
+    predicted_tokens   a prediction of its answer's length, made beforehand
 
-Only policies read them (sim/policies); they stand in the workload's labels, and in the results.
+Only policies read them (sim/policies); they are in the workload's labels, and in the results.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ PS_PER_S = 10**12
 
 
 class Facts(NamedTuple):
-    """What is known of one request; None: nothing is."""
+    """What is known about one request; None if nothing is."""
 
     client: str = ""
     slo_ttft_ps: int | None = None
@@ -37,7 +37,7 @@ LABELS = ("client", *TIMES, "predicted_tokens", "max_tokens")
 
 
 def facts_of(labels: Mapping[str, npt.NDArray[np.generic]]) -> Sequence[Facts] | None:
-    """The facts of each row of a workload with these labels; None where none tells anything."""
+    """The facts of each row of a workload with these labels; None if no label says anything."""
     told = [labels.get(name) for name in LABELS]
     found = [None if column is None else column.tolist() for column in told]
     rows = next((len(column) for column in found if column is not None), None)

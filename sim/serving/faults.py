@@ -1,10 +1,10 @@
-"""Servers that die and come back: when, and what becomes of the requests that they had.
+"""Servers that fail and come back: when, and what happens to their requests.
 
     --fail replica=2:at=100:for=60
 
-At that time the server is gone with its KV memory, its queue and the step that it computes. Its requests are
-sent again at once, from their first token on; routers pass over it. It comes back empty, or never. While no
-server is alive, requests wait at the router; when none will be again, they are rejected.
+At that time the server is gone, with its KV memory, its queue and the step in progress. Its requests are sent
+again immediately, from their first token on; routers skip it. It comes back empty, or never. While no server
+is alive, requests wait at the router; if none will come back, they are rejected.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from kvsim.sim.workload import PS_PER_S
 
 @dataclass(frozen=True)
 class Fault:
-    """One death of one replica.
+    """One failure of one replica.
 
     Attributes
     ----------
@@ -41,13 +41,13 @@ class Lost:
     Attributes
     ----------
     deaths : int
-        Of replicas.
+        Failures of replicas.
     resent : int
-        Requests that were sent again, each time counted.
+        Requests that were sent again, counted each time.
     kv_tokens : int
-        Tokens whose keys and values were lost, those of the step under way among them.
+        Tokens whose keys and values were lost, including those of the step in progress.
     down_ps : int
-        Time of all dead replicas together, up to the last answer.
+        Downtime of all replicas together, up to the last answer.
     """
 
     deaths: int = 0
@@ -60,7 +60,7 @@ NEVER_ALIVE = "no replica is alive, and none comes back"
 
 
 def faults_of(text: str, replicas: int) -> list[Fault]:
-    """The faults of a text, which spaces part, in order of time; KvsimError for what cannot be."""
+    """Parse the faults of a text, separated by spaces, in order of time; KvsimError for impossible ones."""
     found = sorted((_fault(each, replicas) for each in text.split()), key=lambda fault: fault.at_ps)
     for place in {fault.replica for fault in found}:
         its = [fault for fault in found if fault.replica == place]

@@ -1,6 +1,6 @@
-"""The replica in each place of a fleet is a succession of lives, each with a server and a record of its own.
+"""The replica in each place of a fleet is a succession of lives, each with its own server and record.
 
-Replicas die (deaths.py), or are switched off and on (scaling.py): the next life in a place begins empty.
+Replicas fail (deaths.py), or are switched off and on (scaling.py): the next life in a place begins empty.
 """
 
 from collections.abc import Callable
@@ -12,19 +12,19 @@ from kvsim.sim.serving.replica import Replica
 
 
 class Run(Protocol):
-    """What those who change a fleet need of the engine."""
+    """What code that changes a fleet needs from the engine."""
 
     arrivals: Arrivals
     log: RequestLog
 
     def later(self, at_ps: int, act: Callable[[], None]) -> None:
-        """Let something happen at that time."""
+        """Schedule an action at that time."""
 
     def serve(self, replica: Replica) -> None:
         """Let a replica begin to serve now."""
 
     def goes_on(self) -> bool:
-        """Whether anybody is served, waits, or is still to come."""
+        """Whether any request is served, waits, or is still to come."""
 
 
 class Lives:
@@ -33,16 +33,16 @@ class Lives:
     Parameters
     ----------
     replicas : list of Replica
-        The present one of each place: changed here.
+        The current replica of each place; changed here.
     make : callable, optional
-        A new replica for a place, where any place may have several.
+        Makes a new replica for a place, if places may have several lives.
 
     Attributes
     ----------
     lives : list of list of Replica
-        By place, all that ever lived there.
+        By place, all replicas that ever were there.
     watches : list of callable
-        What is done to each new one.
+        Called with each new replica.
     """
 
     def __init__(self, replicas: list[Replica], make: Callable[[int], Replica] | None = None) -> None:
@@ -52,11 +52,11 @@ class Lives:
 
     @property
     def every(self) -> list[Replica]:
-        """All of them."""
+        """All replicas, past and current."""
         return [life for lives in self.lives for life in lives]
 
     def renew(self, place: int) -> tuple[Replica, int]:
-        """An empty replica stands in this place, asleep; and how many tokens the one before it held."""
+        """Put an empty, sleeping replica in this place; returns it, and the tokens that the last one held."""
         assert self._make is not None
         before, after = self.replicas[place], self._make(place)
         held = before.die()

@@ -1,4 +1,4 @@
-"""The KV memory of a server: its allocator, and what is counted of it while sequences run."""
+"""The KV memory of a server: its allocator, and counters kept while sequences run."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ from kvsim.sim.serving.request import Request
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class KvMemory:
-    """An allocator, and the slots that are not what they seem.
+    """An allocator, and counters of slots that are not what they seem.
 
     Attributes
     ----------
@@ -21,17 +21,17 @@ class KvMemory:
     prefixes : Prefixes or None
         The allocator, if it keeps prefixes.
     windows : bool
-        Whether a token may take several slots, or none any more.
+        Whether a token may take several slots, or no longer any.
     internal : int
         Allocated slots that will never be written.
     prefill_held : int
         Tokens held by sequences that do not decode.
     admissions : int
-        Sequences that were placed so far: the id of the next one.
+        Sequences placed so far: the id of the next one.
     admitted_slots : int
-        Slots that admissions took; counted where free slots may be useless.
+        Slots that admissions took; counted if free slots may be useless.
     below : callable or None
-        How many tokens of a request's prompt a tier below has behind the first so many.
+        (request, n) -> tokens of its prompt that a lower tier has after the first n.
     """
 
     def __init__(self, allocator: Allocator) -> None:
@@ -46,41 +46,41 @@ class KvMemory:
         self.below: Callable[[Request, int], int] | None = None
 
     def new_seq(self) -> int:
-        """The id of a sequence that is placed now: they count admissions and forks."""
+        """The id of a sequence that is placed now: ids count admissions and forks."""
         seq = self.admissions
         self.admissions += 1
         return seq
 
     def admit_after(self, match: Match, seq: int, tokens: int, bound: int) -> bool:
-        """Place a new sequence that shares what `match` found; False: no room."""
+        """Place a new sequence that shares what `match` found; False if there is no room."""
         assert self.prefixes is not None
         return self.prefixes.admit_after(match, seq, tokens, bound)
 
     def can_hold(self, match: Match | None, tokens: int, bound: int) -> bool:
-        """Whether a new sequence that shares what `match` found would find room all the way to `tokens`."""
+        """Whether a new sequence that shares what `match` found would have room to grow to `tokens`."""
         can_hold_after = self.abilities.can_hold_after
         if match is None or can_hold_after is None:
             return self.allocator.can_hold(tokens, bound)
         return can_hold_after(match, tokens, bound)
 
     def set_internal(self, request: Request, slots: int) -> None:
-        """So many of a request's slots will never be written."""
+        """Set how many of a request's slots will never be written."""
         self.internal += slots - request.internal
         request.internal = slots
 
     def internal_slots(self) -> int:
-        """Allocated slots that will never be written, or not before somebody owns them alone."""
+        """Allocated slots that will never be written, or only once a single sequence owns them."""
         if self.allocator.shared_tokens:
             return self.internal + self.allocator.shared_tail_slots()
         return self.internal
 
     def publish(self, request: Request, step: Decision) -> None:
-        """A chunk that `step` computed is there: from now on its prefix can be found."""
+        """A chunk that `step` computed is stored: from now on its prefix can be found."""
         if self.prefixes is not None:
             self.prefixes.fill(request.seq, request.computed)
 
     def free(self, request: Request, comes_back: bool = False, unknown: int = 0) -> None:
-        """Free a request's memory. Its prefix can be found again, but for the last `unknown` tokens."""
+        """Free a request's memory. Its prefix can still be found, except the last `unknown` tokens."""
         allocator = self.allocator
         if self.prefixes is not None:
             self.prefixes.fill(request.seq, request.computed - unknown)

@@ -1,16 +1,16 @@
-"""How far the decoding sequences are: the one place that knows how many tokens a step adds to a sequence.
+"""Progress of the decoding sequences: the only module that knows how many tokens a step adds to a sequence.
 
     clock        decode steps executed
-    stored       tokens of a sequence whose keys and values are there: all but the newest
-    tokens       the same in the step that is being decided, what it adds included
+    stored       tokens of a sequence whose keys and values are stored: all but the newest
+    tokens       the same in the step that is being decided, including the tokens it adds
 
-In `Lockstep` every sequence gets one token a step, so that it has stored `base + clock` tokens and all of
-them together `sum(base) + size * clock`. When each ends is known when it joins and stands in a heap: the work
-is proportional to changes, not to tokens. Any other progress must be known when a sequence joins, too; then
-finishes and growth stay foreseeable, and steps can be taken many at a time.
+In `Lockstep` every sequence gets one token per step: it has stored `base + clock` tokens, and all of them
+together `sum(base) + size * clock`. Each finish is known when the sequence joins and is kept in a heap: the
+work is proportional to changes, not to tokens. Any other progress must be known at the join, too; then
+finishes and growth stay predictable, and many steps can be taken at a time.
 
-Engines may *pause* the decodes for a step: the clock stands still, and the time between two tokens is longer
-than a step. Whoever got no token in the step before is *late*.
+Engines may *pause* decoding for a step: the clock stands still, and the time between two tokens is longer
+than a step. A sequence that got no token in the previous step is *late*.
 """
 
 from abc import abstractmethod
@@ -41,17 +41,17 @@ class Progress:
     size : int
         Sequences that decode.
     next_finish : int
-        The clock at which the next of them has its last token.
+        The clock at which the next of them gets its last token.
     most_added : int
         Most tokens that a step adds to a sequence.
     late : bool
-        Whether any of them may not have got a token in the step before.
+        Whether any of them may have got no token in the previous step.
     spread : Contexts or None
-        How their contexts differ, where the cost model asks.
+        How their contexts differ, if the cost model asks.
     """
 
     linear: ClassVar[bool]
-    """Whether every step adds one token to each, so that sums over a span have closed forms."""
+    """Whether every step adds one token to each sequence, so that sums over a span have closed forms."""
 
     def __init__(self) -> None:
         self.clock = self.size = self._base_sum = 0
@@ -59,13 +59,13 @@ class Progress:
         self.next_finish = NEVER
         self.late = False
         self.spread: Contexts | None = None
-        self._members: dict[int, Request] = {}  # by the ids with which they joined
+        self._members: dict[int, Request] = {}  # by the id with which each joined
         self._finishes: list[int] = []
         self._last_ps = 0  # when the last decode step ended
-        self._joined: dict[int, int] = {}  # who joined since then: last token, in ps
-        self._streams: dict[int, list[Request]] = {}  # who generates text that others may share
+        self._joined: dict[int, int] = {}  # joined since then: seq -> its last token, in ps
+        self._streams: dict[int, list[Request]] = {}  # sequences whose generated text others may share
 
-    # -- what a kind of progress says ---------------------------------------------------------
+    # -- what each kind of progress defines------------------------------------------------------
 
     @abstractmethod
     def stored(self, request: Request) -> int:
@@ -73,7 +73,7 @@ class Progress:
 
     @abstractmethod
     def tokens(self, request: Request) -> int:
-        """Tokens of a sequence in the step, those that it adds included."""
+        """Tokens of a sequence in the step, including those that it adds."""
 
     @abstractmethod
     def contexts(self) -> int:
@@ -81,10 +81,10 @@ class Progress:
 
     @abstractmethod
     def contexts_later(self, steps: int) -> int:
-        """The same so many decode steps later, if nobody joins or leaves."""
+        """`contexts()` this many decode steps later, if no sequence joins or leaves."""
 
     def contexts_ahead(self, steps: int) -> list[int]:
-        """The same in the step, and in each of those behind it: so many steps."""
+        """`contexts()` in this step and in the following ones, `steps` values in all."""
         return [self.contexts_later(later) for later in range(steps)]
 
     @abstractmethod
@@ -97,7 +97,7 @@ class Progress:
 
     @abstractmethod
     def growth_clock(self, request: Request, capacity: int) -> int:
-        """The clock of the step that needs more room than `capacity` tokens; at the finish or later: none."""
+        """The clock of the step that needs more than `capacity` tokens; at the finish or later: none."""
 
     @abstractmethod
     def added(self, steps: int) -> int:
@@ -129,7 +129,7 @@ class Progress:
             self.next_finish = finish
 
     def leave(self, request: Request) -> None:
-        """A sequence stops decoding before its end: write back how far it is."""
+        """A sequence stops decoding before its end: write back its progress."""
         request.computed = self.stored(request)
         request.generated = self.generated(request)
         request.known_tokens = request.prompt_tokens + request.generated
@@ -139,7 +139,7 @@ class Progress:
             self._find_next_finish()
 
     def cut(self, request: Request, output_tokens: int) -> None:
-        """Let a sequence's answer end sooner than it would: at least one token is still to come."""
+        """Shorten a sequence's answer; at least one token must still be to come."""
         finish = request.finish_clock - (request.output_tokens - output_tokens)
         request.set_output(output_tokens)
         request.finish_clock = finish
@@ -147,18 +147,18 @@ class Progress:
         self._find_next_finish()
 
     def finished(self) -> list[Request]:
-        """Take out those whose last token is there, in order of their ids."""
+        """Remove and return the sequences that have their last token, in order of their ids."""
         done: list[Request] = []
         while self.next_finish == self.clock:
             request = self._members.get(heappop(self._finishes) & SEQ_MASK)
-            if request is not None:  # else it left, came back, and is taken out already
+            if request is not None:  # else it left, came back, and has been removed already
                 request.generated = request.output_tokens
                 request.computed = request.final_tokens
                 self._remove(request)
                 done.append(request)
             self._find_next_finish()
         if len(done) > 1:
-            done.sort(key=lambda request: request.seq)  # beam search renames those that decode
+            done.sort(key=lambda request: request.seq)  # beam search renames decoding sequences
         return done
 
     def _remove(self, request: Request) -> None:
@@ -171,7 +171,7 @@ class Progress:
             self._streams[request.open_stream].remove(request)
 
     def _find_next_finish(self) -> None:
-        """Drop the finishes of those that left meanwhile, and may be back with another one."""
+        """Drop the finishes of sequences that left meanwhile and may be back with a different finish."""
         finishes, members = self._finishes, self._members
         while finishes:
             first = finishes[0]
@@ -183,13 +183,13 @@ class Progress:
         self.next_finish = NEVER
 
     def authors(self, stream: int) -> Sequence[Request]:
-        """Who generates a text that others may share."""
+        """The sequences that generate a text that others may share."""
         return self._streams.get(stream, ())
 
     # -- time ---------------------------------------------------------------------------------
 
     def advance(self, steps: int, now_ps: int) -> None:
-        """So many decode steps are over; the last ended now."""
+        """`steps` decode steps are over; the last one ended now."""
         self.clock += steps
         self._last_ps = now_ps
         self.late = False
@@ -197,14 +197,14 @@ class Progress:
             self._joined.clear()
 
     def pause(self) -> None:
-        """A step is over in which nobody decoded."""
+        """A step is over in which no sequence decoded."""
         if self.size:
             self.late = True
 
     def late_tokens(self, now_ps: int) -> list[tuple[int, int]]:
-        """(last token, how many) of all sequences, if any got its last token before the step that ended now.
+        """(time of the last token, sequences), if any got its last token before the step that ended now.
 
-        Empty when none did: the time between two tokens is then the duration of a step.
+        Otherwise empty: the time between two tokens is then the duration of a step.
         """
         last = Counter(self._joined.values())
         last[self._last_ps] += self.size - len(self._joined)
@@ -214,7 +214,7 @@ class Progress:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Lockstep(Progress):
-    """One token a step for every sequence."""
+    """One token per step for every sequence."""
 
     linear: ClassVar[bool] = True
 

@@ -1,9 +1,9 @@
-"""How many slots to set aside for a request whose answer's length nobody knows yet.
+"""How many slots to reserve for a request whose answer's length is not known yet.
 
 `max` is what real engines must do; `pow2` and `oracle` are the PagedAttention paper's better-informed
-baselines; `predicted:MODEL` sets aside what a predictor says (sim/deployment/prediction.py). An answer that
-turns out longer leaves: its memory is freed, and it comes back with twice the reservation, as in S3, where
-its text so far is computed again. Allocators that grow on demand ignore the reservation.
+baselines; `predicted:MODEL` reserves what a predictor says (sim/deployment/prediction.py). A request whose
+answer turns out longer leaves: its memory is freed, and it comes back with twice the reservation, as in S3,
+and its text so far is recomputed. Allocators that grow on demand ignore the reservation.
 """
 
 from collections.abc import Callable
@@ -24,17 +24,17 @@ def _oracle(request: Request) -> int:
 
 @dataclass(frozen=True)
 class Predicted:
-    """Reservations by prediction: the prompt and what is said of the answer, doubled when it was short."""
+    """Reservations by prediction: the prompt and the predicted answer, doubled each time it was too short."""
 
     predictor: Predictor
     max_model_len: int
 
     def __call__(self, request: Request) -> int:
-        """Slots for the next stay of a request, that much longer than its last as it was too short."""
+        """Slots for the next stay of a request: the answer is doubled for each stay that was too short."""
         return min(request.prompt_tokens + (self._answer(request) << request.outgrown), self.max_model_len)
 
     def at_last(self, request: Request) -> int:
-        """Slots of the stay in which it ends."""
+        """Slots of the stay in which it finishes."""
         answer = self._answer(request)
         while answer < request.output_tokens:
             answer *= 2

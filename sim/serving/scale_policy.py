@@ -1,4 +1,4 @@
-"""What a policy of scaling must say; of a replica it sees what a router sees."""
+"""The interface of a scaling policy; it sees of a replica what a router sees."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -7,29 +7,29 @@ from kvsim.sim.routers.base import Seen
 
 
 class ScalePolicy(ABC):
-    """How many replicas there are, and when that is decided.
+    """Decides how many replicas there are, and when.
 
     Attributes
     ----------
     every_s : float
-        It decides every so many seconds; 0: at `times_s` alone.
+        Seconds between decisions; 0: only at `times_s`.
     """
 
     every_s: float
 
     @property
     def times_s(self) -> Sequence[float]:
-        """When else it decides."""
+        """Further times of decisions."""
         return ()
 
     @property
     @abstractmethod
     def first(self) -> int:
-        """Replicas in the beginning."""
+        """Replicas at the start."""
 
     @abstractmethod
     def target(self, now_s: float, loads: Sequence[Seen], alive: int) -> int:
-        """How many there should be from now on.
+        """How many replicas there should be from now on.
 
-        `loads` are those to which requests are sent, `alive` also counts those that start.
+        `loads` are those to which requests are sent; `alive` also counts those that are starting.
         """

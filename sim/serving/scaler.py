@@ -1,10 +1,10 @@
-"""Switches the replicas of a fleet on and off, as its policy (scaling.py) wants them.
+"""Switches the replicas of a fleet on and off as its policy (scaling.py) decides.
 
     off -> starting -> on -> draining -> off
 
-Starting takes `startup_ps`, then requests are sent there; a replica begins empty each time. One that drains
-gets no more requests, and is off when its last is answered; until then it may be kept on after all. It costs
-from the begin of starting until it is off. The last to be switched on is the first to go.
+Starting takes `startup_ps`, then requests are sent there; a replica begins empty each time. A draining one
+gets no more requests, and is off when its last is answered; until then it may be switched on again. It costs
+from the start of starting until it is off. The last to be switched on is the first to go.
 """
 
 from functools import partial
@@ -19,7 +19,7 @@ OFF, STARTING, ON, DRAINING = "off", "starting", "on", "draining"
 
 
 class Change(NamedTuple):
-    """From this time on a place is in this state."""
+    """A place is in this state from this time on."""
 
     at_ps: int
     place: int
@@ -32,7 +32,7 @@ class Scaler:
     Parameters
     ----------
     startup_ps : list of int
-        By place, how long it takes to start.
+        By place, the time it takes to start.
 
     Attributes
     ----------
@@ -43,12 +43,12 @@ class Scaler:
     def __init__(self, policy: ScalePolicy, startup_ps: list[int], lives: Lives) -> None:
         self._policy, self._startup_ps, self._lives = policy, startup_ps, lives
         self._states = [ON if place < policy.first else OFF for place in range(len(startup_ps))]
-        self._order = list(range(policy.first))  # those that are wanted, as they were switched on
-        self._since_ps = [0] * len(startup_ps)  # when it began to drain, or to start
+        self._order = list(range(policy.first))  # those that are wanted, in the order of switching on
+        self._since_ps = [0] * len(startup_ps)  # when each began to drain, or to start
         self.changes = [Change(0, place, state) for place, state in enumerate(self._states)]
 
     def begin(self, run: Run, dispatcher: Dispatcher) -> None:
-        """Let the clock know when the policy decides."""
+        """Put the policy's decisions on the clock."""
         self._run, self._dispatcher = run, dispatcher
         for place, state in enumerate(self._states):
             if state == OFF:
@@ -66,7 +66,7 @@ class Scaler:
             self._run.later(now_ps + every_ps, partial(self._look, now_ps + every_ps, every_ps))
 
     def _decide(self, now_ps: int) -> None:
-        """Switch on or off as many as the policy wants."""
+        """Switch replicas on or off to reach the policy's target."""
         if not self._run.goes_on():
             return
         self._note_drained(now_ps)
@@ -78,7 +78,7 @@ class Scaler:
 
     def _switch_on(self, now_ps: int) -> None:
         draining = [place for place, state in enumerate(self._states) if state == DRAINING]
-        if draining:  # it is still there, and what it has
+        if draining:  # it is still there, with its contents
             place = draining[0]
             self._move(now_ps, place, ON)
             self._dispatcher.open(place)
@@ -110,7 +110,7 @@ class Scaler:
         self._dispatcher.shut(place)
 
     def _note_drained(self, now_ps: int) -> None:
-        """Those that drain and have no request left are off since their last answer."""
+        """Draining replicas with no request left have been off since their last answer."""
         for place, state in enumerate(self._states):
             replica = self._lives.replicas[place]
             if state == DRAINING and not replica.has_requests:
@@ -121,14 +121,14 @@ class Scaler:
         self.changes.append(Change(at_ps, place, state))
 
     def end(self, end_ps: int) -> None:
-        """The last answer was given."""
+        """The last answer is complete."""
         self._note_drained(end_ps)
         self.changes = sorted(
             (each for each in self.changes if each.at_ps <= end_ps), key=lambda each: each.at_ps
         )
 
     def alive_ps(self, end_ps: int) -> list[int]:
-        """By place, for how long it cost something up to this time; asked for when the run is over."""
+        """By place, how long it cost something up to `end_ps`; called when the run is over."""
         found, since = [0] * len(self._states), [0] * len(self._states)
         states = [OFF] * len(self._states)
         for at_ps, place, state in self.changes:

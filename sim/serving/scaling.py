@@ -1,12 +1,12 @@
-"""How many replicas a fleet has, as time goes on: by a schedule, by queue and KV memory, or by goals.
+"""How many replicas a fleet has over time: by a schedule, by queue and KV memory, or by goals.
 
-    schedule:0=2,600=6,1200=3            so many from that second on
-    threshold:queue=4,kv=0.8             as Kubernetes' horizontal autoscaler: every `every` seconds
+    schedule:0=2,600=6,1200=3            this many from that second on
+    threshold:queue=4,kv=0.8             like Kubernetes' horizontal autoscaler: every `every` seconds
         wanted = ceil(open x largest of (mean waiting / queue, mean used share / kv)), unless within 10 %
-        fewer only as many as were wanted at most in the last `cool` seconds; never fewer than `least`
-    slo:ttft=0.5,tpot=0.05               as Dynamo's planner (slo_planner.py)
+        scales down only to the most wanted in the last `cool` seconds; never below `least`
+    slo:ttft=0.5,tpot=0.05               like Dynamo's planner (slo_planner.py)
 
-The most is the number of replicas of the fleet. Source of the second: Kubernetes, "Horizontal Pod
+The maximum is the number of replicas of the fleet. Source of the second: Kubernetes, "Horizontal Pod
 Autoscaling" (ratio, tolerance 0.1, a look every 15 s, downscale stabilization of 300 s).
 """
 
@@ -22,12 +22,12 @@ from kvsim.sim.serving.slo_planner import slo_planner
 
 TOLERANCE = 0.1
 LEAST_S, MOST_S = 0.001, 1e9
-"""Of the time between two looks; of a schedule's seconds the most."""
+"""Limits of the time between two looks; the latter also of a schedule's seconds."""
 
 
 @dataclass(frozen=True)
 class Schedule(ScalePolicy):
-    """So many replicas from a second on.
+    """A given number of replicas from each second on.
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ class Schedule(ScalePolicy):
 
     @property
     def times_s(self) -> list[float]:
-        """When it decides."""
+        """Times of decisions."""
         return [at_s for at_s, _ in self.steps[1:]]
 
     every_s = 0.0
@@ -61,11 +61,11 @@ class Threshold(ScalePolicy):
     Attributes
     ----------
     queue, kv : float
-        Waiting requests of a replica, and share of its KV memory, that are aimed at.
+        Targets: waiting requests of a replica, and used share of its KV memory.
     least, most : int
-        Replicas.
+        Fewest and most replicas.
     every_s, cool_s : float
-        Between two looks; for how long the most that was wanted holds.
+        Seconds between two looks; seconds for which the most wanted holds.
     """
 
     queue: float
@@ -101,9 +101,9 @@ MUST = (
 
 
 def policy_of(text: str, most: int, log: RequestLog | None = None) -> ScalePolicy:
-    """The policy of a text, for a fleet of at most so many; KvsimError for what is none.
+    """Parse a policy, for a fleet of at most `most` replicas; KvsimError if it is not one.
 
-    `log` is where a policy finds requests that have finished; it may be left out to check the text.
+    A policy finds finished requests in `log`; it may be omitted to only check the text.
     """
     kind, _, rest = text.partition(":")
     pairs = [each.partition("=") for each in rest.split(",") if each]
@@ -134,7 +134,7 @@ def policy_of(text: str, most: int, log: RequestLog | None = None) -> ScalePolic
 
 
 def _check_each(given: Sequence[tuple[str, float]]) -> None:
-    """Each name once, and time between looks."""
+    """Check that each name is given once, and the time between looks."""
     names = [name for name, _ in given]
     for name, value in given:
         if names.count(name) > 1:

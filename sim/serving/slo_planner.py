@@ -1,20 +1,20 @@
-"""As many replicas as keep goals of TTFT and TPOT: Dynamo's planner for servers that prefill and decode.
+"""As many replicas as meet TTFT and TPOT goals: Dynamo's planner for servers that prefill and decode.
 
     every `every` s   at least  ceil(requests/s / what one replica serves within both goals)
     every `look` s    one more  if on all replicas the next TTFT, or the TPOT, is above its goal
-                      one less  if the others could take over its share: queues take less than `down` x what a
-                                prefill leaves of TTFT's goal, TPOT less than `down` x its, and there is room
+                      one less  if the others could take its share: queues take less than `down` x what a
+                                prefill leaves of TTFT's goal, TPOT is below `down` x its, and there is room
 
-Nothing changes while a replica starts, and `at least` stays where no request finished: then Dynamo's mean
-lengths are 0, and it has no rate of a replica. Source: Dynamo (github.com/ai-dynamo/dynamo,
+Nothing changes while a replica starts, and `at least` stays if no request finished: then Dynamo's mean
+lengths are 0, and it has no rate per replica. Source: Dynamo (github.com/ai-dynamo/dynamo,
 docs/design-docs/planner-design.md and components/src/dynamo/planner/core: throughput_scaling.py,
 load_scaling.py, perf_model/agg.py), mode `agg`, target `sla`, throughput and load scaling both on.
 
-Departures: what a step takes is asked of the run's clock, where Dynamo regresses it on profiles and on steps
-that it has seen. The next interval is as the last one (its `constant` predictor). A replica is judged as it
-is at the look, not as it was on average; beside decodes there are as many tokens of prompts as balance them
-(prompt / answer for each sequence), not the mean of those seen. Prefix hits shorten nothing. With unlike
-pools the first replica that is on says what one can serve.
+Departures: step times come from the run's clock, whereas Dynamo regresses them on profiles and observed
+steps. The next interval equals the last one (its `constant` predictor). A replica is judged by its state at
+the look, not by its average; decodes are accompanied by as many prompt tokens as balance them (prompt /
+answer per sequence), not by the observed mean. Prefix hits shorten nothing. With unlike pools the first
+replica that is on says what one can serve.
 """
 
 from collections.abc import Sequence
@@ -28,25 +28,25 @@ from kvsim.sim.serving.scale_policy import ScalePolicy
 from kvsim.sim.workload import PS_PER_S
 
 DEFAULTS = {"ttft": 0.5, "tpot": 0.05, "least": 1.0, "every": 180.0, "look": 5.0, "down": 0.8}
-"""Dynamo's."""
+"""Dynamo's defaults."""
 
 
 @dataclass
 class SloPlanner(ScalePolicy):
-    """As many replicas as keep the goals.
+    """As many replicas as meet the goals.
 
     Attributes
     ----------
     ttft_s, tpot_s : float
-        The goals, of means.
+        The goals, for means.
     least, most : int
-        Replicas.
+        Fewest and most replicas.
     every_s : float
-        Between two looks.
+        Seconds between two looks.
     plan_looks : int
-        Looks from one plan of the least to the next.
+        Looks from one plan of the minimum to the next.
     down : float
-        Share of what the goals leave that may be used after one replica goes.
+        Share of the goals' slack that may be used after one replica goes.
     log : RequestLog
         Where finished requests are found.
     """
@@ -59,18 +59,18 @@ class SloPlanner(ScalePolicy):
     plan_looks: int
     down: float
     log: RequestLog | None
-    _floor: int = 1  # the least by the last plan
+    _floor: int = 1  # the minimum by the last plan
     _looks: int = 0
     _planned_ps: int = 0
-    _mean: tuple[float, float] | None = None  # tokens of a prompt and of an answer; None: nobody has finished
+    _mean: tuple[float, float] | None = None  # tokens of a prompt and of an answer; None: none has finished
 
     @property
     def first(self) -> int:
-        """Replicas in the beginning."""
+        """Replicas at the start."""
         return self.least
 
     def target(self, now_s: float, loads: Sequence[Seen], alive: int) -> int:
-        """How many there should be from now on."""
+        """How many replicas there should be from now on."""
         self._looks += 1
         plans = self._looks % self.plan_looks == 0
         if plans or self._mean is None:
@@ -80,7 +80,7 @@ class SloPlanner(ScalePolicy):
         return min(max(self._react(loads), self._floor, self.least), self.most)
 
     def _observe(self, now_ps: int, load: Seen, plans: bool) -> None:
-        """How long requests are that finished since the last plan; if it `plans`, also how many it takes."""
+        """Mean lengths of requests finished since the last plan; if `plans`, also the minimum."""
         assert self.log is not None
         rows = self.log.finished_between(self._planned_ps, now_ps)
         if len(rows):
@@ -95,7 +95,7 @@ class SloPlanner(ScalePolicy):
     # -- what a replica can do ----------------------------------------------------------------
 
     def _served_per_s(self, load: Seen) -> float:
-        """Requests per second that it serves within both goals; if none, those of a batch of one."""
+        """Requests per second that a replica serves within both goals; if none, those of a batch of one."""
         assert self._mean is not None
         prompt, answer = self._mean
         context, budget = prompt + answer / 2, load.max_num_batched_tokens
@@ -113,7 +113,7 @@ class SloPlanner(ScalePolicy):
         return found
 
     def _step_s(self, load: Seen, prompts: float, contexts: float) -> float:
-        """A step with so many tokens of mean prompts, beside decodes with these contexts in all."""
+        """Time of a step with `prompts` tokens of mean prompts, and decodes with `contexts` tokens in all."""
         assert self._mean is not None
         prompt, answer = self._mean
         tokens = ceil(prompts)
@@ -121,14 +121,14 @@ class SloPlanner(ScalePolicy):
         return load.step_s(ceil(tokens / prompt), tokens, sequences, ceil(contexts))
 
     def _next_ttft_s(self, load: Seen, queued: float, contexts: float) -> float:
-        """Of a mean prompt behind so many tokens of others."""
+        """TTFT of a mean prompt queued after `queued` tokens of others."""
         assert self._mean is not None
         whole, rest = divmod(ceil(queued + self._mean[0]), load.max_num_batched_tokens)
         found = whole * self._step_s(load, load.max_num_batched_tokens, contexts) if whole else 0.0
         return found + (self._step_s(load, rest, contexts) if rest else 0.0)
 
     def _next_tpot_s(self, load: Seen, contexts: float) -> float:
-        """With one mean sequence more."""
+        """TPOT with one more mean sequence."""
         assert self._mean is not None
         prompt, answer = self._mean
         contexts += prompt + answer / 2
@@ -138,7 +138,7 @@ class SloPlanner(ScalePolicy):
     # -- a look -------------------------------------------------------------------------------
 
     def _react(self, loads: Sequence[Seen]) -> int:
-        """One more, as many, or one less."""
+        """One replica more, the same number, or one less."""
         count = len(loads)
         first_late = all(
             self._next_ttft_s(load, load.waiting_tokens, load.decode_tokens) > self.ttft_s for load in loads
@@ -149,7 +149,7 @@ class SloPlanner(ScalePolicy):
         return count - 1 if spare else count
 
     def _takes(self, load: Seen, times: float) -> bool:
-        """Whether a replica can have so many times its load."""
+        """Whether a replica can take `times` times its load."""
         queued, contexts = load.waiting_tokens * times, load.decode_tokens * times
         alone_s = self._next_ttft_s(load, 0, contexts)
         queue_s = self._next_ttft_s(load, queued, contexts) - alone_s
@@ -162,7 +162,7 @@ class SloPlanner(ScalePolicy):
 
 
 def slo_planner(given: dict[str, float], most: int, log: RequestLog | None) -> SloPlanner:
-    """The planner of such settings; ValueError for what is out of range, KvsimError for unlike intervals."""
+    """The planner for these settings; ValueError if out of range, KvsimError for mismatched intervals."""
     if not given.keys() <= DEFAULTS.keys():
         raise ValueError("unknown names")
     ttft_s, tpot_s, least, every_s, look_s, down = (DEFAULTS | given).values()

@@ -1,12 +1,12 @@
-"""How the steps of a server are decided: a scheduler that knows several ways chooses one, with its server.
+"""How the steps of a server are decided: a scheduler with several ways chooses one, with its server.
 
-    decide      the step that starts now; the server carries it out, and enters it in its record
+    decide      the step that starts now; the server carries it out and records it
     finish      a request has its last token
     end_step    the step is over
-    rest        nobody is left
+    rest        no requests are left
 
-Drafts are one way (drafts.py), a tier below the memory is another (lower_tier.py). What a way does not have,
-it does not ask about.
+Drafts are one way (drafts.py), a tier below the memory is another (lower_tier.py). Each way asks only about
+features that it has.
 """
 
 from abc import abstractmethod
@@ -21,19 +21,19 @@ from kvsim.sim.serving.server import Server
 
 @dataclass(frozen=True)
 class Limits:
-    """What bounds a step of vLLM V1, however it is decided."""
+    """Limits of a step of vLLM V1, however it is decided."""
 
     budget: int
     seats: int
     longest: int
     whole_prompt: bool
-    """a request enters only when all of its prompt fits"""
+    """a request enters only if its whole prompt fits"""
     in_pieces: bool
     """prompts are split to fit the budget"""
     watermark: float
     """share of the memory that an admission leaves free while anything runs"""
     threshold: int = 0
-    """most tokens of one request, while there are others; 0: as many as the budget has"""
+    """most tokens of one request, while there are others; 0: no limit but the budget"""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -43,9 +43,9 @@ class Steps:
     Attributes
     ----------
     in_turn : bool
-        Whether who comes can enter only behind all who wait.
+        Whether a new request can enter only after all that wait.
     ends_steps : bool
-        Whether it wants to know when a step is over (`end_step`).
+        Whether it must be told when a step is over (`end_step`).
     """
 
     def __init__(self, server: Server) -> None:
@@ -54,25 +54,25 @@ class Steps:
 
     @abstractmethod
     def decide(self) -> None:
-        """Decide the step that starts now; who is in `departed` then leaves."""
+        """Decide the step that starts now; requests in `departed` then leave."""
 
     def finish(self, request: Request) -> None:
-        """A request has its last token: its memory is free for the next step, or for the one after it."""
+        """A request has its last token: its memory is free for the next step, or the one after it."""
         if self.server.rules.known_late:
             self.server.depart_late(request)
         else:
             self.server.finish(request)
 
     def end_step(self) -> None:
-        """A step is over: its tokens are there, and it was said who has finished."""
+        """A step is over: its tokens and its finished requests are known."""
 
     def rest(self) -> None:
-        """Nobody runs or waits, and nothing is to be decided before somebody comes."""
+        """No request runs or waits; there is nothing to decide until one comes."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Around(Steps):
-    """Another way, with something before and behind each decision."""
+    """Another way, with something added before and after each decision."""
 
     def __init__(self, inner: Steps) -> None:
         super().__init__(inner.server)
@@ -90,7 +90,7 @@ class Around(Steps):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Told(Around):
-    """The allocator is told where a decision begins and ends: it knows whose prompts are introduced in it."""
+    """Tells the allocator when a decision begins and ends, so that it knows which prompts enter in it."""
 
     def __init__(self, inner: Steps, pieces: Pieces) -> None:
         super().__init__(inner)
@@ -103,6 +103,6 @@ class Told(Around):
 
 
 def told(steps: Steps) -> Steps:
-    """The same way, of which an allocator that knows where prompts end is told."""
+    """The same way; an allocator that knows where prompts end is told of its decisions."""
     pieces = steps.server.memory.abilities.pieces
     return steps if pieces is None else Told(steps, pieces)

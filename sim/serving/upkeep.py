@@ -1,4 +1,4 @@
-"""The other work of an allocator, on the clock: calls to the driver, moves, work after steps.
+"""Times an allocator's other work: calls to the driver, moves, work after steps.
 
     in admit, grow, release    ->  the step waits         |== map ==|== compute ==========|
     in after_step              ->  while it computes      |== compute ==========|
@@ -6,10 +6,10 @@
 
     step = max(compute, what after_step began) + what the step waits for
 
-A call takes the allocator's own `map_ns` or `unmap_ns`. A copy that a step waits for is part of its work
-(`copied_tokens`), as copies on write are; one that `after_step` began takes what the cost model says it takes
-alone. What is still to do when the server falls idle is done before somebody comes. An allocator for which
-all this is nothing has no upkeep at all.
+A call takes the allocator's own `map_ns` or `unmap_ns`. A copy that a step waits for is part of the step's
+work (`copied_tokens`), as copies on write are; a copy that `after_step` began takes the time that the cost
+model gives for it alone. Work that is left when the server becomes idle is done before the next request
+comes. An allocator without any such work has no upkeep at all.
 """
 
 from kvsim.sim.cost.step_cost import CostModel, StepShape
@@ -21,12 +21,12 @@ PS_PER_NS = 1_000
 
 
 class Upkeep:
-    """The bill of one allocator.
+    """The upkeep of one allocator.
 
     Parameters
     ----------
     server : Server
-        Whose allocator it is.
+        The server of the allocator.
     """
 
     def __init__(self, server: Server) -> None:
@@ -38,14 +38,14 @@ class Upkeep:
 
     @staticmethod
     def needed(memory: KvMemory) -> bool:
-        """Whether there may ever be anything to pay for."""
+        """Whether the allocator may ever need upkeep."""
         allocator, works = memory.allocator, memory.abilities.after_steps is not None
         beside = works or allocator.moves_on_release or allocator.idles
         return bool(beside or allocator.map_ns or allocator.unmap_ns)
 
     @property
     def copied_slots(self) -> int:
-        """Copied since a step paid last: part of the work of the next that does."""
+        """Slots copied since a step last paid; part of the work of the next step that pays."""
         return self._allocator.copied_slots - self._copied
 
     def due(self) -> bool:
@@ -60,7 +60,7 @@ class Upkeep:
         )
 
     def step_ps(self, compute_ps: int, cost: CostModel) -> int:
-        """The whole step, whose compute takes so long."""
+        """Duration of the whole step, given its compute time."""
         totals, waited = self.totals, self._calls_ps()
         background = self._background_ps + self._copies_ps(cost)
         totals.waited_ps += waited
@@ -70,7 +70,7 @@ class Upkeep:
         return max(compute_ps, background) + waited
 
     def after_step(self) -> None:
-        """Let the allocator work while the next step computes; what it did before is still to be paid."""
+        """Let the allocator work while the next step computes; earlier work is still to be paid."""
         allocator = self._allocator
         maps, unmaps, copied = allocator.maps, allocator.unmaps, allocator.copied_slots
         self._server.after_step()
@@ -83,7 +83,7 @@ class Upkeep:
         self._copied += allocator.copied_slots - copied
 
     def pass_steps(self) -> None:
-        """Steps have passed that hid all that was done beside them."""
+        """Steps have passed that hid all the work done alongside them."""
         self.totals.hidden_ps += self._calls_ps()
         self._settle()
 
@@ -92,13 +92,13 @@ class Upkeep:
         self._settle()
 
     def _calls_ps(self) -> int:
-        """Of the calls to the driver that are still to be paid."""
+        """Time of the driver calls that are still to be paid."""
         allocator = self._allocator
         maps, unmaps = allocator.maps - self._maps, allocator.unmaps - self._unmaps
         return (maps * allocator.map_ns + unmaps * allocator.unmap_ns) * PS_PER_NS
 
     def _copies_ps(self, cost: CostModel) -> int:
-        """Of the copies that `after_step` began, by themselves."""
+        """Time of the copies that `after_step` began, by themselves."""
         if not self._background_slots:
             return 0
         tokens = -(-self._background_slots // self._allocator.slots_per_token)

@@ -1,28 +1,28 @@
-"""What an engine does between its steps: wait, and look what has ended beside them."""
+"""What an engine does between its steps: wait, and check what has ended alongside them."""
 
 from typing import Final
 
 MOST_IN_VAIN: Final = 1_000
-"""Waits for transfers without a new token that are no error yet."""
+"""Consecutive waits for transfers without a new token that are not an error yet."""
 
 
 class Wakes:
-    """When it looks again.
+    """When the engine checks again.
 
     Attributes
     ----------
     beside : bool
-        Whether anything ends beside the steps: a step that computes nothing then waits for it.
+        Whether anything ends alongside the steps: a step that computes nothing then waits for it.
     before_ps : int
-        A time before which it has looked what had ended, in the last span or while it was idle.
+        Everything that ended before this time has been checked, in the last span or while idle.
     polls : bool
-        Whether it looks all the time what has ended while it computes nothing; else a step at a time.
+        Whether it checks continuously for ends while it computes nothing; otherwise once per step.
     works : bool
-        Whether it decides though nobody is there, as transfers are under way that its decisions follow.
+        Whether it decides without requests, because transfers are in flight that depend on decisions.
     waits : int
         How often time passed without a step.
     in_vain : int
-        How often nothing but transfers ended since anybody had a token, while somebody waited.
+        How often only transfers ended since the last token, while requests waited.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Wakes:
         self._tokens = -1
 
     def note_vain(self, tokens: int) -> bool:
-        """Nothing but transfers has ended; `tokens` were computed in all. Whether it goes on for ever."""
+        """Only transfers have ended; `tokens` were computed in all. Whether this would go on forever."""
         if tokens != self._tokens:
             self._tokens, self.in_vain = tokens, 0
         self.in_vain += 1
