@@ -1,11 +1,11 @@
-"""What vLLM calls a KV connector: keys and values of a prompt that are elsewhere, and can be loaded.
+"""vLLM's KV connector: loads keys and values of a prompt that are stored elsewhere.
 
-    look_up    how many tokens behind those that are here; or: ask again later
-    begin      they are on their way into blocks that the request has
+    look_up    how many tokens after those that are here; or: ask again later
+    begin      they are being loaded into the request's blocks
     settle     what has ended by now is known from now on
 
-A tier below the GPU's memory is one (offload.py), a server that computes prompts for another one is another
-(reading.py). Which requests ask, wait and run is the same for all of them: loading.py, lower_tier.py.
+A tier below the GPU's memory is one (offload.py), a server that computes prompts for another is a second
+(reading.py). Which requests ask, wait and run is the same for all: loading.py, lower_tier.py.
 """
 
 from abc import abstractmethod
@@ -24,14 +24,14 @@ class Connector:
     Parameters
     ----------
     late : bool
-        Whether what ended is known one decision later (asynchronous scheduling).
+        Whether ended transfers are known one decision later (asynchronous scheduling).
 
     Attributes
     ----------
     size : int
-        Tokens of a block.
+        Tokens per block.
     rested : container of int
-        Sequences that were not in the step before, so that the newest of their tokens is known too.
+        Sequences that were not in the previous step, so that their newest token is known, too.
     """
 
     def __init__(self, server: Server, transfers: Transfers, late: bool) -> None:
@@ -44,24 +44,24 @@ class Connector:
 
     @abstractmethod
     def user(self, request: Request) -> User:
-        """What is known of a request."""
+        """What is known about a request."""
 
     @abstractmethod
     def look_up(self, user: User, here: int) -> int | None:
-        """Tokens behind the first `here` that can be loaded; None: ask again later."""
+        """Tokens after the first `here` that can be loaded; None: ask again later."""
 
     @abstractmethod
     def begin(self, user: User, request: Request, here: int, below: int, at_once: bool = False) -> None:
-        """Load what `look_up` found; `at_once`: the step that is decided waits for it."""
+        """Load what `look_up` found; `at_once`: the step being decided waits for it."""
 
     def runs(self, user: User) -> None:
-        """Who waited for a load runs in the step that is decided."""
+        """A request that waited for a load runs in the step being decided."""
 
     # -- a decision ---------------------------------------------------------------------------
 
     @abstractmethod
     def begin_step(self) -> None:
-        """A step is to be decided."""
+        """A step is about to be decided."""
 
     @abstractmethod
     def end_step(self) -> None:
@@ -69,14 +69,14 @@ class Connector:
 
     @abstractmethod
     def settle(self, by_ps: int) -> bool:
-        """What has ended by then is known from now on; whether anything had."""
+        """What has ended by then is known from now on; returns whether anything had."""
 
     @abstractmethod
     def wake(self, again: bool) -> None:
-        """Say when the next decision may differ; `again`: it may at once."""
+        """Say when the next decision may differ; `again`: immediately."""
 
     def rest(self) -> None:
-        """Nobody is left."""
+        """No requests are left."""
         self.begin_step()
         self.end_step()
 
@@ -88,8 +88,8 @@ class Connector:
 
     @abstractmethod
     def aborts(self, request: Request, tokens: int, table: list[int]) -> None:
-        """A request is aborted, and has computed so many tokens in these blocks."""
+        """A request is aborted, having computed `tokens` tokens in these blocks."""
 
     def loads_for(self, request: Request) -> bool:
-        """Whether a load for a request is under way."""
+        """Whether a load for a request is in flight."""
         return any(job.loads and job.owner.request is request for _, _, job in self.transfers.under_way)

@@ -1,11 +1,11 @@
-"""The prefill side of a hand-over, as vLLM's NIXL connector keeps it: blocks wait until they are read.
+"""The prefill side of a hand-over, as vLLM's NIXL connector keeps it: blocks are held until they are read.
 
     prompt computed   the request leaves the batch, its blocks stay allocated; a lease begins
-    heartbeat         the decode side still wants them: the lease is extended
-    read, or expired  the blocks are free behind the step in which that is seen
+    heartbeat         the decode side still needs them: the lease is extended
+    read, or expired  the blocks are free after the step in which that is seen
 
-Held blocks are in no queue and take no seat and no budget; to every other request they are as good as used.
-In the ledger they are of a kind of their own; one that a running request has found in the cache is `token`.
+Held blocks are in no queue and take no seat and no budget; to every other request they count as used.
+In the ledger they are a separate kind; one that a running request has found in the cache is `token`.
 Follows vLLM 0.33.0 (pull mode).
 """
 
@@ -24,21 +24,21 @@ from kvsim.sim.serving.server import Rules, Server
 
 @dataclass(frozen=True)
 class Lease:
-    """How long blocks are held without a word from the decode side."""
+    """How long blocks are held without a message from the decode side."""
 
     first_ps: int
-    """from the finish on"""
+    """from the finish"""
     more_ps: int
-    """from a heartbeat on"""
+    """from a heartbeat"""
 
 
 class HoldingServer(Server):
-    """A server of prompts, which keeps the memory of those it has computed.
+    """A prefill server, which keeps the memory of prompts that it has computed.
 
     Parameters
     ----------
     hand_over : callable
-        Called with a request whose prompt is computed, and the blocks in which it is.
+        Called with a request whose prompt is computed, and the blocks that hold it.
 
     Attributes
     ----------
@@ -47,9 +47,9 @@ class HoldingServer(Server):
     deadlines_ps : dict of int
         Until when each is held.
     freed : list of (int, int, int)
-        Whose blocks are free again: the row, when its prompt was computed, and when they were free.
+        Blocks that were freed: the row, when its prompt was computed, and when they were freed.
     peak_held : int
-        The most slots that were held at once (`held_slots`).
+        The most slots held at once (`held_slots`).
     """
 
     holds: ClassVar[bool] = True
@@ -68,24 +68,24 @@ class HoldingServer(Server):
         self.lease = lease
         self.held: dict[int, Request] = {}
         self.deadlines_ps: dict[int, int] = {}
-        self._told: list[tuple[int, bool, int]] = []  # (when the message is there, was it read?, name)
+        self._told: list[tuple[int, bool, int]] = []  # (when the message arrives, was it read?, name)
         self._heartbeats: list[tuple[int, tuple[int, ...]]] = []
         self.freed: list[tuple[int, int, int]] = []
         self.peak_held = 0
-        self._holders: dict[int, int] = {}  # of each held block: how many of `held` have it
-        self._part_empty = 0  # slots of last blocks behind their tokens
+        self._holders: dict[int, int] = {}  # held block -> how many of `held` have it
+        self._part_empty = 0  # slots of last blocks after their tokens
         self._since_ps: dict[int, int] = {}
         self._orphans = 0
-        self._leaving: list[Request] = []  # seen to be read or expired in the step under way
+        self._leaving: list[Request] = []  # seen to be read or expired in the current step
 
-    # -- what the decode side says --------------------------------------------------------------
+    # -- messages from the decode side-----------------------------------------------------------
 
     def let_go(self, name: int, at_ps: int, read: bool) -> None:
-        """The blocks of a request were read, or will not be: the message is there at a time."""
+        """The blocks of a request were read, or will not be: the message arrives at `at_ps`."""
         self._told.append((at_ps, read, name))
 
     def forget(self, name: int, at_ps: int) -> bool:
-        """Who was to read for a request is gone at a time: its name may come again, for another prompt.
+        """The reader of a request is gone at `at_ps`: its name may come again, for another prompt.
 
         Returns whether anything was held for it.
         """
@@ -99,7 +99,7 @@ class HoldingServer(Server):
         return True
 
     def heartbeat(self, names: Iterable[int], at_ps: int) -> None:
-        """These are still wanted."""
+        """The blocks of these requests are still wanted."""
         self._heartbeats.append((at_ps, tuple(names)))
 
     # -- holding ------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ class HoldingServer(Server):
         self.hand_over(request, blocks)
 
     def release(self, request: Request, comes_back: bool = False, unknown: int = 0) -> None:
-        """What it had found of held blocks is nobody's but theirs now."""
+        """Held blocks that it had hit are again counted as held only."""
         super().release(request, comes_back, unknown)
         self._note_held()
 
@@ -130,12 +130,12 @@ class HoldingServer(Server):
         self.peak_held = max(self.peak_held, self.held_slots())
 
     def _blocks(self, request: Request) -> tuple[int, ...]:
-        """Those with its tokens."""
+        """The blocks with its tokens."""
         blocks = -(-request.computed // self.allocator.block_slots)
         return self._tables.block_table(request.seq)[:blocks]
 
     def held_slots(self) -> int:
-        """Slots with tokens that nobody has but those who wait to be read."""
+        """Slots with tokens that only held requests have."""
         held = len(self._holders)
         if held and self.allocator.shared_tokens:
             tables = [self._tables.block_table(seq) for seq in self.running]
@@ -143,7 +143,7 @@ class HoldingServer(Server):
         return held * self.allocator.block_slots - self._part_empty
 
     def settle(self, began_ps: int) -> tuple[list[int], list[int]]:
-        """A step is over that began at a time: whose blocks were read by then, and whose lease had ended."""
+        """A step that began at `began_ps` is over: names read by then, and names whose lease had expired."""
         for at_ps, names in [each for each in self._heartbeats if each[0] <= began_ps]:
             self._heartbeats.remove((at_ps, names))
             for name in names:
@@ -163,7 +163,7 @@ class HoldingServer(Server):
         return read, expired
 
     def free_settled(self) -> None:
-        """What was seen in a step that is over is free now."""
+        """Free what was seen to be read or expired in a step that is over."""
         for request in self._leaving:
             self.freed.append((request.index, self._since_ps.pop(request.seq), self.now_ps))
             self._part_empty -= -request.computed % self.allocator.block_slots
@@ -177,12 +177,12 @@ class HoldingServer(Server):
         self._leaving.clear()
 
     def next_word_ps(self) -> int:
-        """When the next message is there, or the next lease ends that nobody has spoken for."""
+        """When the next message arrives, or the next lease without a message ends."""
         told = [at_ps for at_ps, _, _ in self._told]
         return min(told + list(self.deadlines_ps.values()), default=NEVER_PS)
 
     def _preempt_departed(self, request: Request) -> None:
-        """Its token under way is dropped: the prompt is computed again."""
+        """Its token in flight is dropped: the prompt is computed again."""
         del self.batch.departed[request.seq]
         self.release(request)
         request.state, request.preemptions = State.WAITING, request.preemptions + 1
@@ -193,7 +193,7 @@ class HoldingServer(Server):
         self._note_preemption(request)
 
     def check(self) -> None:
-        """As of any server; and count held slots from the layout."""
+        """Check as in any server, and count held slots from the layout."""
         super().check()
         lengths, held = self.lengths(), self.batch.loading.keys()
         regions = (each for each in self.allocator.layout().regions() if each.owners)
@@ -202,7 +202,7 @@ class HoldingServer(Server):
             raise InvariantError(f"step {self.steps}: {self.held_slots()} slots are held, but {found}")
 
     def abort(self, request: Request) -> None:
-        """A client leaves between two steps; of held blocks it is the decode side that says so."""
+        """A client leaves between two steps; for held blocks the decode side says so."""
         if request.state == State.WAITING:
             self.waiting.remove(request)
             return

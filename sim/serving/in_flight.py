@@ -1,8 +1,8 @@
-"""Running requests where blocks of a step under way may not be given away yet.
+"""Running requests when blocks of a step in flight may not be reused yet.
 
-With a connector and asynchronous scheduling vLLM frees a block only when the last step that uses it has been
-processed. So nobody can be preempted who was scheduled in the step before: whoever needs a block then gets no
-token in this step, nor does anybody behind it; one step later the last one may go.
+With a connector and asynchronous scheduling, vLLM frees a block only when the last step that uses it has been
+processed. So a request that was scheduled in the previous step cannot be preempted: the request that needs a
+block gets no token in this step, nor do those after it; one step later the last one may be preempted.
 """
 
 from kvsim.sim.serving.request import Request, State
@@ -12,21 +12,21 @@ UNLIMITED = 1 << 40
 
 
 class InFlight:
-    """Serves a server in the order of admission, up to the first that finds no room.
+    """Schedules running requests in the order of admission, up to the first that finds no room.
 
     Parameters
     ----------
     fenced : bool
-        Whether that holds; else anybody may be preempted, as everywhere.
+        Whether that restriction holds; else any request may be preempted, as usual.
 
     Attributes
     ----------
     longest : int
         Most tokens of one prompt in this step.
     resting : set of int
-        Sequences that run, but were not scheduled in the last step.
+        Running sequences that were not scheduled in the last step.
     rested : set of int
-        The same of the step before it: all of their tokens are known.
+        `resting` of the step before it: all of their tokens are known.
     """
 
     def __init__(self, server: Server, fenced: bool = True) -> None:
@@ -34,11 +34,11 @@ class InFlight:
         self.longest = UNLIMITED
         self.resting: set[int] = set()
         self.rested: set[int] = set()
-        self._decodes: set[int] = set()  # those of them that decode as soon as they are scheduled again
-        self._plain = True  # is only the last one not decoding, at most?
+        self._decodes: set[int] = set()  # those that decode as soon as they are scheduled again
+        self._plain = True  # is at most the last one not decoding?
 
     def continue_in_order(self, most: int) -> int:
-        """A token for each that decodes, a piece for each that does not; returns the rest of the budget."""
+        """One token per decoding sequence, one piece per other; returns the rest of the budget."""
         server, batch, self.rested = self.server, self.batch, self.resting
         if self._plain and not self.resting and self.longest >= most:
             unpromised = batch.grow_promised(server.step)
@@ -98,7 +98,7 @@ class InFlight:
         return budget
 
     def _schedule(self, request: Request, budget: int, due: bool) -> int:
-        """Tokens of a sequence in this step; 0: there is no room, or no budget."""
+        """Tokens of a sequence in this step; 0: no room, or no budget."""
         server, allocator, seq = self.server, self.server.allocator, request.seq
         if request.state == State.PREFILL and seq not in self._decodes:
             chunk = min(request.known_tokens - request.computed, self.longest, budget)
@@ -131,7 +131,7 @@ class InFlight:
         self._decodes.add(request.seq)
 
     def _make_room(self, request: Request, tokens: int, computed: int | None = None) -> bool:
-        """Grow a sequence, preempting the last ones, if they were not in the last step; False: no room."""
+        """Grow a sequence, preempting the last ones if they were not in the last step; False: no room."""
         server, allocator = self.server, self.server.allocator
         while not (
             allocator.grow(request.seq, tokens)

@@ -1,13 +1,13 @@
-"""LMCache below a server of vLLM's, in its process: the step waits for what it loads and for what it stores.
+"""LMCache below a vLLM server, in its process: the step waits for its loads and for its stores.
 
-    looked up     when it heads the queue: the whole chunks of its text, once until it is admitted
+    looked up     at the head of the queue: the whole chunks of its text, once until it is admitted
     step          |load, request by request|compute|store, chunk by chunk|
-    stored        the whole chunks that the step completes of a prompt, from where the last store ended;
+    stored        the whole chunks of a prompt that the step completes, from where the last store ended;
                   nothing of an answer
 
-What it finds is loaded behind what the GPU has. If that is all of the prompt, the last token is computed.
-A request is stored no further once it decodes, nor after a piece of its prompt of one token (as in LMCache,
-which takes that for a decode).
+A hit is loaded after what the GPU has. If that is the whole prompt, the last token is computed.
+A request is not stored any further once it decodes, nor after a one-token piece of its prompt (as in
+LMCache, which takes that for a decode).
 
 Follows LMCache 0.5.6 (`integration/vllm/vllm_v1_adapter.py`, `v1/gpu_connector/gpu_connectors.py`) with
 `local_cpu`, `save_unfull_chunk` and `save_decode_cache` off, not layer by layer.
@@ -25,18 +25,18 @@ from kvsim.sim.serving.totals import TierTotals
 
 
 class Stored(User):
-    """What LMCache's connector knows of a request.
+    """What LMCache's connector knows about a request.
 
     Attributes
     ----------
     found, held : int or None, int
-        Chunks that its look-up found, until it is admitted; those of them that it holds.
+        Chunks that its look-up found, until it is admitted; how many of them it holds.
     start, tokens, saved : int
-        Of its text: what it begins with, what was scheduled, what is stored.
+        Tokens of its text that it begins with, that were scheduled, that are stored.
     answered : int
-        Tokens of its answer that it had when it last computed a piece of its prompt.
+        Answer tokens that it had when it last computed a piece of its prompt.
     is_new, decodes : bool
-        Whether it never ran; whether nothing more of it is stored.
+        Whether it never ran; whether nothing more of it will be stored.
     """
 
     __slots__ = ("answered", "decodes", "found", "held", "is_new", "saved", "start", "tokens")
@@ -56,9 +56,9 @@ class Lmcache(Connector):
     chunks : LmcacheMemory
         The chunks on the host.
     link : Link
-        Of each GPU, whose blocks are the GPU's.
+        The link of each GPU, counted in the GPU's blocks.
     chunk_tokens, chunk_bytes : int
-        Of a chunk, on all GPUs together.
+        Tokens and bytes of a chunk, on all GPUs together.
     """
 
     transfers: Link
@@ -82,7 +82,7 @@ class Lmcache(Connector):
         server.totals.tier, server.memory.below = self.totals, self.below
 
     def user(self, request: Request) -> Stored:
-        """What is known of a request."""
+        """What is known about a request."""
         found = self.users.get(request.own)
         if found is None:
             found = self.users[request.own] = Stored(request, self._keys(request))
@@ -93,7 +93,7 @@ class Lmcache(Connector):
         return [key for first, count in self._texts.keys(text) for key in range(first, first + count)]
 
     def below(self, request: Request, here: int) -> int:
-        """Tokens of a prompt that are there behind the first `here`; for requests elsewhere, too."""
+        """Tokens of a prompt stored here after the first `here`; for requests elsewhere, too."""
         size = self.chunk_tokens
         found = self.chunks.find(self._keys(request)[: (request.prompt_tokens - 1) // size])
         return max(0, found * size - here)
@@ -101,7 +101,7 @@ class Lmcache(Connector):
     # -- loads ----------------------------------------------------------------------------------
 
     def look_up(self, user: User, here: int) -> int | None:
-        """Tokens behind the first `here` that are there; what was found once is not looked up again."""
+        """Stored tokens after the first `here`; what was found once is not looked up again."""
         assert isinstance(user, Stored)
         known, size = user.request.known_tokens, self.chunk_tokens
         if user.found is None:
@@ -128,23 +128,23 @@ class Lmcache(Connector):
         user.held = 0
 
     def _copied_ps(self, loads: bool, blocks: int) -> int:
-        """How long the step waits until a copy behind all others is over."""
+        """How long the step waits until a copy, queued after all others, is done."""
         now_ps = self.server.now_ps
         return self.link.copied_ps(loads, blocks, now_ps + self._delay_ps) - now_ps
 
     def runs(self, user: User) -> None:
-        """Nobody waits outside of a step."""
+        """Does nothing: no request waits outside of a step."""
 
     # -- a decision ---------------------------------------------------------------------------
 
     def begin_step(self) -> None:
-        """A step is to be decided."""
+        """A step is about to be decided."""
         now_ps = self.server.now_ps
         self.totals.held_bytes_ps += self.totals.held_bytes * (now_ps - self._counted_ps)
         self._counted_ps, self._delay_ps = now_ps, 0
 
     def end_step(self) -> None:
-        """A step is decided: who was looked up and runs lets go of it, and what it computes is stored."""
+        """A step is decided: its requests drop what they hold, and what the step computes is stored."""
         step, running = self.server.step, self.server.running
         chosen = [(self.user(request), request) for request in step.chunks if request.seq in running]
         again = [each for each in chosen if not each[0].is_new]
@@ -161,7 +161,7 @@ class Lmcache(Connector):
         self._delay_ps = 0
 
     def _save(self, user: Stored, request: Request) -> None:
-        """Store the chunks that a request has with this step, from where its last store ended."""
+        """Store the chunks that a request completes by this step, from where its last store ended."""
         size, start = self.chunk_tokens, user.tokens
         self._let_go(user)
         if user.found is not None:  # it was admitted
@@ -184,18 +184,18 @@ class Lmcache(Connector):
         self.users.pop(request.own, None)
 
     def aborts(self, request: Request, tokens: int, table: list[int]) -> None:
-        """A request is aborted: it holds nothing any more."""
+        """A request is aborted: it no longer holds anything."""
         user = self.users.pop(request.own, None)
         if user is not None:
             self._let_go(user)
 
-    # -- nothing is under way between steps -----------------------------------------------------
+    # -- nothing is in flight between steps -----------------------------------------------------
 
     def settle(self, by_ps: int) -> bool:
         """All copies end with their step."""
         return False
 
     def wake(self, again: bool) -> None:
-        """Say when the next decision may differ; `again`: it may at once."""
+        """Say when the next decision may differ; `again`: immediately."""
         if again:
             self.server.hold_until(self.server.now_ps)

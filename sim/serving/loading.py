@@ -1,13 +1,13 @@
-"""The queue where a connector is asked too: what it finds elsewhere is loaded before its request runs.
+"""The queue with a connector: what it finds elsewhere is loaded before the request runs.
 
-    hold       those whose load is under way or over, in the order in which it began; looked at first
+    hold       requests whose load is in flight or done, in the order in which it began; examined first
     waiting    the queue of the policy
 
-A request that loads holds its blocks, computes nothing, cannot be preempted and takes no seat. A look at the
-queue passes over those whose load is under way, and over those that must ask again later: a chunk that they
-would find is still being stored, or another loads it. Whoever finds no room ends the look.
+A loading request holds its blocks, computes nothing, cannot be preempted and takes no seat. A scan of the
+queue skips requests whose load is in flight, and requests that must ask again later because a chunk that they
+would hit is still being stored, or is being loaded by another. A request that finds no room ends the scan.
 
-The whole prompt may be found; then its last token is computed again, in place.
+The whole prompt may be found; then its last token is recomputed in place.
 """
 
 from collections import deque
@@ -26,12 +26,12 @@ class Loading:
     Parameters
     ----------
     connector : Connector
-        What is asked.
+        Looks up and loads.
     limits : Limits
     at_once_bytes : int
-        A step waits for loads of so many bytes in all, whose requests it computes; 0: none.
+        A step waits for loads of up to this many bytes, and computes their requests; 0: none.
     token_bytes : int
-        Of a token's keys and values.
+        Bytes of a token's keys and values.
     """
 
     def __init__(self, connector: Connector, limits: Limits, at_once_bytes: int, token_bytes: int) -> None:
@@ -39,11 +39,11 @@ class Loading:
         self.hold: deque[Request] = deque()
         self.whole, self.watermark, self.chunked = limits.whole_prompt, limits.watermark, limits.in_pieces
         self.at_once_bytes, self.token_bytes = at_once_bytes, token_bytes
-        self.longest = UNLIMITED  # tokens of one prompt in this step
-        self._names = -2  # of sequences that load: below all others
+        self.longest = UNLIMITED  # most tokens of one prompt in this step
+        self._names = -2  # ids of loading sequences: below all others
 
     def admit(self, budget: int, seats: int) -> None:
-        """Admit within a token budget and so many seats."""
+        """Admit within a token budget and `seats` seats."""
         server, passed = self.server, []
         room = seats - len(server.running)
         self._at_once_left = self.at_once_bytes
@@ -80,7 +80,7 @@ class Loading:
     # -- the head of the queue ----------------------------------------------------------------
 
     def _head(self, request: Request, budget: int) -> int | None:
-        """Tokens of the head that are computed now; 0: it loads, or asks again later; None: no room."""
+        """Tokens of the head to compute now; 0: it loads, or asks again later; None: no room."""
         server, user = self.server, self.connector.user(request)
         match = server.match_head() if server.allocator.caches else None
         here = match.tokens if match else 0
@@ -111,7 +111,7 @@ class Loading:
         return chunk
 
     def _fits(self, match: Match | None, tokens: int, reserved: int = 0) -> bool:
-        """Whether the head fits with so many tokens, and leaves what is reserved."""
+        """Whether the head fits with `tokens` tokens, and leaves `reserved` slots free."""
         server = self.server
         if not server.head_fits(tokens, match):
             return False
@@ -132,7 +132,7 @@ class Loading:
         return int(self.watermark * (server.allocator.capacity_slots // unit + 1)) * unit
 
     def _reserved(self) -> int:
-        """Slots that those will take whose prompts are not computed."""
+        """Slots that requests with unfinished prompts will still take."""
         server, size = self.server, self.connector.size
         slots = 0
         for requests in (server.running, server.batch.loading):
@@ -171,10 +171,10 @@ class Loading:
         self.connector.begin(user, request, here, below)
         return 0
 
-    # -- what was loaded ----------------------------------------------------------------------
+    # -- loaded requests ----------------------------------------------------------------------
 
     def _promote(self, request: Request, user: User, budget: int) -> int:
-        """Let a request run whose load is over; returns the tokens that it computes, 0: no room."""
+        """Let a request run whose load is done; returns the tokens that it computes, 0: no room."""
         server, allocator, seq = self.server, self.server.allocator, request.seq
         if not user.promoted:
             user.promoted = True

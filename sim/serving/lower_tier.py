@@ -1,9 +1,9 @@
-"""vLLM's scheduler with a KV connector, such as a tier below the GPU's memory: one decision, from its parts.
+"""vLLM's scheduler with a KV connector, such as a tier below the GPU's memory: the parts of one decision.
 
-    what ended is known -> running requests -> both queues -> stores -> who finished, what ended (if late)
+    ends are known -> running requests -> both queues -> stores -> finished requests, ends (if late)
 
-The running side is vLLM's own, or where steps overlap, or long prompts have a threshold, that of
-sim/serving/in_flight.py; the queues are sim/serving/loading.py's.
+The running side is vLLM's own or, if steps overlap or long prompts have a threshold, that of
+sim/serving/in_flight.py; the queues are those of sim/serving/loading.py.
 """
 
 from kvsim.sim.serving.connector import Connector
@@ -19,25 +19,25 @@ class LowerTier(Steps):
     Parameters
     ----------
     connector : Connector
-        What is looked up and loaded.
+        Looks up and loads.
     limits : Limits
     at_once_bytes : int
-        A step waits for loads of so many bytes in all, whose requests it computes; 0: none.
+        A step waits for loads of up to this many bytes, and computes their requests; 0: none.
     token_bytes : int
-        Of a token's keys and values.
+        Bytes of a token's keys and values.
     """
 
     def __init__(
         self, connector: Connector, limits: Limits, at_once_bytes: int = 0, token_bytes: int = 1
     ) -> None:
         super().__init__(connector.server)
-        self.in_turn = False  # a request may be passed over
+        self.in_turn = False  # a request may be skipped
         self.late, self.offload, self.limits = connector.late, connector, limits
         self.loading = Loading(connector, limits, at_once_bytes, token_bytes)
         threshold = limits.threshold
         self._in_flight = InFlight(self.server, fenced=self.late) if self.late or threshold else None
-        self._aborted: list[tuple[Request, int]] = []  # in a step under way, and their unknown tokens
-        self._cut: list[Request] = []  # aborted while they load
+        self._aborted: list[tuple[Request, int]] = []  # in a step in flight, and their unknown tokens
+        self._cut: list[Request] = []  # aborted while loading
 
     def decide(self) -> None:
         """Decide the step that starts now."""
@@ -67,7 +67,7 @@ class LowerTier(Steps):
             for request in server.batch.departed.values():
                 offload.finishes(request)
             server.release_departed()
-            again = True  # the next step hears of them
+            again = True  # the next step sees them
         if self.late:
             again = offload.settle(server.now_ps) or again
             again = (len(self._cut) > 0 and self._free_loaded()) or again
@@ -91,11 +91,11 @@ class LowerTier(Steps):
         return tokens if server.continue_prefill(request, tokens) else 0
 
     def rest(self) -> None:
-        """Nobody is left: those who finished last offer what they have."""
+        """No requests are left: those that finished last offer what they have."""
         self.offload.rest()
 
     def _free_loaded(self) -> bool:
-        """Free the memory of aborted requests whose loads have ended; whether there were any."""
+        """Free the memory of aborted requests whose loads have ended; returns whether there were any."""
         loaded = [request for request in self._cut if not self.offload.loads_for(request)]
         loaded.sort(key=lambda request: -request.seq)  # in the order in which their loads began
         for request in loaded:
@@ -106,12 +106,12 @@ class LowerTier(Steps):
     # -- leaving ------------------------------------------------------------------------------
 
     def abort(self, request: Request) -> None:
-        """A client leaves between two steps: its request is computed no further.
+        """A client leaves between two steps: its request is not computed any further.
 
-        Its memory is free at once, or when its load or the step under way has ended.
+        Its memory is freed immediately, or when its load or the step in flight has ended.
         """
         server, offload = self.server, self.offload
-        if not self.late:  # what ended with the last step is known before
+        if not self.late:  # what ended with the last step is already known
             offload.settle(server.now_ps)
             if self._cut:
                 self._free_loaded()
@@ -141,7 +141,7 @@ class LowerTier(Steps):
         request.state = State.FINISHED
 
     def _free(self, request: Request, loads: bool, unknown: int) -> None:
-        """Free the memory of an aborted request; what was loaded for it cannot be found."""
+        """Free the memory of an aborted request; what was loaded for it cannot be hit."""
         server = self.server
         del server.batch.loading[request.seq]
         server.memory.prefill_held -= request.computed

@@ -1,13 +1,13 @@
-"""Prompts in pieces: several may be under way at once, before and behind sequences that decode.
+"""Prompts in pieces: several may be in progress at once, before and after decoding sequences.
 
-That is so where a step computes at most so many tokens of a prompt (`long_prefill_token_threshold`), and for
+This applies if a step computes at most so many tokens of a prompt (`long_prefill_token_threshold`), and for
 models with recurrent layers, whose states are kept for prefixes: a state exists only where a piece of a
-prompt ended, so pieces end at block ends. What a piece leaves of the step's budget goes to the next one.
+prompt ended, so pieces end at block ends. The budget that a piece leaves goes to the next one.
 
-All that run are served in the order of their admission, as far as the budget reaches: a piece that takes all
-of it leaves those behind without a token in this step, decoding ones too, as in vLLM. By priority, a victim
-may have been served already in this step: its tokens go back to the budget, and its piece is undone. But what
-the piece would have filled can be found in the prefix cache by then, and stays there, as in vLLM.
+Running requests are served in the order of admission, as far as the budget reaches: a piece that takes all of
+it leaves later ones without a token in this step, even decoding ones, as in vLLM. By priority, a victim may
+already have been served in this step: its tokens go back to the budget, and its piece is undone. But what the
+piece would have filled is already in the prefix cache by then, and stays there, as in vLLM.
 """
 
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from kvsim.sim.serving.server import Server
 
 
 class Piece(NamedTuple):
-    """A piece of a prompt that this step computes, and how far the request had been before."""
+    """A piece of a prompt that this step computes, and the request's progress before it."""
 
     request: Request
     start: int
@@ -26,20 +26,20 @@ class Piece(NamedTuple):
 
 
 class Pieces:
-    """Serves a server in the order of admission.
+    """Schedules running requests in the order of admission.
 
     Parameters
     ----------
     threshold : int
-        Most tokens of one prompt in a step, while there are others; 0: as many as the budget has.
+        Most tokens of one prompt per step, while there are other requests; 0: no limit but the budget.
     alone : bool
-        Whether that holds for a request that has the server for itself, too.
+        Whether that also holds for a request that is alone on the server.
 
     Attributes
     ----------
     passed_over : set of int
-        Sequences that decode, but got no token in the last step. Ids of preempted ones may stay: they never
-        come back.
+        Decoding sequences that got no token in the last step. Ids of preempted ones may remain: they are
+        never reused.
     """
 
     def __init__(self, server: Server, threshold: int = 0, alone: bool = False) -> None:
@@ -49,14 +49,14 @@ class Pieces:
         self._ends = server.memory.abilities.ends_pieces
 
     def most(self, budget: int) -> int:
-        """Tokens of one prompt that this step may compute."""
+        """Most tokens of one prompt that this step may compute."""
         server = self.server
         if self._threshold and (self._alone or len(server.running) + len(server.waiting) > 1):
             return min(budget, self._threshold)
         return budget
 
     def continue_in_order(self, most: int) -> int:
-        """A token for each that decodes, a piece for each that does not yet; returns the rest of the budget.
+        """One token per decoding sequence, one piece per other; returns the rest of the budget.
 
         Parameters
         ----------
@@ -101,7 +101,7 @@ class Pieces:
         return budget
 
     def _undo(self, pieces: list[Piece]) -> None:
-        """Somebody was preempted: take back the pieces of those who are gone."""
+        """A request was preempted: undo the pieces of those that are gone."""
         for piece in pieces[:]:
             request, start, tokens, reached = piece
             if request.state is State.WAITING:
@@ -124,7 +124,7 @@ class Pieces:
         self.server.step.changed = True
 
     def _resume(self, request: Request) -> None:
-        """It gets one again."""
+        """A sequence that was passed over gets a token again."""
         server = self.server
         self.passed_over.discard(request.seq)
         server.start_decode(request)

@@ -1,10 +1,10 @@
 """The decode side of a hand-over, as vLLM's NIXL connector pulls it: room for the prompt, then a read.
 
-    comes      with the blocks that the prefill side holds for it
+    arrives    with the blocks that the prefill side holds for it
     admitted   all its blocks are allocated; those without a local hit are read, and it waits
-    read       its last prompt token is computed again, in place, and it decodes
+    read       its last prompt token is recomputed in place, and it decodes
 
-Whoever is preempted computes its prompt here: nothing is read twice. Follows vLLM 0.33.0 (pull mode).
+A preempted request recomputes its prompt here: nothing is read twice. Follows vLLM 0.33.0 (pull mode).
 """
 
 from collections.abc import Callable
@@ -17,27 +17,27 @@ from kvsim.sim.serving.transfers import Transfers
 
 
 class Reads(Connector):
-    """What a server reads of the prompts that another has computed.
+    """What a server reads of prompts that another server has computed.
 
     Parameters
     ----------
     told : callable
-        Called with the name of a request, a time when its blocks there are wanted no longer, and whether
-        they were read.
+        Called with the name of a request, the time from which its blocks there are no longer wanted, and
+        whether they were read.
     wants : callable
-        Called with the names of those whose blocks are, and a time, at most each `heartbeat_ps`.
+        Called with the names of requests whose blocks are wanted, and a time, at most every `heartbeat_ps`.
     late : bool
-        Whether what ended is known one decision later (asynchronous scheduling).
+        Whether ended transfers are known one decision later (asynchronous scheduling).
 
     Attributes
     ----------
     handed : dict of tuple
-        By name of requests that have not begun to read: the blocks that are held for them.
+        Name of a request that has not begun to read -> the blocks held for it.
     wanted : dict
-        Names of those whose blocks are held for them, in the order in which they came.
+        Names of requests whose blocks are held, in order of arrival.
     """
 
-    def __init__(  # noqa: PLR0917 - who tells whom, and when
+    def __init__(  # noqa: PLR0917 - callbacks and when they run
         self,
         server: Server,
         transfers: Transfers,
@@ -52,33 +52,33 @@ class Reads(Connector):
         self._told, self._wants, self._heartbeat_ps = told, wants, heartbeat_ps
         self._beat_ps = 0  # when the last heartbeat was sent
         self._users: dict[int, User] = {}
-        self._given_up: list[int] = []  # who left before they read
+        self._given_up: list[int] = []  # left before they read
         self._jobs = 0
 
     def hand_over(self, request: Request, blocks: tuple[int, ...]) -> None:
-        """A request comes whose prompt is in these blocks elsewhere."""
+        """A request arrives whose prompt is in these blocks elsewhere."""
         self.handed[request.own] = blocks
         self.wanted[request.own] = None
 
     def forget(self, request: Request) -> None:
-        """What was held for a request that has not begun to read is gone."""
+        """The blocks held for a request that has not begun to read are gone."""
         del self.handed[request.own], self.wanted[request.own]
         self._users.pop(request.own, None)
 
     def user(self, request: Request) -> User:
-        """What is known of a request."""
+        """What is known about a request."""
         found = self._users.get(request.own)
         if found is None:
             found = self._users[request.own] = User(request, request.own, [])
         return found
 
     def look_up(self, user: User, here: int) -> int | None:
-        """What is behind a hit here, if the prompt was computed elsewhere."""
+        """Prompt tokens after the local hit, if the prompt was computed elsewhere."""
         user.loaded = user.promoted = False
         return user.request.prompt_tokens - here if user.number in self.handed else 0
 
     def begin(self, user: User, request: Request, here: int, below: int, at_once: bool = False) -> None:
-        """Read the last of the blocks that are held into those that were not hit here."""
+        """Read the last of the held blocks into the blocks that were not hit here."""
         held, blocks = self.handed.pop(user.number), self.allocator.block_table(request.seq)
         self._jobs += 1
         job = Job(self._jobs - 1, True, user, (), held, list(blocks[here // self.size :]))
@@ -88,12 +88,12 @@ class Reads(Connector):
     # -- a decision ---------------------------------------------------------------------------
 
     def begin_step(self) -> None:
-        """A step is to be decided: what has ended is known."""
+        """A step is about to be decided: ended transfers are known."""
         if not self.late:
             self.settle(self.server.now_ps)
 
     def end_step(self) -> None:
-        """A step is decided: tell whose blocks are wanted no longer, and now and then, whose still are."""
+        """A step is decided: say which blocks are no longer wanted and, at intervals, which still are."""
         now_ps = self.server.now_ps
         if self.wanted and now_ps >= self._beat_ps + self._heartbeat_ps:
             self._beat_ps = now_ps
@@ -103,7 +103,7 @@ class Reads(Connector):
         self._given_up.clear()
 
     def settle(self, by_ps: int) -> bool:
-        """Whose read has ended runs at its next turn."""
+        """Requests whose read has ended run at their next turn."""
         ended = self.transfers.ended(by_ps)
         for job in ended:
             job.owner.loaded = True
@@ -111,7 +111,7 @@ class Reads(Connector):
         return bool(ended)
 
     def wake(self, again: bool) -> None:
-        """Say when the next decision may differ; `again`: it may at once."""
+        """Say when the next decision may differ; `again`: immediately."""
         server = self.server
         ends = self.transfers.next_ps(loads_only=True)
         if again:
@@ -126,7 +126,7 @@ class Reads(Connector):
         self._users.pop(request.own, None)
 
     def aborts(self, request: Request, tokens: int, table: list[int]) -> None:
-        """A request is aborted: what it has not begun to read is free behind the next step."""
+        """A request is aborted: blocks that it has not begun to read are free after the next step."""
         self._users.pop(request.own, None)
         self.wanted.pop(request.own, None)
         if self.handed.pop(request.own, None) is not None:

@@ -1,12 +1,12 @@
-"""A tier below hosts' memory: one server's own, or one that the servers of a fleet share.
+"""A tier below the hosts' memory: private to one server, or shared by the servers of a fleet.
 
-    has      what of a text is there, and whole by a time; one that is still being written is not there
-    take     begin to write what is not there; what the policy evicts for it is gone at once
-    copy     a job takes its place on the link: each way one job at a time, whosever it is
+    has      the pieces that are stored completely by a time; one that is still being written is not stored
+    take     begin to write what is not there; what the policy evicts for it is gone immediately
+    copy     a job takes its place on the link: one job at a time in each direction, whichever server's it is
 
-Whoever shares it asks at its own decisions, which are in the order of time, and of places where the time is
-the same. What one of them changes may be what another's next step finds: so the others, if anybody waits
-there, first decide what they would have decided by now, and then look again at their next step (`Sharers`).
+Each sharer asks at its own decisions, which are in the order of time, and of places at equal times. What one
+changes may be what another's next step finds: so the others, if requests wait there, first decide what they
+would have decided by now, and then look again at their next step (`Sharers`).
 A tier evicts by any policy of allocators/eviction.
 """
 
@@ -28,11 +28,11 @@ class Sharer(Protocol):
     place: int
 
     def look_again(self, first: bool) -> None:
-        """What it shares changes now; `first`: behind its decision of this instant."""
+        """The shared tier changes now; `first`: after this replica's decision of this instant."""
 
 
 class Sharers:
-    """The replicas of a fleet that share tiers, by their place."""
+    """The replicas of a fleet that share tiers, by place."""
 
     def __init__(self) -> None:
         self._replicas: dict[int, Sharer] = {}
@@ -46,7 +46,7 @@ class Sharers:
         self._replicas[place] = replica
 
     def changes(self, server: Server) -> None:
-        """What they share is about to change by a decision of this server."""
+        """A decision of this server is about to change the shared tiers."""
         first = True
         for replica in self._replicas.values():
             if replica.server is server:
@@ -61,26 +61,26 @@ class Secondary:
     Parameters
     ----------
     sharers : Sharers or None
-        Who shares it; None: it belongs to one server.
+        The replicas that share it; None: it belongs to one server.
 
     Attributes
     ----------
     whole_ps : dict of int
-        By key that is there: when it is whole.
+        Stored key -> when it is complete.
     """
 
     def __init__(self, policy: Eviction, link: Link, sharers: Sharers | None = None) -> None:
         self.policy, self.link, self.sharers = policy, link, sharers
         self.whole_ps: dict[int, int] = {}
-        self._ends: list[int] = []  # of all that was written: they never decrease
+        self._ends: list[int] = []  # ends of all writes: they never decrease
 
     @property
     def is_shared(self) -> bool:
-        """Whether there is anybody to share it with."""
+        """Whether several replicas share it."""
         return self.sharers is not None and len(self.sharers) > 1
 
     def has(self, pieces: Sequence[Piece], by_ps: int) -> list[Piece]:
-        """What is there of these, and whole by then, up to the first chunk that is not."""
+        """The leading pieces that are complete by `by_ps`, up to the first chunk that is not."""
         whole_ps, count = self.whole_ps, 0
         for key in keys_of(pieces):
             if key not in whole_ps or whole_ps[key] > by_ps:
@@ -89,13 +89,13 @@ class Secondary:
         return before(pieces, count)
 
     def use(self, server: Server, pieces: Sequence[Piece]) -> None:
-        """A server reads them."""
+        """A server reads these pieces."""
         self._tell(server)
         for key in keys_of(pieces):
             self._gone(self.policy.touch(key))
 
     def take(self, server: Server, pieces: Sequence[Piece]) -> list[Piece]:
-        """A server offers these: make room for those that are not there and that the policy takes in."""
+        """A server offers these: make room for those that are missing and that the policy accepts."""
         self._tell(server)
         policy, new = self.policy, []
         for piece in one_by_one(pieces):
@@ -124,7 +124,7 @@ class Secondary:
         return job.ends_ps
 
     def write(self, pieces: Sequence[Piece], now_ps: int) -> int:
-        """What was taken is written behind all before it; returns when it is whole."""
+        """Write what was taken, queued after all earlier writes; returns when it is complete."""
         ends_ps = self.link.copied_ps(False, size(pieces), now_ps)
         self._written(pieces, ends_ps)
         return ends_ps
@@ -135,6 +135,6 @@ class Secondary:
         self.whole_ps.update((key, ends_ps) for key in keys_of(pieces) if key in held)
 
     def next_ps(self, after_ps: int) -> int | None:
-        """When something more is whole, as far as is known; None: never."""
+        """When the next write is complete, as far as is known; None: never."""
         at = bisect_right(self._ends, after_ps)
         return self._ends[at] if at < len(self._ends) else None
