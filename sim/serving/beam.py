@@ -1,14 +1,14 @@
-"""Which candidates of a beam search survive a step: drawn at random, as traces hold no scores.
+"""Which candidates of a beam search survive a step: drawn at random, because traces hold no scores.
 
     uniform      every survivor draws its parent among all candidates, each as likely
-    replace:P    with probability P one candidate is dropped, and another one takes its place as well
+    replace:P    with probability P one candidate is dropped, and another one also takes its place
 
-Both keep `width` candidates alive. They are assumptions, named in every result. `uniform` lets all
+Both keep `width` candidates alive. They are assumptions, named in every result. With `uniform`, all
 candidates descend from one within about 2 * width steps, so that they share nearly everything; the smaller
-P, the longer candidates go their own way.
+P, the longer candidates stay separate.
 
-All searches draw from one stream of random numbers, step by step, in each step one after the other. So who
-will be dropped can be foreseen, as long as the same groups search:
+All searches draw from one stream of random numbers, step by step, and in turn within a step. So drops can be
+predicted as long as the same groups search:
 
     draws      .71 .93 .02 .31 .64 .55 ...      replace:0.1, two searches a, b
     searches    a   b   a   '---'   b           in the second step a drops a candidate: two draws say which
@@ -26,17 +26,17 @@ from kvsim.sim.workload import Beam
 DRAWS_AT_ONCE = 4096
 
 Pair = tuple[int, int]
-"""Places of a candidate that is dropped, and of the one that goes on twice instead."""
+"""Places of a candidate that is dropped, and of the one that is duplicated instead."""
 
 
 Drop = tuple[int, int, list[Pair]]
-"""A search that drops candidates after a step: (how many steps are over then, counted from where one looks
-ahead; which of the searches; who is dropped)."""
+"""A search that drops candidates after a step: (steps done by then, counted from the start of the
+look-ahead; which search; its pairs)."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Survivors:
-    """Draws which candidates give way to others.
+    """Draws which candidates are replaced by others.
 
     Parameters
     ----------
@@ -46,12 +46,12 @@ class Survivors:
     Attributes
     ----------
     at : int
-        Searches that have drawn.
+        Searches that have drawn so far.
 
     Raises
     ------
     KvsimError
-        When the process is unknown or its parameter is no probability.
+        If the process is unknown or its parameter is not a probability.
     """
 
     def __init__(self, beam: Beam) -> None:
@@ -72,16 +72,16 @@ class Survivors:
         self._width = beam.width
         self._uniform = name == "uniform"
         self._rng = np.random.default_rng(beam.seed)
-        self._left = np.empty(0)  # draws for the next search, too few
+        self._left = np.empty(0)  # draws left over, too few for the next search
         self._known = 0  # searches whose draws are known
-        self._dropping: list[int] = []  # those that drop candidates, ascending
-        self._pairs: list[list[Pair]] = []  # which
-        self._next = 0  # place in both of the next one
-        self._ahead = 0  # the same of the next one to look at
-        self._searches = self._end = 0  # how many are looked at, and up to which
+        self._dropping: list[int] = []  # searches that drop candidates, ascending
+        self._pairs: list[list[Pair]] = []  # and the pairs they drop
+        self._next = 0  # index of the next one in both lists
+        self._ahead = 0  # index of the next one to look ahead at
+        self._searches = self._end = 0  # number of searches, and end of the look-ahead
 
     def drops(self, searches: int, steps: int) -> list[Drop]:
-        """Look ahead: the drops of so many searches in so many steps."""
+        """Look ahead: the drops of `searches` searches in `steps` steps."""
         self.look_ahead(searches, steps)
         found: list[Drop] = []
         while self.next_drop(found) is not None:
@@ -89,12 +89,12 @@ class Survivors:
         return found
 
     def look_ahead(self, searches: int, steps: int) -> None:
-        """So many searches go on for so many steps: `next_drop` says whom they drop."""
+        """These searches go on for `steps` steps: `next_drop` returns their drops."""
         self._searches, self._end = searches, self.at + searches * steps
         self._ahead = self._next
 
     def next_drop(self, found: list[Drop]) -> Drop | None:
-        """The next of these drops, which is added to those found; None: no more are to come."""
+        """The next of these drops, which is appended to `found`; None: there are no more."""
         dropping, index = self._dropping, self._ahead
         while index == len(dropping):
             if self._known >= self._end:
@@ -112,7 +112,7 @@ class Survivors:
         return drop
 
     def pass_over(self, searches: int) -> None:
-        """So many have drawn."""
+        """This many searches have drawn."""
         self.at += searches
         index = bisect_left(self._dropping, self.at, self._next)
         if index > DRAWS_AT_ONCE:
@@ -135,7 +135,7 @@ class Survivors:
         dropped = (drawn[whole + 1] * width).astype(np.int64)
         others = (dropped + 1 + (drawn[whole + 2] * (width - 1)).astype(np.int64)) % width
         for hit, one, other in zip(whole.tolist(), dropped.tolist(), others.tolist(), strict=True):
-            if hit >= at:  # else it says which candidate
+            if hit >= at:  # else this draw picks a candidate
                 known, at = known + hit - at, hit + 3
                 self._dropping.append(known)
                 self._pairs.append([(one, other)])
@@ -153,7 +153,7 @@ class Survivors:
 
 
 def pairs_of(parents: list[int]) -> list[Pair]:
-    """Who is dropped, and who goes on twice instead, both in order of their places."""
+    """(dropped, duplicated instead) places, each in ascending order."""
     twice, dropped = list(parents), []
     for place in range(len(parents)):
         if place in twice:

@@ -1,13 +1,13 @@
-"""A batch that searches by beams: after each step some candidates are dropped, and others go on twice.
+"""A batch for beam search: after each step some candidates are dropped, and others are duplicated.
 
-    step k     candidates  a b c d        drawn: c is dropped, a goes on twice
-    step k+1               a b d a'       a' shares all blocks of a; whoever writes first copies the last one
+    step k     candidates  a b c d        drawn: c is dropped, a is duplicated
+    step k+1               a b d a'       a' shares all blocks of a; the first to write copies the last one
 
-All candidates of a search have equally many tokens and the same end. So a candidate that is dropped makes way
-for the new one in everything that depends on these: it changes its blocks and its id, and nothing else.
+All candidates of a search have equally many tokens and the same end. So the new candidate takes over
+everything that depends on these from the dropped one: only the blocks and the id change.
 
-Who will be dropped, and what is copied then, can be foreseen (beam_search.py). So a span of steps goes on
-behind a drop where nobody waits and the memory is there whatever is freed meanwhile.
+Drops, and what they copy, can be predicted (beam_search.py). So a span of steps continues past a drop if no
+request waits and there is enough memory whatever is freed meanwhile.
 """
 
 from collections.abc import Iterator
@@ -25,10 +25,10 @@ from kvsim.sim.serving.memory import KvMemory
 from kvsim.sim.serving.request import Group, Request
 
 Fork = tuple[Id, Id, Id, int]
-"""(sequence that makes way, parent, child, tokens), as `Branches.fork_over` takes them."""
+"""(replaced sequence, parent, child, tokens), as `Branches.fork_over` takes them."""
 
 Writers = tuple[list[Id], int]
-"""(sequences of a group, tokens that each of them gets to), as `Branches.branch` takes them."""
+"""(sequences of a group, tokens that each of them reaches), as `Branches.branch` takes them."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -38,13 +38,13 @@ class BeamBatch(GroupBatch):
     Attributes
     ----------
     search : Search
-        Which groups search, and whom they drop.
+        Which groups search, and what they drop.
     urgency : callable
-        In which order groups write.
+        The order in which groups write.
     forks : Branches
-        The allocator, as one that forks.
+        The allocator, for forking.
     watched : bool
-        Whether somebody looks at every step.
+        Whether every step is observed.
     """
 
     def __init__(self, memory: KvMemory, search: Search, urgency: Urgency) -> None:
@@ -62,13 +62,13 @@ class BeamBatch(GroupBatch):
 
     @property
     def alike(self) -> bool:
-        """Whether a candidate may take the place of another one, and nobody wants to hear of it."""
+        """Whether a candidate may replace another one without any report."""
         return not (self.watched or self.allocator.caches) and self.progress.linear
 
     # -- looking ahead ------------------------------------------------------------------------
 
     def steps_behind(self, done: int, at_most: int, anybody_waits: bool) -> Iterator[tuple[int, int]]:
-        """As in `Batch`, where nobody waits for blocks that a drop frees, and what is copied is known."""
+        """As in `Batch`, if no request waits for blocks that a drop frees and the copies are known."""
         if anybody_waits or not (self.alike and self.forks.copies_on_write):
             return
         search, unit, size = self.search, self.growth.unit, self.progress.size
@@ -88,7 +88,7 @@ class BeamBatch(GroupBatch):
                 copied += len(dropped) * ((groups[place].sequences[0].base + clock + done) % unit)
                 drop = look_ahead(drops)
             copies += pairs
-            if size * (end // unit + 1) + copies + pairs > budget:  # the most that grow, copy, or might copy
+            if size * (end // unit + 1) + copies + pairs > budget:  # most that grow, copy, or might copy
                 return
             yield end - done, copied
             done = end
@@ -96,7 +96,7 @@ class BeamBatch(GroupBatch):
     # -- a span -------------------------------------------------------------------------------
 
     def grow_within(self, ends: list[int]) -> Grown:
-        """As in `Batch`, with the drops that were foreseen."""
+        """As in `Batch`, with the predicted drops."""
         drops, index, count = self.search.drops, 0, 0
         while count < len(drops) and drops[count][0] < len(ends):
             count += 1
@@ -104,8 +104,8 @@ class BeamBatch(GroupBatch):
             return super().grow_within(ends)
         allocator, growth, clock, total = self.allocator, self.growth, self.progress.clock, ends[-1]
         residues, unit, last = growth.residues, growth.unit, growth.last
-        grown: list[int] = []  # who grows before the next drop
-        saved: list[tuple[int, int]] = []  # by sharing: (step, slots)
+        grown: list[int] = []  # grow before the next drop
+        saved: list[tuple[int, int]] = []  # saved by sharing: (step, slots)
         held = used = internal = shared = step = 0
         at = drops[0][0]
         for start in ends[:-1]:
@@ -139,7 +139,7 @@ class BeamBatch(GroupBatch):
         return used + held * unit * allocator.slots_per_token, internal, 0, saved, 0, shared
 
     def _branch(self, drops: list[Drop], due: list[int], clock: int) -> None:
-        """Some candidates give way to copies of others; these and all that are due write at this clock."""
+        """Replace some candidates by copies of others; these and all that are due write at this clock."""
         allocator, unit = self.allocator, self.growth.unit
         copied = allocator.copied_slots
         if len(drops) == 1 and not due and len(drops[0][2]) == 1:  # most often
@@ -159,7 +159,7 @@ class BeamBatch(GroupBatch):
             )
 
     def _branch_several(self, drops: list[Drop], due: list[int], clock: int) -> int:
-        """All of that, in the order of the groups; returns how many slots are to be copied."""
+        """Like `_branch`, in the order of the groups; returns how many slots must be copied."""
         groups, running, unit = self.search.groups, self.running, self.growth.unit
         forks: list[Fork] = []
         writers: dict[Group, Writers] = {}
@@ -180,7 +180,7 @@ class BeamBatch(GroupBatch):
             branched = {living[place] for pair in pairs for place in pair}
             writers[group] = [one.seq for one in group.sequences if one in branched], tokens + 1
         known: Group | None = None
-        for seq in due:  # all candidates of a group at once
+        for seq in due:  # all candidates of a group together
             if running[seq].group is not known:
                 known = group = running[seq].its_group
                 writers[group] = [request.seq for request in group.sequences], running[seq].base + clock + 1
@@ -191,7 +191,7 @@ class BeamBatch(GroupBatch):
     # -- branching ----------------------------------------------------------------------------
 
     def replace(self, group: Group, parent: Request, candidate: Request) -> None:
-        """A candidate goes on as a copy of another one."""
+        """Turn a candidate into a copy of another one."""
         full = self._full_clock(candidate)
         if parent.seq not in self.unwritten:
             self._await_write(parent, full)
@@ -199,11 +199,11 @@ class BeamBatch(GroupBatch):
         if not self.forks.fork_over(*self._take_place(group, parent, candidate, tokens)):
             raise InvariantError(f"sequence {parent.seq} was refused a fork")
         self._await_write(candidate, full)
-        if not self.forks.copies_on_write:  # the copy is made: each owns its last block
+        if not self.forks.copies_on_write:  # copied already: each owns its last block
             self.settle(group)
 
     def _take_place(self, group: Group, parent: Request, candidate: Request, tokens: int) -> Fork:
-        """All but the blocks: a candidate gets a new id, and is a copy of a parent of so many tokens."""
+        """Everything but the blocks: a candidate gets a new id, as a copy of a parent of `tokens` tokens."""
         running: dict[Id, Request] = self.running
         old: Id = candidate.seq
         seq: Id = self.memory.new_seq()
@@ -221,6 +221,6 @@ class BeamBatch(GroupBatch):
         return old, parent.seq, seq, tokens
 
     def _await_write(self, request: Request, full_clock: int) -> None:
-        """A candidate shares its last block; if it is to grow at all, that stays planned as it is."""
+        """A candidate shares its last block; if it will still grow, that stays planned."""
         self.unwritten[request.seq] = full_clock < request.finish_clock
         self.memory.set_internal(request, 0)

@@ -1,8 +1,8 @@
-"""Where the beam searches of a server stand: who searches, and which drops are foreseen in a span of steps.
+"""The state of a server's beam searches: which groups search, and the drops predicted for a span of steps.
 
 decided step        the groups that search, and the first step after which one of them may drop a candidate
-plan                the drops behind it, as far as the span goes
-carried out         those within the span; what its last step drops is drawn when it is over
+plan                the drops after it, up to the end of the span
+carried out         those within the span; the drops of its last step are drawn when it is over
 """
 
 from collections.abc import Iterator
@@ -17,31 +17,31 @@ class Search:
     Attributes
     ----------
     groups : list of Group
-        Those that search in the step that was decided last, and in the steps like it.
+        Those that search in the last decided step, and in the steps like it.
     drops : list of Drop
-        What was foreseen of them, from that step on.
+        Their predicted drops, from that step on.
     survivors : Survivors
-        Says who is dropped.
+        Draws the drops.
     """
 
     def __init__(self, survivors: Survivors) -> None:
         self.groups: list[Group] = []
         self.drops: list[Drop] = []
         self.survivors = survivors
-        self._clock = 0  # up to which survivors were drawn
+        self._clock = 0  # survivors are drawn up to here
 
     def begin(self, groups: list[Group]) -> None:
-        """These search in the step that was decided."""
+        """These groups search in the step that was decided."""
         self.groups, self.drops = groups, []
 
     def look_ahead(self, steps: int) -> int:
-        """The first of them ends after so many steps: after how many of these is a candidate dropped?"""
+        """The first search ends after `steps` steps: returns after how many a candidate is dropped."""
         self.survivors.look_ahead(len(self.groups), steps - 1)
         first = self.survivors.next_drop(self.drops)
         return steps if first is None else first[0]
 
     def draw(self, clock: int) -> Iterator[tuple[Group, list[Pair]]]:
-        """Steps are over: who drops candidates after the last of them."""
+        """Steps are over: yields the groups that drop candidates after the last one."""
         steps, survivors = clock - self._clock, self.survivors
         self._clock = clock
         if not (steps and self.groups):

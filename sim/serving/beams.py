@@ -1,4 +1,4 @@
-"""Beam search on a server, as in vLLM V0: who is dropped after a step, and who goes on in his place."""
+"""Beam search on a server, as in vLLM V0: drops candidates after a step and duplicates others instead."""
 
 from collections.abc import Sequence
 
@@ -24,7 +24,7 @@ class Beams:
         self.server, self.search = groups.server, batch.search
 
     def look_ahead(self) -> None:
-        """A step is decided, and holds until a candidate may be dropped; who watches sees every step."""
+        """A step is decided, and repeats until a candidate may be dropped; observers see every step."""
         step, progress = self.server.step, self.server.progress
         groups = [group for group in self.groups.running if len(group.sequences) > 1]
         self.search.begin(groups)
@@ -34,12 +34,12 @@ class Beams:
                 step.changed = True
 
     def drop_candidates(self) -> None:
-        """Steps are over: draw who survived the last of them."""
+        """Steps are over: draw which candidates survived the last one."""
         for group, pairs in self.search.draw(self.server.progress.clock):
             self.branch(group, pairs)
 
     def branch(self, group: Group, pairs: Sequence[Pair]) -> None:
-        """Drop the first candidate of each pair of places, and let the second one go on twice."""
+        """Drop the first candidate of each pair of places, and duplicate the second."""
         living = group.sequences[:]
         if self.batch.alike:
             for dropped, parent in pairs:

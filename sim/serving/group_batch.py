@@ -1,7 +1,7 @@
-"""A batch whose sequences may share blocks: a forked one shares all with its parent until it writes.
+"""A batch whose sequences may share blocks: a fork shares all blocks with its parent until it writes.
 
-Its *first write* may copy the last block (copy-on-write). Until then nobody knows when it must grow, so it
-stands in `unwritten` and not yet in the calendar of growth.
+Its *first write* may copy the last block (copy-on-write). Until then it is unknown when it must grow, so it
+is in `unwritten` and not yet in the growth calendar.
 """
 
 from mypy_extensions import mypyc_attr
@@ -20,8 +20,8 @@ class GroupBatch(Batch):
     Attributes
     ----------
     unwritten : dict of bool
-        Sequences that have not written since they forked, or came back: whether their growth is planned all
-        the same.
+        Sequences that have not written since they forked, or came back -> whether their growth is planned
+        nevertheless.
     """
 
     may_work_in_spans = False
@@ -37,25 +37,25 @@ class GroupBatch(Batch):
         self.unwritten[request.seq] = False
 
     def share_again(self, request: Request) -> None:
-        """A sequence that decodes is forked: its last block is shared until somebody writes."""
+        """A decoding sequence is forked: its last block is shared until either writes."""
         self.forget_growth(request)
         self.memory.set_internal(request, 0)
         self.unwritten[request.seq] = False
 
     def leave(self, request: Request) -> None:
-        """As in `Batch`; what it has not written does not matter any more."""
+        """As in `Batch`; it also leaves `unwritten`."""
         super().leave(request)
         self.unwritten.pop(request.seq, None)
 
     def settle(self, group: Group) -> None:
-        """Write down what those who have not written yet will never fill, of blocks that they own alone."""
+        """Record what sequences in `unwritten` will never fill of blocks that they own alone."""
         for request in group.sequences:
             if request.seq in self.unwritten:
                 capacity = self.allocator.capacity(request.seq)
                 self.memory.set_internal(request, max(capacity - request.final_tokens, 0))
 
     def write(self, request: Request) -> None:
-        """Give a decoding sequence the slot of this step's token, for which there is room."""
+        """Give a decoding sequence the slot of this step's token; there must be room."""
         seq, tokens = request.seq, self.progress.tokens(request)
         if self.allocator.capacity(seq) < tokens and not self.allocator.grow(seq, tokens):
             raise InvariantError(f"sequence {seq} got no slot for its token {tokens}")

@@ -1,4 +1,4 @@
-"""Groups of sequences on a server, as in vLLM V0: they are forked off one prompt, and swapped together."""
+"""Groups of sequences on a server, as in vLLM V0: forked from one prompt, and swapped together."""
 
 from collections.abc import Callable
 from operator import attrgetter
@@ -14,7 +14,7 @@ Urgency = Callable[[Group], Any]
 
 
 def urgency_of(policy: str) -> Urgency:
-    """What groups are sorted by: by priority where that is the policy, else in order of arrival."""
+    """Sort key of groups: by priority if that is the policy, else in order of arrival."""
     return _priority if policy == "priority" else _ARRIVAL
 
 
@@ -33,13 +33,13 @@ class Groups:
     Attributes
     ----------
     running : dict of Group
-        Those that run, in order of admission.
+        Running groups, in order of admission.
     swapped : list of Group
-        Those in the host pool.
+        Groups in the host pool.
     urgency : callable
-        What they are sorted by.
+        Sort key of groups.
     forks, swaps : Branches, Swaps
-        Its allocator, as one that forks and swaps.
+        The server's allocator, for forking and swapping.
     """
 
     def __init__(self, server: Server, batch: GroupBatch) -> None:
@@ -62,7 +62,7 @@ class Groups:
         growth.margin = max(growth.margin, group.seats)
 
     def leave(self, request: Request) -> None:
-        """A sequence is done with its memory."""
+        """A sequence no longer needs its memory."""
         group = request.its_group
         group.sequences.remove(request)
         self.server.release(request)
@@ -95,7 +95,7 @@ class Groups:
     # -- forking ------------------------------------------------------------------------------
 
     def start(self, request: Request) -> None:
-        """The prompt is done and gave a token: fork off the other samples, or the other candidates."""
+        """The prompt is done and has its first token: fork the other samples, or the other candidates."""
         group, server, memory = request.its_group, self.server, self.server.memory
         if group.beam_width > 1:
             samples = [request.as_sample(0, request.output_tokens) for _ in range(group.beam_width - 1)]
@@ -119,7 +119,7 @@ class Groups:
         self.batch.settle(group)
 
     def fork(self, parent: Request, child: Request) -> None:
-        """Let a new sequence share all that its parent holds."""
+        """Let a new sequence share everything its parent holds."""
         server = self.server
         child.computed = server.progress.stored(parent) if parent.is_decoding else parent.computed
         child.generated, child.known_tokens = parent.generated, parent.known_tokens
@@ -137,7 +137,7 @@ class Groups:
         self._copied(child, copied)
 
     def _copied(self, request: Request, before: int) -> None:
-        """Write down the slots that were copied for a sequence."""
+        """Record the slots that were copied for a sequence."""
         server = self.server
         if server.events:
             copied = server.allocator.copied_slots - before
@@ -146,7 +146,7 @@ class Groups:
     # -- writing ------------------------------------------------------------------------------
 
     def grow_freely(self) -> bool:
-        """Give all who decode the slots of this step; if any group may find too little, do nothing."""
+        """Give all decoding sequences their slots of this step; do nothing if there may be too few."""
         batch = self.batch
         unwritten, takers = batch.unwritten, batch.growth.due(batch.progress.clock)
         writers = {*takers, *unwritten} if unwritten else None
@@ -160,7 +160,7 @@ class Groups:
         return True
 
     def _write_first(self, seqs: set[int]) -> None:
-        """Give these sequences their slots, in the order of the groups; all others have theirs."""
+        """Give these sequences their slots, in the order of the groups; all others have theirs already."""
         step, running = self.server.step, self.server.running
         changed = step.changed
         for group in sorted({running[seq].its_group for seq in seqs}, key=self.urgency):
@@ -172,7 +172,7 @@ class Groups:
             step.changed, step.copies = False, True
 
     def write(self, request: Request) -> None:
-        """Give a decoding sequence the slot of this step's token, for which there is room."""
+        """Give a decoding sequence the slot of this step's token; there must be room."""
         copied = self.server.allocator.copied_slots
         self.batch.write(request)
         self._copied(request, copied)
@@ -185,7 +185,7 @@ class Groups:
         del self.running[request.its_group]
 
     def swap_out(self, group: Group, by: Request | None = None) -> bool:
-        """Preempt a group, for what `by` needs, by moving it to the host pool; False: no room there."""
+        """Preempt a group, because `by` needs memory, by moving it to the host pool; False: no room there."""
         server, allocator = self.server, self.server.allocator
         seqs = [request.seq for request in group.sequences]
         slots = self.swaps.slots_held(seqs)
@@ -212,7 +212,7 @@ class Groups:
         return True
 
     def swap_in(self, group: Group) -> None:
-        """Bring a group back, for which there is room: it decodes in this step."""
+        """Bring a group back; there must be room. It decodes in this step."""
         server, allocator = self.server, self.server.allocator
         seqs = [request.seq for request in group.sequences]
         blocks = self.swaps.slots_held(seqs) // allocator.growth_unit
