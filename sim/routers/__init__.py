@@ -13,4 +13,4 @@ ROUTERS: dict[str, str] = {
     "d2lpm": "kvsim.sim.routers.d2lpm:D2lpm",
     "llm-d": "kvsim.sim.routers.llm_d:LlmD",
 }
-"""Name on the command line -> where the class is; `name:OPTION` passes an option on."""
+"""Name on the command line -> location of the class; `name:OPTION` passes an option."""

@@ -1,4 +1,4 @@
-"""What a router must do: choose a replica for each request, from what can be seen of them when it comes.
+"""The interface of a router: choose a replica for each request, from the replicas' state at its arrival.
 
 class Mine(Router):
     def choose(self, request, replicas):
@@ -22,15 +22,15 @@ T = TypeVar("T")
 
 
 class Seen(Protocol):
-    """What a router sees of a replica: its state when its present step began, and its queue as it is."""
+    """What a router sees of a replica: its state when its current step began, and its current queue."""
 
     @property
     def place(self) -> int:
-        """Its number in the fleet: it stays the same where others cannot be chosen."""
+        """Its number in the fleet; it stays the same when other replicas cannot be chosen."""
 
     @property
     def pool(self) -> str:
-        """The name of its pool; empty where all servers are equal."""
+        """The name of its pool; empty if all servers are equal."""
 
     @property
     def role(self) -> str:
@@ -42,11 +42,11 @@ class Seen(Protocol):
 
     @property
     def running(self) -> int:
-        """Sequences that it serves, those in the host pool included."""
+        """Sequences that it serves, including those in the host pool."""
 
     @property
     def requests(self) -> int:
-        """All that it has: `waiting` and `running`."""
+        """All its requests: `waiting` and `running`."""
 
     @property
     def used_share(self) -> float:
@@ -62,15 +62,15 @@ class Seen(Protocol):
 
     @property
     def prefill_tokens(self) -> int:
-        """Tokens of prompts that it has and must still compute, as far as it knows: a cache may have some."""
+        """Prompt tokens that it must still compute, as far as it knows: a cache may have some."""
 
     @property
     def block_size(self) -> int:
-        """Tokens of a block of its KV memory."""
+        """Tokens per block of its KV memory."""
 
     @property
     def decode_tokens(self) -> int:
-        """Tokens that its decoding sequences have, all together."""
+        """Tokens of all its decoding sequences together."""
 
     @property
     def capacity_tokens(self) -> int:
@@ -78,20 +78,20 @@ class Seen(Protocol):
 
     @property
     def max_num_batched_tokens(self) -> int:
-        """Tokens of one of its steps, at most."""
+        """Most tokens of one of its steps."""
 
     @property
     def max_num_seqs(self) -> int:
-        """Sequences of one of its steps, at most."""
+        """Most sequences of one of its steps."""
 
     def cached_tokens(self, request: Request) -> int:
         """Tokens of the prompt whose keys and values it has; 0 without a prefix cache."""
 
     def prefill_s(self, tokens: int) -> float:
-        """Seconds in which it would compute a prompt of so many tokens, with nothing beside it."""
+        """Seconds it would take to compute a prompt of `tokens` tokens, with nothing else running."""
 
     def step_s(self, prompts: int, prompt_tokens: int, sequences: int, context_tokens: int) -> float:
-        """Seconds of a step with so many equal prompts, of these tokens, beside sequences that decode."""
+        """Seconds of a step with equal prompts of these tokens in all, alongside decoding sequences."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -111,7 +111,7 @@ class Router:
     declares: ClassVar[type] = NoOptions
     """Its own options: a frozen dataclass of `option` fields (allocators/option.py)."""
     interval_ps: int = 0
-    """How often it wants to `look`; 0: never."""
+    """Interval between calls of `look`; 0: never."""
 
     def __init__(self, argument: str, rng: np.random.Generator, options: Mapping[str, object]) -> None:
         if argument:
@@ -119,13 +119,13 @@ class Router:
         self.rng, self.options = rng, options
 
     def begin(self, workload: Workload) -> None:
-        """Hear of the requests before the first one comes: their labels, such as the session."""
+        """See the requests before the first one comes: their labels, such as the session."""
 
     def look(self, replicas: Sequence[Seen]) -> None:
-        """Look at all replicas, every `interval_ps`: what a router knows that hears of them late."""
+        """Look at all replicas, every `interval_ps`; for routers whose view of them is delayed."""
 
     def own(self, kind: type[T]) -> T:
-        """Its own options, as `declares` has them, with what the user set of them."""
+        """Its own options, as `declares` defines them, with the user's settings."""
         return taken(kind, self.options)
 
     @abstractmethod

@@ -1,13 +1,13 @@
-"""Cache-aware: SGLang's router, which remembers where it sent which text and asks no replica for its cache.
+"""Cache-aware: SGLang's router, which remembers which text it sent where and asks no replica for its cache.
 
 1. Loads (requests sent and not answered) are unbalanced when the largest exceeds the smallest by more than
    `balance_abs_threshold` and is more than `balance_rel_threshold` times it: then the least loaded is chosen.
-2. Else the replica to which the longest beginning of this prompt was sent before, the last of several, if
+2. Else the replica to which the longest prefix of this prompt was sent before, the most recent of several, if
    that is more than `cache_threshold` of the prompt.
 3. Else the replica to which the fewest tokens of text were sent: its tree is the smallest.
 
 Source: SGLang, sgl-router/src/policies/cache_aware.rs. There the trees hold characters, here blocks of 16
-tokens; nothing is evicted from them, as in the time between two of its evictions. `prefix` asks the replicas.
+tokens; nothing is evicted from them, as between two evictions in SGLang. `prefix` asks the replicas.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,11 +21,11 @@ from kvsim.sim.routers.options import Balanced
 from kvsim.sim.serving.request import Request
 
 BLOCK = 16
-"""Tokens in which texts are compared."""
+"""Texts are compared in blocks of this many tokens."""
 
 
 class CacheAware(Router):
-    """The replica that was sent the longest beginning of the prompt."""
+    """The replica that was sent the longest prefix of the prompt."""
 
     declares: ClassVar[type] = Balanced
 
@@ -33,11 +33,11 @@ class CacheAware(Router):
         super().__init__(argument, rng, options)
         self._limits = self.own(Balanced)
         self._texts = Texts(BLOCK)
-        self._sent: dict[int, list[int]] = {}  # block of a text -> who was sent it, the last at the end
-        self._tokens: dict[int, int] = {}  # replica -> tokens of text that it was sent, each once
+        self._sent: dict[int, list[int]] = {}  # block of a text -> replicas it was sent to, the latest last
+        self._tokens: dict[int, int] = {}  # replica -> tokens of text sent to it, each counted once
 
     def choose(self, request: Request, replicas: Sequence[Seen]) -> int:
-        """By load where it is unbalanced, else by text."""
+        """By load if it is unbalanced, else by text."""
         loads = [replica.requests for replica in replicas]
         least, most, limits = min(loads), max(loads), self._limits
         keys = [
@@ -51,7 +51,7 @@ class CacheAware(Router):
         return chosen
 
     def _by_text(self, keys: Sequence[int], prompt_tokens: int, places: Sequence[int]) -> int:
-        """Who has most of it, if that is enough, else who has the smallest tree."""
+        """The replica with most of the text, if that is enough, else the one with the smallest tree."""
         matched, whose = 0, -1
         for key in keys:
             known = [place for place in self._sent.get(key, ()) if place in places]

@@ -1,10 +1,10 @@
 """Consistent hash: a session goes to one replica, and few sessions move when a replica comes or goes.
 
     ring    hashes of replica 0 node 0, replica 0 node 1, ..., replica 1 node 0, ... in order
-    choose  the replica of the first node at or behind the hash of the session
+    choose  the replica of the first node at or after the hash of the session
 
-As vLLM's router has it (`--policy consistent_hash`): 160 nodes of each replica on the ring. A request without
-a session goes by its own number. The hashes are the simulator's own (BLAKE2): the places differ from vLLM's.
+As in vLLM's router (`--policy consistent_hash`): 160 nodes per replica on the ring. A request without a
+session goes by its own number. The hashes are the simulator's own (BLAKE2): the places differ from vLLM's.
 """
 
 from bisect import bisect_left
@@ -53,7 +53,7 @@ class ConsistentHash(Router):
         raise KvsimError(f"router consistent-hash needs a trace with sessions, got one with {known}")
 
     def choose(self, request: Request, replicas: Sequence[Seen]) -> int:
-        """Where its session is at home."""
+        """The replica of its session."""
         places = tuple(replica.place for replica in replicas)
         if places != self._of:
             nodes = [

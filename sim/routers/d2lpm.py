@@ -1,15 +1,15 @@
-"""D2LPM: the replica with the longest cached prefix, within a deficit of each client at each replica.
+"""D2LPM: the replica with the longest cached prefix, within each client's deficit at each replica.
 
     deficit of a client at a replica   -= tokens of prompts that it must compute there
     next        of the replicas at which the client has any left: the longest cached prefix, then the fewest
                 requests
     none left   it gets `--d2lpm-quantum` more at every replica, until one has some
 
-So a client's prefixes stay where they are cached until it has got its share there; then it moves on. Replicas
+So a client's prefixes stay where they are cached until it has had its share there; then it moves on. Replicas
 order by `--policy dlpm`.
 
 Source: Cao et al., Locality-aware fair scheduling in LLM serving (arXiv 2501.14312), algorithm 2. There
-answers are charged as they come, too; a router here does not hear of them.
+answers are also charged as they are generated; a router here does not see them.
 """
 
 from collections import defaultdict
@@ -49,7 +49,7 @@ class D2lpm(Router):
         self._clients: list[object] = []
 
     def begin(self, workload: Workload) -> None:
-        """Whose each request is."""
+        """Take the client of each request."""
         if "client" in workload.labels:
             self._clients = workload.labels["client"].tolist()
 

@@ -1,14 +1,14 @@
 """Dynamo's KV router: the replica where prefill and decode together are cheapest, in blocks.
 
     prefill blocks   (tokens of prompts still to compute + those of this one not cached there) / block
-    decode blocks    blocks that its requests hold, those of prompts in its queue, and this one's
+    decode blocks    blocks that its requests hold, those of prompts in its queue, and this request's
     cost             kv_overlap_score_weight x prefill blocks + decode blocks
 
-The least cost is chosen, the first of equals; with `router_temperature` T above 0 one is drawn by
+The lowest cost is chosen, the first of equals; with `router_temperature` T above 0 one is drawn by
 softmax(-cost / (T x (largest - smallest cost))).
 
 Sources: Dynamo's router guide (cost, weight, temperature), lib/kv-router/src/scheduling/selector.rs (softmax
-of costs scaled by their range). Dynamo counts blocks itself as it sends; here the replicas are asked.
+of costs scaled by their range). Dynamo counts blocks itself as it sends them; here the replicas are asked.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,7 +42,7 @@ class DynamoOptions:
 
 
 class Dynamo(Router):
-    """The least cost in blocks, or a softmax of it."""
+    """The lowest cost in blocks, or a softmax of it."""
 
     declares: ClassVar[type] = DynamoOptions
 
@@ -52,7 +52,7 @@ class Dynamo(Router):
         self._weight, self._temperature = own.kv_overlap_score_weight, own.router_temperature
 
     def choose(self, request: Request, replicas: Sequence[Seen]) -> int:
-        """The cheapest, or drawn by the seed."""
+        """The cheapest replica, or one drawn by the seed."""
         costs = [self.cost(request, replica) for replica in replicas]
         least, most = min(costs), max(costs)
         if not self._temperature:

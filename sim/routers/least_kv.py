@@ -1,4 +1,4 @@
-"""Least KV: the replica whose KV memory is the emptiest; of equal ones, that with fewer requests."""
+"""Least KV: the replica with the emptiest KV memory; of equals, the one with fewer requests."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ class LeastKv(Router):
     """The emptiest memory."""
 
     def choose(self, request: Request, replicas: Sequence[Seen]) -> int:
-        """The smallest share allocated; a queue that waits for memory comes after it."""
+        """The smallest allocated share; replicas with a queue that waits for memory come last."""
         return min(
             range(len(replicas)),
             key=lambda place: (

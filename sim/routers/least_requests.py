@@ -1,7 +1,7 @@
 """Least requests: the replica with the fewest requests, waiting or running; of equals the first.
 
-With `router_choices`, or as `least-requests:2`, it looks only at so many replicas, drawn at random: the power
-of two choices, nearly as even and without asking all of them.
+With `router_choices`, or as `least-requests:2`, it looks at only that many replicas, drawn at random: the
+power of two choices, nearly as even and without asking all of them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from kvsim.sim.serving.request import Request
 
 
 class LeastRequests(Router):
-    """The fewest requests of all, or of some that are drawn."""
+    """The fewest requests, among all replicas or a random draw."""
 
     declares: ClassVar[type] = Drawn
 

@@ -1,13 +1,13 @@
 """llm-d's scheduler: the replica with the largest weighted sum of scores, each from 0 to 1.
 
-    queue     (longest queue - its queue) / (longest - shortest queue); 1 where all are equal
+    queue     (longest queue - its queue) / (longest - shortest queue); 1 if all are equal
     kv        1 - share of its KV memory that is allocated
     prefix    blocks of the prompt that it has / blocks of the prompt
     active    (most requests - its requests) / most requests; 1 for an idle replica
     session   1 for the replica that had the session's last request, else 0
 
-Of equals one is drawn. Queue and KV memory are read every `signal_interval` seconds, so they are late; what
-the scheduler knows itself (prefixes, requests that it sent, sessions) is not. The weights are those of Red
+Ties are drawn. Queue and KV memory are read every `signal_interval` seconds, so they are late; what the
+scheduler knows itself (prefixes, requests that it sent, sessions) is not. The weights are those of Red
 Hat's default: queue 2, prefix 3, no others.
 
 Sources: llm-d-inference-scheduler at 520af47, pkg/epp/framework/plugins/scheduling/{scorer,picker}, and
@@ -28,7 +28,7 @@ from kvsim.sim.workload import PS_PER_S, Workload
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
-    """Options of llm-d: the weights of its scorers, and how late signals are."""
+    """Options of llm-d: the weights of its scorers, and the delay of signals."""
 
     queue_weight: float = option("Weight of a short queue.", default=2.0, value="X", least=0)
     prefix_weight: float = option("Weight of a cached prefix.", default=3.0, value="X", least=0)
@@ -45,7 +45,7 @@ class Scores:
 
 
 class Signals(NamedTuple):
-    """What was read of a replica."""
+    """What was last read from a replica."""
 
     waiting: int
     used_share: float
@@ -76,7 +76,7 @@ class LlmD(Router):
             self._signals[replica.place] = Signals(replica.waiting, share)
 
     def choose(self, request: Request, replicas: Sequence[Seen]) -> int:
-        """The largest sum; of equals one drawn by the seed."""
+        """The largest sum; ties are drawn by the seed."""
         if not self.interval_ps:
             self.look(replicas)
         scores = self.scores(request, replicas)
@@ -116,6 +116,6 @@ class LlmD(Router):
         return found
 
     def _session(self, request: Request) -> object:
-        """Its session; None for a request on its own."""
+        """The session of a request; None if it has none."""
         session = None if self._sessions is None else self._sessions[request.index]
         return None if session == "" else session

@@ -1,4 +1,4 @@
-"""Options of routers that are compiled, which lose the types of what they declare themselves."""
+"""Options of compiled routers, whose own declarations would lose their types."""
 
 from dataclasses import dataclass
 

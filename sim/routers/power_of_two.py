@@ -1,6 +1,6 @@
-"""Power of two: of two replicas drawn at random the one with fewer requests; of equals the first drawn.
+"""Power of two: of two replicas drawn at random, the one with fewer requests; of equals, the first drawn.
 
-As SGLang's router and vLLM's have it (`--policy power_of_two`; sgl-router/src/policies/power_of_two.rs). The
+As in SGLang's and vLLM's routers (`--policy power_of_two`; sgl-router/src/policies/power_of_two.rs). The
 load is what the router counts: requests that were sent there and are not answered.
 """
 

@@ -1,6 +1,6 @@
-"""Prefix: the replica that has the longest part of the prompt in its cache, unless it is overloaded.
+"""Prefix: the replica with the longest part of the prompt in its cache, unless it is overloaded.
 
-As production routers do it (SGLang's cache-aware policy), with its limits: when the largest load exceeds the
+As in production routers (SGLang's cache-aware policy), with its limits: when the largest load exceeds the
 smallest by more than `balance_abs_threshold` requests and by more than the factor `balance_rel_threshold`, or
 when less than `cache_threshold` of the prompt is cached anywhere, the request goes to the least loaded. Ties
 go to the least loaded, too.
@@ -28,7 +28,7 @@ class LongestPrefix(Router):
         self._share = limits.cache_threshold
 
     def choose(self, request: Request, replicas: Sequence[Seen]) -> int:
-        """The one with most of the prompt."""
+        """The replica with most of the prompt."""
         loads = [replica.requests for replica in replicas]
         least, most = min(loads), max(loads)
         if most - least > self._more and most > self._times * least:

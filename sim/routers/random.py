@@ -1,4 +1,4 @@
-"""Random: any replica, each as likely."""
+"""Random: any replica, with equal probability."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from kvsim.sim.serving.request import Request
 
 
 class Random(Router):
-    """Any of them."""
+    """Any replica."""
 
     def choose(self, request: Request, replicas: Sequence[Seen]) -> int:
         """Drawn by the seed."""

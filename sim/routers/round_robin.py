@@ -1,4 +1,4 @@
-"""Round robin: one after the other, whatever they are doing; the i-th request goes to replica i mod N."""
+"""Round robin: one after the other, whatever their load; the i-th request goes to replica i mod N."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,7 +9,7 @@ from kvsim.sim.serving.request import Request
 
 
 class RoundRobin(Router):
-    """Each in turn."""
+    """Each replica in turn."""
 
     def __init__(self, argument: str, rng: np.random.Generator, options: Mapping[str, object]) -> None:
         super().__init__(argument, rng, options)
