@@ -1,4 +1,4 @@
-"""Predictors: how long an answer is said to be beforehand. One file each, one line in `PREDICTORS`."""
+"""Predictors: answer lengths, predicted beforehand. One file each, one line in `PREDICTORS`."""
 
 PREDICTORS: dict[str, str] = {
     "oracle": "kvsim.sim.predictors.oracle:Oracle",
@@ -10,4 +10,4 @@ PREDICTORS: dict[str, str] = {
     "ranks": "kvsim.sim.predictors.ranks:Ranks",
     "histogram": "kvsim.sim.predictors.histogram:Histogram",
 }
-"""Name on the command line -> where the class is; `name:ARGUMENT` passes an argument on."""
+"""Name on the command line -> location of the class; `name:ARGUMENT` passes an argument."""

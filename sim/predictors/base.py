@@ -1,12 +1,12 @@
-"""What a predictor must do: say how many tokens an answer will have. Policies order by it.
+"""The interface of a predictor: say how many tokens an answer will have. Policies order by it.
 
 class Mine(Predictor):
     def tokens(self, request, generated):
         return 2 * request.prompt_tokens
 
-A predictor of kvsim's sees the true length and errs as its argument says: nothing is said of how a real one
-comes to know it. Errors depend on a request's number and sample alone, so that all policies are told the
-same. `--predictor NAME[:ARGUMENT]`, or `package.module:Class`.
+kvsim's predictors see the true length and err as their argument says: how a real one gets its prediction is
+not modelled. Errors depend only on a request's number and sample, so that all policies are told the same.
+`--predictor NAME[:ARGUMENT]`, or `package.module:Class`.
 """
 
 from abc import abstractmethod
@@ -23,7 +23,7 @@ from kvsim.sim.serving.request import Request
 
 @dataclass(frozen=True, kw_only=True)
 class PredictorOptions:
-    """Of policies that order by what is said of answers."""
+    """Options of policies that order by predicted answer lengths."""
 
     predictor: str = option(
         "What predicts answer lengths: see sim predictors.",
@@ -35,7 +35,7 @@ class PredictorOptions:
 
 
 class Predictor:
-    """Says how long answers will be.
+    """Predicts how long answers will be.
 
     Parameters
     ----------
@@ -46,9 +46,9 @@ class Predictor:
     """
 
     form: ClassVar[str] = ""
-    """How its argument looks; "": it takes none."""
+    """The form of its argument; "": it takes none."""
     moves: ClassVar[bool] = False
-    """Whether it says more of an answer as that grows."""
+    """Whether its prediction changes as an answer grows."""
 
     def __init__(self, argument: str, longest: int) -> None:
         self.longest = longest
@@ -57,10 +57,10 @@ class Predictor:
 
     @abstractmethod
     def tokens(self, request: Request, generated: int) -> int:
-        """What is said of the answer of a request of which so many tokens are there; at least 1."""
+        """Predicted answer length of a request that has `generated` tokens so far; at least 1."""
 
     def finished(self, request: Request) -> None:
-        """An answer has ended: one may learn from it."""
+        """An answer has ended: the predictor may learn from it."""
 
     def numbers(self, argument: str, *limits: tuple[float, float]) -> list[float]:
         """The numbers of an argument, `0.5` or `10:0.9`, each within its limits."""
@@ -78,7 +78,7 @@ class Predictor:
 
 
 def noise_of(request: Request) -> Random:
-    """The errors that are made about a request."""
+    """The random errors for a request."""
     return Random(request.index * 65_537 + request.sample)
 
 

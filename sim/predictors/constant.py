@@ -1,11 +1,11 @@
-"""Constant: every answer is said to have `constant:N` tokens."""
+"""Constant: every answer is predicted to have `constant:N` tokens."""
 
 from kvsim.sim.predictors.base import Predictor
 from kvsim.sim.serving.request import Request
 
 
 class Constant(Predictor):
-    """Says one number."""
+    """Always predicts one number."""
 
     form = "constant:N"
 

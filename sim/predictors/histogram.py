@@ -1,7 +1,7 @@
-"""Histogram: what the last 1,000 answers that were longer than this one is by now had in the mean.
+"""Histogram: the mean length of those of the last 1,000 answers that were longer than this one is by now.
 
-Before any answer is known, and for one that is longer than all of them, the longest is said. So it says the
-same of all requests that wait for their first token, and tells them apart once they run: the mean residual
+Before any answer is known, and for one that is longer than all of them, the longest is predicted. So all
+requests that wait for their first token get the same prediction, and differ once they run: the mean residual
 life, from which Gittins' index and Past-Future's admission start.
 """
 
@@ -17,7 +17,7 @@ PAST = 1000
 
 
 class Histogram(Predictor):
-    """Learns from what has ended."""
+    """Learns from answers that have ended."""
 
     moves = True
 

@@ -1,4 +1,4 @@
-"""Lognormal: `lognormal:S` is the true length times exp(S z), z a normal number of the request's own."""
+"""Lognormal: `lognormal:S` is the true length times exp(S z), with a normal number z per request."""
 
 from math import ceil, exp
 

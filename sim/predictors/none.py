@@ -1,11 +1,11 @@
-"""None: nothing is known, so all answers are alike, and who came first is first."""
+"""None: nothing is known, so all answers are alike, and order of arrival decides."""
 
 from kvsim.sim.predictors.base import Predictor
 from kvsim.sim.serving.request import Request
 
 
 class Nothing(Predictor):
-    """Says the same of all."""
+    """Predicts the same for all answers."""
 
     def tokens(self, request: Request, generated: int) -> int:
         return self.longest

@@ -1,11 +1,11 @@
-"""Oracle: the true length, which nobody can know."""
+"""Oracle: the true length, which no real predictor can know."""
 
 from kvsim.sim.predictors.base import Predictor
 from kvsim.sim.serving.request import Request
 
 
 class Oracle(Predictor):
-    """Says what will be."""
+    """Predicts the true length."""
 
     def tokens(self, request: Request, generated: int) -> int:
         return request.output_tokens

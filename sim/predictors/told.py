@@ -1,4 +1,4 @@
-"""Told: what the trace's `predicted_tokens` says of each answer; the longest where it says nothing."""
+"""Told: the trace's `predicted_tokens` for each answer; the longest if it has none."""
 
 from kvsim.sim.predictors.base import Predictor
 from kvsim.sim.serving.request import Request
