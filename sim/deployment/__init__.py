@@ -1,1 +1,1 @@
-"""A server with every name looked up: its engine, its memory, its allocator."""
+"""A server with every name resolved: its engine, its memory, its allocator."""

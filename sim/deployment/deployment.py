@@ -1,10 +1,10 @@
-"""What is simulated: a model, a GPU and an engine, and how much of each, with every name looked up.
+"""What is simulated: a model, GPUs and an engine, with every name resolved.
 
     Scenario (sim/options/scenario.py), as its user describes it -> Deployment: everything that a run needs
-    beside the traffic
+    besides the traffic
 
-The record is checked when it is built, so whoever holds one need not check again. The name of the cost model
-is not checked here: its registry does that.
+The record is checked when it is built, so its users need not check again. The name of the cost model is not
+checked here: its registry does that.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ HARDWARE = "Model and GPU"
 
 @dataclass(frozen=True, kw_only=True)
 class ServerChoices:
-    """A server's model, GPUs and memory, and how long its steps take; None is left to what is known."""
+    """A server's model, GPUs, memory and step times; None leaves a setting to its default."""
 
     model: str | ModelSpec = option(
         "See: sim models; or a name of the hub, or a config.json.",
@@ -152,18 +152,18 @@ class ServerChoices:
 
 @dataclass(frozen=True, kw_only=True)
 class Deployment(ServerChoices):
-    """A server: so many GPUs of one kind, one model split over them, one engine; and how many there are.
+    """A server: GPUs of one kind, one model split over them, one engine; and how many such servers there are.
 
     Attributes
     ----------
     profile : mapping or None
-        What `cost` needs of a measured profile, in JSON's types (sim/cost/profile_files.py).
+        The parts of a measured profile that `cost` needs, in JSON's types (sim/cost/profile_files.py).
     fleet : FleetConfig
-        How many such servers there are, and how requests are spread over them.
+        How many such servers there are, and how requests are distributed over them.
     pools : tuple of Pool
-        Of a fleet of unlike servers: all of them; everything else is as in the first. Empty: all are equal.
+        All pools of a fleet of unlike servers; everything else is as in the first. Empty: all are equal.
     classes : Classes
-        What the names of its parts stand for, as far as that was asked.
+        The classes that the names of its parts stand for, as far as looked up.
     """
 
     model: ModelSpec = field()
@@ -237,11 +237,11 @@ class Deployment(ServerChoices):
 
     @classmethod
     def recorded(cls) -> list[str]:
-        """The settings that `config.json` has; the fleet stands beside them."""
+        """Names of the settings in `config.json`; the fleet is stored next to them."""
         return [each.name for each in fields(cls) if each.name not in ("fleet", "pools", "classes")]
 
     def as_json(self) -> dict[str, object]:
-        """Those settings."""
+        """The recorded settings."""
         whole = asdict(replace(self, pools=()))
         return {name: whole[name] for name in self.recorded()}
 
@@ -252,16 +252,16 @@ class Deployment(ServerChoices):
 
     @property
     def scheduler_name(self) -> str:
-        """The scheduler asked for, else what engines pair with the allocator."""
+        """The scheduler asked for, else the one that engines pair with the allocator."""
         return self.engine.scheduler or usual_scheduler(self.allocator)
 
     def with_seed(self, seed: int) -> Self:
-        """The same with this seed for routers that draw."""
+        """The same deployment, with this seed for random routers."""
         return replace(self, fleet=replace(self.fleet, seed=seed))
 
     @property
     def options(self) -> Mapping[str, object]:
-        """Options that its parts declare themselves, by name."""
+        """Options that its parts declare, by name."""
         return self.engine.options
 
     @property
@@ -271,7 +271,7 @@ class Deployment(ServerChoices):
 
     @property
     def every_pool(self) -> "tuple[Pool, ...]":
-        """Its pools: one where all servers are equal."""
+        """Its pools: a single one if all servers are equal."""
         return self.pools or (Pool("", "both", self.fleet.replicas, self),)
 
     @property
@@ -286,25 +286,25 @@ class Deployment(ServerChoices):
 
     @property
     def served_gpu(self) -> GpuSpec:
-        """The GPU as it reaches the others on this server."""
+        """The GPU, with this server's peer access."""
         told = self.peer_access
         return self.gpu if told in (None, self.gpu.peer_access) else replace(self.gpu, peer_access=told)
 
     @property
     def batches(self) -> int:
-        """Batches that are under way at once: one for each rank of attention and stage of layers."""
+        """Batches in flight at once: one per rank of attention and stage of layers."""
         return self.data_parallel_size * self.pipeline_parallel_size
 
     @property
     def ranks_words(self) -> str:
-        """The ranks and stages in a phrase; empty where there is one of each."""
+        """The ranks and stages as a phrase; empty if there is one of each."""
         ranks, stages = self.data_parallel_size, self.pipeline_parallel_size
         words = [f"{ranks} data-parallel ranks"] if ranks > 1 else []
         return ", ".join([*words, f"{stages} pipeline stages"] if stages > 1 else words)
 
     @property
     def served_engine(self) -> EngineConfig:
-        """The engine with the seats of all ranks, and the tokens that all batches of a round may have."""
+        """The engine with the seats of all ranks, and the token budget of all batches of a round."""
         if self.batches == 1:
             return self.engine
         return replace(
@@ -315,7 +315,7 @@ class Deployment(ServerChoices):
 
     @property
     def served_model(self) -> ModelSpec:
-        """The model with the type of cached number that it is served with."""
+        """The model with the cache data type that it is served with."""
         kv_bytes = KV_CACHE_DTYPES[self.kv_cache_dtype]
         return replace(self.model, kv_dtype_bytes=kv_bytes) if kv_bytes else self.model
 
@@ -346,13 +346,13 @@ class Pool:
     Attributes
     ----------
     name : str
-        Says how its servers differ from others: `h100 tp2`.
+        How its servers differ from others: `h100 tp2`.
     role : str
         One of `ROLES`: what its servers do for a request.
     replicas : int
-        How many they are.
+        Number of servers.
     server : Deployment
-        One of them, or, as a fleet, all of them.
+        One of the servers, or, as a fleet, all of them.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The draft of a deployment: what speculates there, as a model on the same GPUs.
+"""The draft of a deployment: what speculates, as a model on the same GPUs.
 
 Deployment --options--> Speculation --model--> Draft --> Deployment of the draft alone, for its cost
 """
@@ -16,17 +16,17 @@ from kvsim.sim.models.spec import ModelSpec
 
 
 def speculation_of(deployment: Deployment) -> Speculation | None:
-    """How a deployment speculates; None: it does not."""
+    """How a deployment speculates; None if it does not."""
     return Speculation.of_options(deployment.options)
 
 
 def without_speculation(options: Mapping[str, object]) -> dict[str, object]:
-    """The options of an engine but for those that say how it speculates."""
+    """An engine's options without those for speculation."""
     return {name: value for name, value in options.items() if name != CONFIG and name not in SHORT}
 
 
 def draft_for(speculation: Speculation | None, model: ModelSpec) -> Draft | None:
-    """What proposes tokens to a model; None where that takes neither memory nor the GPU's time."""
+    """The draft that proposes tokens to a model; None if it takes neither memory nor GPU time."""
     if speculation is None or speculation.kind.startswith("ngram"):
         return None
     if speculation.kind == "draft_model":
@@ -48,12 +48,12 @@ def draft_for(speculation: Speculation | None, model: ModelSpec) -> Draft | None
 
 
 def modules_of(speculation: Speculation, model: ModelSpec) -> int:
-    """MTP modules: as many as are told, else the model's own."""
+    """Number of MTP modules: the given number, else the model's own."""
     return speculation.num_nextn_predict_layers or model.mtp_modules
 
 
 def with_modules(deployment: Deployment) -> Deployment:
-    """The deployment with the number of its model's MTP modules named, on which scheduling depends."""
+    """The deployment with its number of MTP modules made explicit; scheduling depends on it."""
     speculation = speculation_of(deployment)
     if speculation is None or speculation.kind != "mtp" or speculation.num_nextn_predict_layers:
         return deployment
@@ -69,7 +69,7 @@ def draft_of(deployment: Deployment) -> Draft | None:
 
 
 def of_draft_alone(deployment: Deployment) -> Deployment | None:
-    """A deployment of the draft on the same GPUs, without a host of its own; None where there is none."""
+    """A deployment of the draft on the same GPUs, without a host of its own; None without a draft."""
     draft = draft_of(deployment)
     if draft is None:
         return None

@@ -1,4 +1,4 @@
-"""The engine's settings: what a vLLM user sets with flags, in one frozen record that is checked when built.
+"""The engine's settings: what vLLM's flags set, in one frozen record that is checked when it is built.
 
 Names of allocators and schedulers are not checked here: their registries do that.
 """
@@ -15,7 +15,7 @@ from kvsim.sim.option import option
 from kvsim.sim.policies import POLICIES as KEYED
 
 RESERVES = ("max", "pow2", "oracle")
-"""Beside these, `predicted:MODEL` (sim/deployment/prediction.py)."""
+"""In addition: `predicted:MODEL` (sim/deployment/prediction.py)."""
 POLICIES = (
     *("fcfs", "priority", "sjf", "lof", "lpm", "dfs-weight", "hrrn", "shortest-prefill-first", "random"),
     "routing-key",
@@ -31,7 +31,7 @@ def check_reserve(reserve: str) -> None:
 
 
 def split_reserve(text: str) -> tuple[str, str | None]:
-    """An allocator and its reservation, of `name[:reserve]` or `module:Class[:reserve]`."""
+    """Split `name[:reserve]` or `module:Class[:reserve]` into an allocator and its reservation."""
     name, mark, model = text.strip().partition(f":{PREFIX}")
     if mark:
         return name, PREFIX + model
@@ -44,7 +44,7 @@ ENGINE, MEMORY = "Engine", "Memory"
 
 @dataclass(frozen=True, kw_only=True)
 class EngineChoices:
-    """The engine's settings, named as vLLM names its flags; None is left to release, model and GPU."""
+    """The engine's settings, named as vLLM's flags; None leaves a setting to release, model and GPU."""
 
     allocator: str | type = option(
         "See: sim allocators; or your own package.module:Class.",
@@ -169,13 +169,13 @@ class EngineChoices:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig(EngineChoices):
-    """The same with nothing left to a release: names, and numbers for what a step depends on.
+    """`EngineChoices` with nothing left to a release: names, and the numbers that a step depends on.
 
     Attributes
     ----------
     options : mapping
-        Options that a part of the run declares itself, by name (sim/parts.py): its scheduler, allocator,
-        cost or router.
+        Options that parts of the run declare, by name (sim/parts.py): its scheduler, allocator, cost or
+        router.
     """
 
     allocator: str = "paged"
@@ -191,7 +191,7 @@ class EngineConfig(EngineChoices):
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:
-        """The engine with these settings; one that is no field is an option of a part."""
+        """The engine with these settings; those that are not fields are options of parts."""
         common = {each.name for each in fields(cls)}
         given = {name: value for name, value in settings.items() if name in common}
         own = {name: value for name, value in settings.items() if name not in common and value is not None}

@@ -1,4 +1,4 @@
-"""Pools of prefill and of decode servers: what goes with them, and how the two are connected."""
+"""Pools of prefill and decode servers: which settings they allow, and how the two are connected."""
 
 from collections.abc import Sequence
 
@@ -22,7 +22,7 @@ WITH = "with prefill and decode pools"
 
 
 def check_apart(whole: Deployment, schedulers: Sequence[Scheduler]) -> None:
-    """Raise KvsimError for what does not go with prefill and decode pools."""
+    """Raise KvsimError for settings that prefill and decode pools do not allow."""
     if whole.fleet.scale:
         raise KvsimError(f"scale must be left out {WITH}, got {whole.fleet.scale!r}")
     first = whole.pools[0].server
@@ -55,7 +55,7 @@ def check_work(work: Workload) -> None:
 def connect(
     deployment: Deployment, scheduler: Scheduler, server: Server, hand_over: HandOver, role: str
 ) -> None:
-    """Give a server its link: a prefill server sends over it, a decode server reads what others computed."""
+    """Give a server its link: prefill servers send over it, decode servers read what others computed."""
     assert isinstance(scheduler, VllmV1)
     own, tp = scheduler.own(VllmV1Options), deployment.tensor_parallel_size
     figures = link_figures(own.kv_transfer_link, deployment, "kv_transfer_link")

@@ -1,4 +1,4 @@
-"""SGLang's HiCache, as the options of its scheduler ask for it: the host's memory, its link, its rules.
+"""SGLang's HiCache, built from its scheduler's options: the host's memory, its link, its rules.
 
 --enable-hierarchical-cache --hicache-ratio 2 --hicache-write-policy write_through
 """
@@ -19,11 +19,11 @@ from kvsim.sim.serving.server import Server
 from kvsim.sim.serving.sglang_parts import WaitingList
 
 ALONE: Final = ("pipeline_parallel_size", "data_parallel_size")
-"""Ways to use several GPUs that share no prompts, or no layers."""
+"""Forms of parallelism whose GPUs share no prompts, or no layers."""
 
 
 def hicache_below(deployment: Deployment, server: Server, own: SglangOptions) -> Hicache:
-    """The host's memory that its options ask for; KvsimError where a server cannot have it."""
+    """The host's memory that its options ask for; KvsimError if the server cannot have it."""
     cached = _cached(deployment, server.allocator)
     for name in ALONE:
         if getattr(deployment, name) > 1:

@@ -1,10 +1,10 @@
-"""The KV memory of a run whose layers keep unlike things: its groups, their pages, and how many there are.
+"""The KV memory of a run with different kinds of layers: its groups, their pages, and how many there are.
 
     Jamba on an H100    groups of 4 layers: 1 full, 7 of states; a page of 80 tokens or a state, 1.3 MiB each
 
 The groups are those of vLLM 0.33.0 (sim/kv/). States are taken from the pool as sequences come, so that none
-are set aside; one page is vLLM's null block. Allocators whose pages have sizes of their own get the same
-bytes, and a group for each kind of layer.
+are reserved; one page is vLLM's null block. Allocators with their own page sizes get the same bytes, and one
+group per kind of layer.
 """
 
 from collections.abc import Sequence
@@ -41,11 +41,11 @@ class HybridMemory:
     Attributes
     ----------
     layers : Hybrid
-        What the allocator is told.
+        What the allocator is given.
     groups : tuple of Group
-        The same with their layers and bytes.
+        The same groups with their layers and bytes.
     page_bytes : int
-        Of a page of any group, on one GPU; 0 where they differ.
+        Bytes of a page of any group, on one GPU; 0 if they differ.
     capacity : KvCapacity
     """
 
@@ -56,7 +56,7 @@ class HybridMemory:
 
     @property
     def in_words(self) -> str:
-        """One line about the groups."""
+        """The groups in one line."""
         told: dict[tuple[int, str], int] = {}
         for group, layer in zip(self.groups, self.layers.groups, strict=True):
             words = _words(layer)
@@ -81,7 +81,7 @@ class HybridMemory:
         return page_slots(self.layers)
 
     def as_json(self) -> list[dict[str, object]]:
-        """The groups in JSON's types, as `sim fit` gives them."""
+        """The groups in JSON's types, as in `sim fit`."""
         return [
             {
                 "kind": group.kind,
@@ -96,7 +96,7 @@ class HybridMemory:
 
 
 def _words(layer: LayerGroup) -> str:
-    """What a group keeps."""
+    """What a group keeps, in words."""
     if layer.kind == "state":
         return "a state"
     kept = {
@@ -108,12 +108,12 @@ def _words(layer: LayerGroup) -> str:
 
 
 def page_slots(layers: Hybrid) -> int:
-    """Slots of a page, the least that all attention blocks divide; 1 without attention."""
+    """Slots of a page: the least common multiple of all attention blocks; 1 without attention."""
     return lcm(*(group.block_size for group in layers.groups if group.kind != "state"), 1)
 
 
 def is_hybrid(model: ModelSpec) -> bool:
-    """Whether some layers keep less than every token, in a way that a pool of pages can serve."""
+    """Whether some layers keep fewer than all tokens, in a way that a pool of pages can serve."""
     kinds = {layers.kind for layers in model.kv_layers}
     return kinds <= KINDS.keys() and not kinds <= set(EVERY_TOKEN)
 
@@ -125,12 +125,12 @@ def hybrid_memory(deployment: Deployment, asynchronous: bool) -> HybridMemory:
     ----------
     deployment : Deployment
     asynchronous : bool
-        Whether the engine decides a step before the one before it has ended.
+        Whether the engine decides a step before the previous one has ended.
 
     Raises
     ------
     KvsimError
-        Where vLLM refuses the settings, where layers are of a kind that no group can hold, or nothing fits.
+        If vLLM refuses the settings, layers are of a kind that no group can hold, or nothing fits.
     """
     engine, model = deployment.engine, deployment.served_model
     settings = KvSettings(
@@ -174,7 +174,7 @@ def _groups_of(model: ModelSpec, settings: KvSettings) -> list[Group]:
 
 
 def _own_sized(deployment: Deployment, layers: Hybrid, settings: KvSettings) -> KvCapacity:
-    """The same memory for pages of each kind's own size, in grains; given blocks are vLLM's."""
+    """The same memory in grains, for pages of a size per kind of layer; given blocks are vLLM's."""
     if deployment.num_gpu_blocks is not None or deployment.kv_tokens is not None:
         groups = _groups_of(deployment.served_model, settings)
         page_bytes = bytes_per_block(groups)
@@ -218,7 +218,7 @@ def _layer_group(group: Group, page_bytes: int) -> LayerGroup:
 
 
 def _pages(deployment: Deployment, groups: Sequence[Group], page_bytes: int) -> tuple[int, str]:
-    """Pages, and where the number is from; at least one for each group."""
+    """Number of pages, and its source; at least one per group."""
     least, ranks = len(groups), deployment.data_parallel_size
     if deployment.num_gpu_blocks is not None:
         if deployment.num_gpu_blocks < least:

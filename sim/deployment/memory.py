@@ -1,27 +1,26 @@
-"""How many tokens of KV cache fit: the arena that allocators share out.
+"""How many tokens of KV cache fit: the arena that allocators hand out.
 
-    tokens = (what the profile run leaves - states) / KV bytes of a token
+    tokens = (what the profile run leaves - states) / KV bytes per token
 
 What the profile run leaves is the same as for `sim fit` (profile_run.py): the GPU's memory less the driver's,
 x gpu_memory_utilization, less weights, activations, runtime and CUDA graphs, as the scheduler's release of
-vLLM takes them (another scheduler: as its newest). One of vLLM's blocks is the null block, which stays empty.
+vLLM takes them (for another scheduler, as the newest does). One of vLLM's blocks is the null block, which
+stays empty.
 
-With pipeline stages a GPU holds its stage's share of the weights, the states and a token's KV. With ranks of
-attention (data parallel) each has a cache of its own, and the experts are spread over all of them; the arena
-is that of all ranks together.
+With pipeline stages, a GPU holds its stage's share of the weights, the states and a token's KV. With ranks of
+attention (data parallel), each has its own cache, and the experts are spread over all of them; the arena is
+that of all ranks together.
 
-A model with recurrent layers (Mamba, gated delta nets) also needs their states: max_num_seqs of them are set
-aside here. (vLLM takes them from the cache as sequences come: `sim fit` counts it so.)
+A model with recurrent layers (Mamba, gated delta nets) also needs their states: max_num_seqs of them are
+reserved here. (vLLM takes them from the cache as sequences come; `sim fit` counts them this way.)
 
-Where layers are kept in groups (sim/models/kv_groups.py), a slot holds one token of one group, a token takes
+If layers are kept in groups (sim/models/kv_groups.py), a slot holds one token of one group, a token takes
 a slot of each group, and the division above is by the bytes of a slot. Otherwise there is one group: a slot
-is a token.
+is a token. A draft takes its weights, and the keys and values of a token in its own layers, from the same
+memory (sim/models/draft.py).
 
-A draft takes its weights, and the keys and values of a token in its own layers, from the same memory
-(sim/models/draft.py).
-
-Given counts win, then the PagedAttention paper's own server, then the formula. Rounding to whole blocks is
-the allocators' work.
+Given counts take precedence, then the PagedAttention paper's own server, then the formula. Rounding to whole
+blocks is left to the allocators.
 """
 
 from dataclasses import dataclass, replace
@@ -54,13 +53,13 @@ class KvCapacity:
     kv_bytes_per_token : int
         Bytes of one token over the whole model.
     reason : str
-        Where the number comes from, for humans.
+        Where the number comes from, for display.
     slots_per_token : int
-        Groups of layers, each of which takes a slot of its own for a token.
+        Groups of layers, each of which takes its own slot for a token.
     slots : int
-        What allocators share out: `tokens * slots_per_token` and what is left over.
+        Slots that allocators hand out: `tokens * slots_per_token` and the remainder.
     groups : KvGroups or None
-        The groups, where memory behind windows is freed.
+        The groups, if memory that windows have left is freed.
     """
 
     tokens: int
@@ -73,7 +72,7 @@ class KvCapacity:
 
 @dataclass(frozen=True)
 class _Share:
-    """Bytes of one GPU: what the engine may take, what its profile run finds, and what states need."""
+    """Bytes of one GPU: available to the engine, found by its profile run, needed for states."""
 
     available: float
     found: Profiled
@@ -100,20 +99,20 @@ class _Share:
 
 
 def kv_capacity(deployment: Deployment, groups: KvGroups | None = None) -> KvCapacity:
-    """Tokens of KV cache, and why so many.
+    """Tokens of KV cache, and where the number comes from.
 
     Parameters
     ----------
     deployment : Deployment
     groups : KvGroups or None
-        How the layers are kept, for an allocator that frees what windows leave behind. A block of
-        `num_gpu_blocks` is then one of one group, as vLLM counts them, and `kv_tokens` are tokens of all
+        How the layers are kept, for an allocator that frees what windows have left. A block of
+        `num_gpu_blocks` then belongs to one group, as vLLM counts them, and `kv_tokens` are tokens of all
         groups, as vLLM prints them. None: every layer keeps every token, in one group.
 
     Raises
     ------
     KvsimError
-        When the model does not fit, or leaves no room for a token (for a block, with a paged allocator).
+        If the model does not fit, or leaves no room for a token (for a block, with a paged allocator).
     """
     model, per_token = deployment.served_model, groups.count if groups else 1
     layers = groups.layers_per_group if groups else model.caching_layers
@@ -145,7 +144,7 @@ def kv_capacity(deployment: Deployment, groups: KvGroups | None = None) -> KvCap
 
 
 def reported_bytes(deployment: Deployment) -> tuple[int, str] | None:
-    """Bytes for the cache where a paper says how many its server had, and which; None for all others."""
+    """Bytes of cache that a paper reports for its server, and the source; None for other servers."""
     each, tp = deployment.served_model.kv_bytes_per_token, deployment.tensor_parallel_size
     model, gpu = deployment.model, deployment.gpu
     tokens, where = PAPERS_TOKENS.get((model.name, gpu.name, tp), (0, ""))
@@ -161,7 +160,7 @@ def reported_bytes(deployment: Deployment) -> tuple[int, str] | None:
 
 
 def _computed(deployment: Deployment, layers: int, per_token: int, least: int) -> tuple[int, str]:
-    """Slots of so many layers by the formula above and the sum in words; raises below `least` tokens."""
+    """Slots of `layers` layers by the formula above, and the sum in words; raises below `least` tokens."""
     model, gpu, tp = deployment.model, deployment.gpu, deployment.tensor_parallel_size
     share, ranks = _share(deployment, tp, layers), deployment.data_parallel_size
     block = deployment.engine.block_size if _has_null_block(deployment) else 0
@@ -182,14 +181,14 @@ def _computed(deployment: Deployment, layers: int, per_token: int, least: int) -
 
 
 def cache_bytes(deployment: Deployment) -> tuple[float, str]:
-    """Bytes of one GPU for a cache that holds the states too, and the sum in words; below 0: too few."""
+    """Bytes of one GPU for a cache that also holds the states, and the sum in words; below 0: too few."""
     share = _share(deployment, deployment.tensor_parallel_size, deployment.model.caching_layers or 1)
     share = replace(share, states=0)
     return share.kv, f"{_have(deployment, share)} - {share.in_words} leaves {_gib(share.kv)}"
 
 
 def gpu_memory(deployment: Deployment) -> dict[str, int] | None:
-    """Bytes of one GPU by part, as `sim fit` has them; None where the KV capacity is given or reported."""
+    """Bytes of one GPU by part, as in `sim fit`; None if the KV capacity is given or reported."""
     if deployment.num_gpu_blocks or deployment.kv_tokens or reported_bytes(deployment):
         return None
     share = _share(deployment, deployment.tensor_parallel_size, deployment.model.caching_layers or 1)
@@ -213,13 +212,13 @@ def _have(deployment: Deployment, share: _Share) -> str:
 
 
 def _has_null_block(deployment: Deployment) -> bool:
-    """Whether vLLM V1 hands out the blocks, of which one holds no token."""
+    """Whether vLLM V1 hands out the blocks, one of which holds no token."""
     scheduler = deployment.engine.scheduler or deployment.allocator.scheduler or FAMILY
     return scheduler.startswith(FAMILY) and deployment.allocator.has_blocks
 
 
 def _share(deployment: Deployment, tp: int, layers: int) -> _Share:
-    """What one of `tp` GPUs has for slots that hold a token of so many layers."""
+    """The memory of one of `tp` GPUs for slots that hold a token of `layers` layers."""
     model, gpu, engine = deployment.served_model, deployment.gpu, deployment.engine
     stages = deployment.pipeline_parallel_size
     name, _, release = (engine.scheduler or "").partition("@")

@@ -1,8 +1,8 @@
-"""A tier below the GPU's memory, as the options of a scheduler ask for it: its size, its link, its rules.
+"""A tier below the GPU's memory, built from the scheduler's options: its size, its link, its rules.
 
     --kv-offloading-size 100GiB --kv-offloading-link pcie
 
-Figures of links are those of one GPU, one direction; each GPU copies its own part of a block over its own.
+Link figures are per GPU and direction; each GPU copies its own part of a block over its own link.
 """
 
 import re
@@ -37,13 +37,13 @@ from kvsim.sim.serving.stack import Stack
 from kvsim.sim.serving.steps import Limits
 
 PCIE_SHARE: Final = 0.78
-"""Of a PCIe link's rate that copies reach: 50 of 64 GB/s on H100 (vLLM blog, January 2026)."""
+"""Share of a PCIe link's rate that copies reach: 50 of 64 GB/s on H100 (vLLM blog, January 2026)."""
 LATENCY_PS: Final = 10_000_000
-"""Of a job on a link of the host's own: 10 us, the start of a copy and its event."""
+"""Latency of a job on a link of the host's own: 10 us, the start of a copy and its event."""
 
 
 class Figures(NamedTuple):
-    """What a built-in link does."""
+    """Rates and latency of a built-in link."""
 
     load_gb_per_s: float
     store_gb_per_s: float
@@ -61,7 +61,7 @@ LINKS: Mapping[str, Figures] = {
     "200gb": Figures(25.0, 25.0, 20, "line rate of 200 Gb/s"),
     "400gb": Figures(50.0, 50.0, 20, "line rate of 400 Gb/s"),
 }
-"""Beside these, `pcie`: the GPU's own, at `PCIE_SHARE` of its datasheet."""
+"""In addition, `pcie`: the GPU's own, at `PCIE_SHARE` of its datasheet."""
 
 NAMES: Final = ("pcie", *LINKS)
 
@@ -71,15 +71,15 @@ OFFLOADING_ONLY: Final = (
 )
 """Options that vLLM's second pool does not have."""
 BY: Final = {"offloading": ("lru", "arc"), "simple": ("lru",), "lmcache": tuple(ORDERS)}
-"""Who uses the host's memory -> the policies by which it evicts there."""
+"""Backend that uses the host's memory -> its eviction policies there."""
 ALL_AT_ONCE: Final = 1 << 62
-"""Bytes that a step loads, and waits for, where nobody waits outside of one."""
+"""Bytes that a step loads and waits for, if no request waits outside of a step."""
 
 RATE: Final = re.compile(r"\s*([0-9]*\.?[0-9]+)(?:gb/s)?(?::([0-9]*\.?[0-9]+)(?:gb/s)?)?\s*")
 
 
 def link_figures(text: str, deployment: Deployment, option: str = "kv_offloading_link") -> Figures:
-    """A link by its name, or by its rates in GB/s: `50`, or `6.5:4` where loads and stores differ."""
+    """A link by its name, or by its rates in GB/s: `50`, or `6.5:4` if loads and stores differ."""
     if text == "pcie":
         rate = PCIE_SHARE * deployment.gpu.pcie_bytes_per_s / 1e9
         return Figures(rate, rate, LATENCY_PS / 1e6, f"{PCIE_SHARE:g} of the GPU's PCIe")
@@ -95,7 +95,7 @@ def link_figures(text: str, deployment: Deployment, option: str = "kv_offloading
 
 
 def link_of(text: str, deployment: Deployment, option: str, block_bytes: int) -> Link:
-    """A link of blocks of so many bytes."""
+    """A link for blocks of `block_bytes` bytes."""
     figures = link_figures(text, deployment, option)
     latency_ps = int(figures.latency_us * 1e6)
     load, store = (
@@ -105,7 +105,7 @@ def link_of(text: str, deployment: Deployment, option: str, block_bytes: int) ->
 
 
 class Below(NamedTuple):
-    """A tier below the host, as it is asked for: its words, and what they mean."""
+    """A requested tier below the host: its description, and what that means."""
 
     words: TierWords
     text: str
@@ -115,18 +115,18 @@ class Below(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """The tier that a server's options ask for; `chunk` is the size of one on all its GPUs."""
+    """The tier that a server's options ask for; `chunk` is the size of a chunk on all its GPUs."""
 
     own: VllmV1Options
     chunks: int
     chunk: ChunkSize
     link: Link
     below: Sequence[Below]
-    option: str  # that says what is below the host
+    option: str  # the option that describes what is below the host
 
 
 def asked_for(deployment: Deployment, own: VllmV1Options) -> Asked | None:
-    """What its options ask for; None without a tier. KvsimError for what can be seen not to go."""
+    """The tier that its options ask for, or None. KvsimError if it is already clear that it cannot be."""
     at_host, below_it = ("kv_offloading_size", "secondary_tiers") if own.tier is None else ("tier", "tier")
     said = own.tier is not None or own.kv_offloading_size is not None
     own = in_flags(own, NAMES, BY[own.kv_offloading_backend])
@@ -164,14 +164,14 @@ def asked_for(deployment: Deployment, own: VllmV1Options) -> Asked | None:
 
 
 def check_tier(deployment: Deployment) -> None:
-    """Raise KvsimError for a tier that its options ask for, and that can be seen not to go."""
+    """Raise KvsimError if its options ask for a tier that clearly cannot be."""
     asked_for(deployment, taken(VllmV1Options, deployment.options))
 
 
 def tier_below(
     deployment: Deployment, server: Server, options: VllmV1Options, limits: Limits, shared: SharedTiers
 ) -> LowerTier | None:
-    """The tier that its options ask for, if they do; KvsimError where a server cannot have one."""
+    """The tier that its options ask for, or None; KvsimError if the server cannot have it."""
     asked = asked_for(deployment, options)
     if asked is None:
         return None
@@ -210,18 +210,18 @@ def _lmcache(asked: Asked, server: Server, _: Limits, __: SharedTiers) -> Connec
 
 
 BUILDERS: Final = {"offloading": _offloading, "simple": _second_pool, "lmcache": _lmcache}
-"""Who uses the host's memory -> what makes it; what each evicts by is in `BY`."""
+"""Backend that uses the host's memory -> its builder; eviction policies are in `BY`."""
 
 
 def secondary(
     text: str, option: str, deployment: Deployment, chunk: ChunkSize, shared: SharedTiers | None
 ) -> Secondary:
-    """A tier below a host, as in `ssd:2TiB:nvme:arc`; of a fleet, as in `remote:20TiB:100gb:shared`."""
+    """A tier below a host, as in `ssd:2TiB:nvme:arc`, or a fleet's, as in `remote:20TiB:100gb:shared`."""
     return _made(_below(text, option, deployment, chunk), option, chunk, shared)
 
 
 def _below(text: str, option: str, deployment: Deployment, chunk: ChunkSize) -> Below:
-    """What a tier's description means; KvsimError where it cannot be."""
+    """Parse a tier's description; KvsimError if it is invalid."""
     words = tier_words(text, option, NAMES)
     if words.link is None:
         raise KvsimError(f"{option} must be as in {SPELLED}, got {text!r}")
@@ -240,7 +240,7 @@ def _below(text: str, option: str, deployment: Deployment, chunk: ChunkSize) -> 
 
 
 def _made(asked: Below, option: str, chunk: ChunkSize, shared: SharedTiers | None) -> Secondary:
-    """The tier: a server's own, or the one that its fleet shares."""
+    """The tier: the server's own, or the one that its fleet shares."""
     words, text, chunks, eviction, link = asked
     if not words.shared:
         return Secondary(eviction(chunks), link)
@@ -250,7 +250,7 @@ def _made(asked: Below, option: str, chunk: ChunkSize, shared: SharedTiers | Non
 
 
 def _check_others(deployment: Deployment, own: VllmV1Options) -> None:
-    """Raise KvsimError for what does not go with a tier."""
+    """Raise KvsimError for settings that cannot be combined with a tier."""
     policy = deployment.engine.policy
     if policy != "fcfs":
         raise KvsimError(f"policy must be fcfs with kv_offloading_size, got {policy!r}")
@@ -260,7 +260,7 @@ def _check_others(deployment: Deployment, own: VllmV1Options) -> None:
 
 
 def _check_backend(own: VllmV1Options) -> None:
-    """Raise KvsimError for what whoever uses the host's memory does not know."""
+    """Raise KvsimError for settings that the backend does not have."""
     backend = own.kv_offloading_backend
     unknown_here = {
         "offloading": ("lmcache_chunk_size", "lazy_offload"),
@@ -278,7 +278,7 @@ def _check_backend(own: VllmV1Options) -> None:
 
 
 def _check_allocator(deployment: Deployment, allocator: Allocator) -> None:
-    """Raise KvsimError where its blocks cannot be loaded."""
+    """Raise KvsimError if the allocator's blocks cannot be loaded."""
     if isinstance(allocator, Paged) and type(allocator).__name__ == "Paged":
         return
     raise KvsimError(

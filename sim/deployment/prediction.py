@@ -1,15 +1,15 @@
-"""How long an answer is said to be before it is there: the predictors of `--reserve predicted:MODEL`.
+"""Predicted answer lengths: the predictors of `--reserve predicted:MODEL`.
 
     buckets-N-P   N equal buckets up to the model's longest sequence; the right one is named with
                   probability P, else a neighbour of it; the upper end of the bucket counts (S3)
     noise-S       the true length times a log-normal factor of standard deviation S
     s3, s3-nq, s3-pile   10 buckets, as often right as S3's classifier on Alpaca, Natural Questions, the Pile
 
-A predictor sees the true length and errs at random: nothing is said about how a real one comes to know it.
-A request's errors depend on its number alone, so that all allocators are told the same.
+A predictor sees the true length and errs at random: how a real one gets its prediction is not modelled.
+A request's errors depend only on its number, so that all allocators are told the same.
 
 Source: Jin et al., S3: Increasing GPU utilization during generative inference for higher throughput,
-NeurIPS 2023 (accuracies: 98.61 %, 77.13 %, 65.6 %). Which bucket a wrong one is, it does not say.
+NeurIPS 2023 (accuracies: 98.61 %, 77.13 %, 65.6 %). It does not say which bucket a wrong prediction names.
 """
 
 from dataclasses import dataclass
@@ -25,12 +25,12 @@ FORMS = f"{', '.join(NAMED)}, buckets-N-P or noise-S"
 
 @dataclass(frozen=True)
 class Predictor:
-    """What is said of answers' lengths.
+    """Predicts answer lengths.
 
     Attributes
     ----------
     buckets : int
-        Buckets; 0: the length is estimated as a number.
+        Number of buckets; 0: the length is estimated as a number.
     accuracy : float
         How often the right bucket is named.
     noise : float
@@ -42,7 +42,7 @@ class Predictor:
     noise: float = 0.0
 
     def tokens(self, index: int, output_tokens: int, longest: int) -> int:
-        """What is said of the answer of request `index` that will have `output_tokens`; at most `longest`."""
+        """Predicted length of request `index`'s answer of `output_tokens` tokens; at most `longest`."""
         random = Random(index)
         if not self.buckets:
             return min(longest, max(1, ceil(output_tokens * exp(self.noise * random.gauss(0.0, 1.0)))))
@@ -54,12 +54,12 @@ class Predictor:
 
 
 def predictor_named(model: str) -> Predictor:
-    """The predictor of a name, or of `buckets-N-P` or `noise-S`.
+    """The predictor for a name, `buckets-N-P` or `noise-S`.
 
     Raises
     ------
     KvsimError
-        When it is none of them, or a number of it is out of range.
+        If it is none of them, or one of its numbers is out of range.
     """
     kind, *numbers = NAMED.get(model, model).split("-")
     try:

@@ -1,24 +1,24 @@
-"""What vLLM's profile run finds on a GPU beside the weights, by release: one formula for `fit` and `run`.
+"""What vLLM's profile run finds on a GPU besides the weights, by release: one formula for `fit` and `run`.
 
     |<------------------------------- GPU memory -------------------------------->|
     | driver |<-------------- x gpu_memory_utilization -------------->|           |
     |        | weights | activations | runtime | CUDA graphs | KV cache | not used |
 
-    draft        weights of what speculates, beside the model's: shared by its GPUs
+    draft        weights of the draft, in addition to the model's: shared by its GPUs
 
-    driver       what nvidia-smi counts and torch does not see: 0.3 GiB + 0.3 % of the memory
+    driver       memory that nvidia-smi counts and torch does not see: 0.3 GiB + 0.3 % of the memory
     activations  2 x tokens x hidden (the last layer's output and a copy) in 16 bit, the experts' workspaces
                  that stay, and the largest of
                    sampler  seats x vocabulary x 38 bytes: logits in 16 and 32 bit, and a sort of them:
                             values, indices, reversed indices, the sort's own copies. No sort from 0.17 on:
                             14; no sampler in 0.7: 6
                    MLP      tokens x (2 x hidden + 3 x intermediate / tp): gate and up, their product
-                   experts  their workspaces, where these do not stay
-    experts      2 x tokens x experts of a token x hidden: what goes into all of them and comes out. They
-                 stay from 0.14 on, and before with weights in fp8
+                   experts  their workspaces, if these do not stay
+    experts      2 x tokens x experts per token x hidden: the inputs and outputs of all of them. They stay
+                 from 0.14 on, and before that with weights in fp8
     runtime      kernels and libraries 0.15 GiB, in 0.7 0.5 more for CUDA's context; several GPUs 0.6 (NCCL),
                  from 0.17 on Hopper and Blackwell 2.2
-    CUDA graphs  from 0.20 on in the budget: 0.45 GiB + 5.5 MiB a layer, 0.35 more with experts
+    CUDA graphs  from 0.20 on in the budget: 0.45 GiB + 5.5 MiB per layer, 0.35 more with experts
 
 The sampler's and the experts' bytes follow from vLLM's code (v1/sample, model_executor/layers/fused_moe), the
 other constants from start-up logs of H100, H200 and B200 servers (tests/sim/fit/test_memory_logs.py).
@@ -41,12 +41,12 @@ NCCL_BYTES = 0.6 * GIB
 FUSED_ALLREDUCE_BYTES = 2.2 * GIB
 GRAPH_BYTES, GRAPH_LAYER_BYTES, GRAPH_EXPERT_BYTES = 0.45 * GIB, 5.5 * MIB, 0.35 * GIB
 PADDED_HIDDEN, PADDED_INTERMEDIATE = 256, 128
-"""Of what the dimensions of mxfp4 experts are made multiples: by all kernels, and by Marlin's."""
+"""The dimensions of mxfp4 experts are padded to multiples of these: by all kernels, and by Marlin's."""
 
 
 @dataclass(frozen=True)
 class Profiled:
-    """Bytes on each GPU, and how they come about in words."""
+    """Bytes on each GPU, and an explanation in words."""
 
     driver: int
     weights: int
@@ -58,7 +58,7 @@ class Profiled:
 
     @property
     def taken(self) -> int:
-        """All but the driver's: what leaves the cache its share."""
+        """All but the driver's; the cache gets the rest."""
         return self.weights + self.draft + self.activations + self.runtime + self.graphs
 
 
@@ -75,16 +75,16 @@ def profiled(
     eager: bool = False,
     draft: Draft | None = None,
 ) -> Profiled:
-    """What a GPU of a server has to hold before the cache gets the rest.
+    """What each GPU of a server must hold; the cache gets the rest.
 
     Parameters
     ----------
     tp, ranks, stages : int
         GPUs that share every layer, ranks of attention that share the experts, stages of layers.
     tokens, seats : int
-        Of a step.
+        Tokens and sequences of a step.
     draft : Draft, optional
-        What speculates.
+        The draft, if the server speculates.
     """
     width = max(2, model.dtype_bytes)
     hidden = width * tokens * model.hidden_size
@@ -110,7 +110,7 @@ def profiled(
 def weights_on_gpu(
     model: ModelSpec, gpu: GpuSpec, rules: Release, *, tp: int = 1, ranks: int = 1, stages: int = 1
 ) -> int:
-    """Bytes of the weights on each GPU: with padded mxfp4 experts, and MLA's parts that are not split."""
+    """Bytes of weights on each GPU, including padding of mxfp4 experts and MLA's parts that are not split."""
     experts = model.expert_bytes
     split = model.weight_bytes - experts
     copied = 0.0
@@ -126,7 +126,7 @@ def weights_on_gpu(
 
 
 def _padding(model: ModelSpec, gpu: GpuSpec, rules: Release, tp: int) -> float:
-    """How much larger mxfp4 experts are in memory."""
+    """Factor by which mxfp4 experts are larger in memory."""
     if not model.experts:
         return 1.0
     inner = model.expert_parameters / (3 * model.layers * model.experts * model.hidden_size) / tp

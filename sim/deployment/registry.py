@@ -1,4 +1,4 @@
-"""Classes by name: allocators, what is built in and the user's own as `package.module:Class`."""
+"""Classes by name: allocators, built in or the user's own as `package.module:Class`."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -14,9 +14,9 @@ T = TypeVar("T")
 
 
 class Classes:
-    """The classes behind names, each looked up once: a deployment and all that is made from it share one.
+    """The classes behind names, each looked up once; a deployment and all that is built from it share one.
 
-    In another process it is empty: what a name stands for is found there anew.
+    In another process it is empty: names are looked up again there.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Classes:
         return Classes, ()
 
     def of(self, kind: str, name: str, find: Callable[[str], type[T]]) -> type[T]:
-        """What a name stands for, looked up by `find` when it is first asked for."""
+        """The class of a name, looked up by `find` on first use."""
         if (kind, name) not in self._found:
             self._found[kind, name] = find(name)
         return self._found[kind, name]
@@ -37,7 +37,7 @@ class Classes:
 
 
 def usual_scheduler(allocator: type[Allocator]) -> str:
-    """What engines pair with an allocator: vLLM above paging, else Orca, unless it belongs to another."""
+    """The scheduler that engines pair with an allocator: its own, else vLLM with paging, else Orca."""
     return allocator.scheduler or ("vllm-v1" if allocator.pages else "orca")
 
 

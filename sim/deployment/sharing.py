@@ -1,6 +1,6 @@
-"""What the replicas of a fleet share below their hosts: tiers by name, and the keys of texts.
+"""What the replicas of a fleet share below their hosts: named tiers, and the keys of texts.
 
-Whoever shares a tier must mean the same by a chunk of it: the same model, tokens and bytes.
+Replicas that share a tier must agree on its chunks: the same model, tokens and bytes.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ class ChunkSize(NamedTuple):
 
 
 class SharedTiers:
-    """Those of one run.
+    """The shared tiers of one run.
 
     Attributes
     ----------
@@ -42,11 +42,11 @@ class SharedTiers:
         return replica
 
     def texts(self, chunk_tokens: int) -> Texts:
-        """The keys of chunks of so many tokens: equal for equal texts, whoever asks."""
+        """The keys of chunks of `chunk_tokens` tokens: equal for equal texts, on all replicas."""
         return self._texts.setdefault(chunk_tokens, Texts(chunk_tokens))
 
     def tier(self, name: str, said: str, chunk: ChunkSize, make: Callable[[], Secondary]) -> Secondary:
-        """The tier of that name; KvsimError where another replica describes it otherwise."""
+        """The tier of that name; KvsimError if another replica describes it differently."""
         if name not in self._tiers:
             self._tiers[name] = make(), said, chunk
         found, first, size = self._tiers[name]

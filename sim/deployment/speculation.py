@@ -1,4 +1,4 @@
-"""What a user says of speculative decoding: vLLM's `--speculative-config`, as JSON, checked.
+"""The user's settings for speculative decoding: vLLM's `--speculative-config`, as checked JSON.
 
 {"method": "eagle3", "num_speculative_tokens": 3, "synthetic_acceptance_length": 2.4}
 
@@ -22,10 +22,10 @@ from kvsim.sim.errors import KvsimError, unknown
 from kvsim.sim.serving.draft_records import DraftRules
 
 SAME: Final = {"eagle3": "eagle", "deepseek_mtp": "mtp"}
-"""Other names of methods that schedule alike."""
+"""Alternative names of methods that schedule alike."""
 METHODS: Final = ("ngram", "ngram_gpu", "eagle", "eagle3", "mtp", "deepseek_mtp", "draft_model")
 UNUSED: Final = ("draft_tensor_parallel_size", "prompt_lookup_max", "prompt_lookup_min", "max_model_len")
-"""Keys of vLLM's that change nothing here."""
+"""vLLM's keys that change nothing here."""
 PER_BATCH: Final = "num_speculative_tokens_per_batch_size"
 CONFIG: Final = "speculative_config"
 SHORT: Final = {
@@ -33,7 +33,7 @@ SHORT: Final = {
     "num_speculative_tokens": "num_speculative_tokens",
     "acceptance_length": "synthetic_acceptance_length",
 }
-"""Options that say a key of the JSON for short."""
+"""Options that are short for a key of the JSON."""
 ACCEPTANCE: Final = ("synthetic_acceptance_length", "synthetic_acceptance_rates", "acceptance")
 MOST_DRAFTS: Final = 64
 
@@ -49,19 +49,19 @@ class Speculation:
     num_speculative_tokens : int
         K: drafts proposed at a time.
     model : str or None
-        The draft, where it is a model of its own.
+        The draft, if it is a separate model.
     num_speculative_tokens_per_batch_size : tuple of (int, int, int)
         (smallest batch, largest, K there), in ascending order; empty: always the same.
     synthetic_acceptance_length : float or None
-        Tokens that a step gives a sequence on average, 1 to K + 1.
+        Average tokens per step and sequence, 1 to K + 1.
     synthetic_acceptance_rates : tuple of float or None
         How often the draft at each place is accepted if those before it were.
     acceptance : str or None
-        Instead: the name of published numbers (sim/models/acceptance.toml).
+        Instead, the name of published numbers (sim/models/acceptance.toml).
     num_nextn_predict_layers : int
         Modules of MTP; 0: as many as the model has.
     disable_lookahead_block_hashes, disable_eagle_block_drop : bool
-        Drop the last block of each hit, instead of finding blocks by the tokens behind them; not even that.
+        Drop the last block of each hit instead of finding blocks by the tokens after them; do neither.
     """
 
     method: str
@@ -77,12 +77,12 @@ class Speculation:
 
     @classmethod
     def of_json(cls, text: str) -> Self:
-        """What a command line says; KvsimError names the key that is wrong."""
+        """Parse the command line's JSON; KvsimError names the key that is wrong."""
         return cls.of(_object(text))
 
     @classmethod
     def of_options(cls, options: Mapping[str, object]) -> Self | None:
-        """What options of an engine say: the JSON, and its keys for short; None where that is nothing."""
+        """The settings in an engine's options: the JSON, and its short forms; None if there are none."""
         said = options.get(CONFIG)
         given = {} if said is None else _object(str(said))
         given |= {key: options[name] for name, key in SHORT.items() if options.get(name) is not None}
@@ -92,7 +92,7 @@ class Speculation:
 
     @classmethod
     def of(cls, given: Mapping[str, object]) -> Self:
-        """The same from a mapping."""
+        """The settings in a mapping."""
         known = [each.name for each in fields(cls)]
         for name in given:
             if name not in (*known, *UNUSED, "rejection_sample_method"):
@@ -153,7 +153,7 @@ class Speculation:
 
     @property
     def kind(self) -> str:
-        """The method, by one name."""
+        """The method's canonical name."""
         return SAME.get(self.method, self.method)
 
     @property
@@ -162,7 +162,7 @@ class Speculation:
         return self.method != "ngram"
 
     def rules(self, caches: bool, seats: int) -> DraftRules:
-        """What it asks of vLLM's scheduler, with a prefix cache or without, and for so many requests."""
+        """What it requires of vLLM's scheduler, with or without a prefix cache, for `seats` requests."""
         most, kind = self.num_speculative_tokens, self.kind
         kept_back = 0
         if kind in ("eagle", "mtp"):
@@ -180,12 +180,12 @@ class Speculation:
 
     @property
     def drops_last(self) -> bool:
-        """Whether the last block of a hit is computed again."""
+        """Whether the last block of a hit is recomputed."""
         drops = self.disable_lookahead_block_hashes and not self.disable_eagle_block_drop
         return drops and self.kind in ("eagle", "mtp")
 
     def _by_batch(self, seats: int) -> tuple[int, ...]:
-        """K by the number of requests in a step; behind a range, what it says."""
+        """K by the number of requests in a step; after a range, its K still applies."""
         ranges = self.num_speculative_tokens_per_batch_size
         if not ranges:
             return ()
@@ -199,7 +199,7 @@ class Speculation:
     def rates(self) -> tuple[float, ...]:
         """How often the draft at each place is accepted if those before it were.
 
-        For a mean length L these are the ones whose number of accepted drafts varies least, as in vLLM's
+        For a mean length L, these are the rates whose number of accepted drafts varies least, as in vLLM's
         synthetic sampler: floor(L - 1) places are always right, the next one with the rest of L.
         """
         if self.synthetic_acceptance_rates is not None:
@@ -227,7 +227,7 @@ def _object(text: str) -> dict[str, object]:
 
 
 def rates_of(length: float, most: int) -> tuple[float, ...]:
-    """Of a mean length, with `most` drafts: those whose number of accepted drafts varies least."""
+    """Rates for a mean length with `most` drafts: those whose number of accepted drafts varies least."""
     whole = int(length - 1)
     return (*[1.0] * whole, *[length - 1 - whole] * (whole < most), *[0.0] * max(most - whole - 1, 0))
 
@@ -240,7 +240,7 @@ def published() -> Mapping[str, Mapping[str, Any]]:
 
 
 def published_rates(name: str, most: int) -> tuple[float, ...]:
-    """The rates of published numbers with `most` drafts."""
+    """The rates from published numbers, with `most` drafts."""
     if name not in published():
         raise unknown("acceptance", str(name), list(published()))
     found = published()[name]

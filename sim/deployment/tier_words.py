@@ -1,9 +1,9 @@
-"""How tiers are spelled: a name, a size, and in any order a link, a policy, and whether replicas share it.
+"""The syntax of tiers: a name, a size, and in any order a link, a policy, and whether replicas share it.
 
     host:100GiB     ssd:2TiB:nvme:arc     ssd:2TiB:read=6.5GB/s:write=4GB/s     remote:20TiB:100gb:shared
 
-`--tier` takes all of them, from the host on; `--secondary-tiers` those below it. Figures of a link are GB/s,
-`6.5/4` where loads and stores differ.
+`--tier` takes all tiers, from the host on; `--secondary-tiers` those below it. Link figures are in GB/s,
+`6.5/4` if loads and stores differ.
 """
 
 import re
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 HOST: Final = "host"
 NONE: Final = "none"
-"""There is no tier: what a sweep compares others with."""
+"""No tier: the baseline of a sweep."""
 OTHERS: Final = (
     "kv_offloading_size",
     "kv_offloading_policy",
     "kv_offloading_link",
     "secondary_tiers",
 )
-"""Options that say of tiers what `tier` says."""
+"""Options that `tier` replaces."""
 NEED_SIZE: Final = ("kv_offloading_backend", "kv_offloading_policy", "lmcache_chunk_size", "secondary_tiers")
-"""Options that need a tier; all but the last may stand beside a size of 0, or `none`, as in a sweep."""
+"""Options that need a tier; all but the last may be given with a size of 0, or `none`, as in a sweep."""
 OF_TIERS: Final = ("tier", "kv_offloading_size", *NEED_SIZE)
-"""Without one of them there is no tier, and nothing that needs one."""
+"""Without any of these there is no tier, and nothing that needs one."""
 RATE: Final = re.compile(r"[0-9]*\.?[0-9]+(gb/s)?([/:][0-9]*\.?[0-9]+(gb/s)?)?", re.IGNORECASE)
 UNIT: Final = re.compile(r"(?<=[0-9])gb/s", re.IGNORECASE)
 WAY: Final = re.compile(r"(read|write)=(.+)", re.IGNORECASE)
@@ -37,7 +37,7 @@ SPELLED: Final = "ssd:2TiB:nvme or ssd:2TiB:6.5/4:arc"
 
 
 class TierWords(NamedTuple):
-    """What is said of a tier; `link` and `policy` are None where nothing is."""
+    """The description of a tier; `link` and `policy` are None if not given."""
 
     name: str
     size: str
@@ -47,7 +47,7 @@ class TierWords(NamedTuple):
 
 
 def tier_words(text: str, option: str, links: Collection[str]) -> TierWords:
-    """The parts of a tier's description; KvsimError where it is none, or says a thing twice."""
+    """The parts of a tier's description; KvsimError if it is not one, or gives a part twice."""
     name, *parts = (part.strip() for part in text.split(":"))
     if not name or not parts or not parts[0]:
         raise KvsimError(f"{option} must be as in {SPELLED}, got {text!r}")
@@ -69,7 +69,7 @@ def tier_words(text: str, option: str, links: Collection[str]) -> TierWords:
 
 
 def _kind(part: str, links: Collection[str]) -> tuple[str, str]:
-    """What a part says, and of what: link, read, write, policy, shared."""
+    """The kind of a part (link, read, write, policy, shared), and its value."""
     way = WAY.fullmatch(part)
     if way:
         return way[1].lower(), UNIT.sub("", way[2])
@@ -84,9 +84,9 @@ def either(names: Sequence[str]) -> str:
 
 
 def in_flags(own: "VllmV1Options", links: Collection[str], policies: Sequence[str]) -> "VllmV1Options":
-    """The same with what `tier` says in vLLM's flags, `none` too; KvsimError where both say something.
+    """The options with `tier` (or `none`) expressed in vLLM's flags; KvsimError if both are given.
 
-    `policies` are those by which the host can evict.
+    `policies` are the host's eviction policies.
     """
     if own.tier is None:
         return own

@@ -1,15 +1,15 @@
-"""What vLLM sets itself when nobody does: the token budget, the seats, and what is switched on.
+"""vLLM's defaults for settings that the user leaves out: token budget, seats, and features.
 
     GPU                                     LLM class         server             any other use
     160 GiB and more (from 0.28)         16,384 x 1,024    16,384 x 1,024       2,048 x 128
     70 GiB and more, no A100, no GB10    16,384 x 1,024     8,192 x 1,024       2,048 x 128
     all others                            8,192 x   256     2,048 x   256       2,048 x 128
 
-tokens of a step x sequences. Performance mode `throughput` doubles both. Without chunked prefill the budget
-is at least the longest sequence; it never exceeds seats x longest sequence, nor the seats the budget.
-Prefixes are cached, except of models that are recurrent only or have an encoder (whose prompts are not
-chunked either). 0.14 began to schedule asynchronously, 0.20 to take 92 % of the GPU's memory instead of 90,
-and 0.28 to know the class of 160 GiB.
+tokens per step x sequences. Performance mode `throughput` doubles both. Without chunked prefill the budget
+is at least the longest sequence; it never exceeds seats x longest sequence, nor do the seats exceed the
+budget. Prefixes are cached, except for models that are only recurrent or have an encoder (whose prompts are
+not chunked either). 0.14 began to schedule asynchronously, 0.20 to take 92 % of the GPU's memory instead of
+90, and 0.28 introduced the class of 160 GiB.
 
 From vLLM's own code: vllm/engine/arg_utils.py (get_batch_defaults, once _set_default_args_v1), vllm/config/.
 """
@@ -41,19 +41,19 @@ class Release:
     Attributes
     ----------
     largest_gib : int or None
-        From how much memory on a GPU is of the largest class.
+        Memory from which a GPU is in the largest class.
     spares_a100 : bool
-        Whether an A100 of 80 GB is of the small one.
+        Whether an A100 of 80 GB is in the small class.
     sampler_bytes : int
-        For each seat and word of the vocabulary, at the peak of the profile run.
+        Per seat and vocabulary entry, at the peak of the profile run.
     counts_context : bool
         Whether CUDA's context is taken from the engine's share.
     hopper_mxfp4 : bool
-        Whether mxfp4 experts have kernels of their own on Hopper; else Marlin's.
+        Whether mxfp4 experts have their own kernels on Hopper; else Marlin's.
     keeps_workspaces : bool
-        Whether the workspaces of experts stay, of all weights.
+        Whether the workspaces of experts stay allocated, for all weight types.
     fuses_allreduces : bool
-        Whether several Hopper GPUs set memory aside for fused all-reduces.
+        Whether several Hopper GPUs reserve memory for fused all-reduces.
     graphs_in_budget : bool
         Whether CUDA graphs are taken from the engine's share.
     """
@@ -97,7 +97,7 @@ RELEASES: dict[tuple[int, int], Release] = {
     (0, 20): _0_20,
     (0, 28): replace(_0_20, largest_gib=160),
 }
-"""What holds from a release on."""
+"""The rules from a release on."""
 OLDEST, NEWEST = "0.7.0", "0.33.0"
 FIRST, LAST = (0, 7), (0, 33)
 RECORDED = ("0.11.0", "0.33.0")
@@ -105,12 +105,12 @@ RECORDED = ("0.11.0", "0.33.0")
 
 
 def rules_of(release: str) -> Release:
-    """What holds in a release: 0.9.2, 0.11.2rc1.
+    """The rules of a release: 0.9.2, 0.11.2rc1.
 
     Raises
     ------
     KvsimError
-        What is no release with V1, or a newer one than is known.
+        If it is not a release with V1, or is newer than the latest known one.
     """
     number = release_number(release)
     if number is None or not FIRST <= number <= LAST:
@@ -119,7 +119,7 @@ def rules_of(release: str) -> Release:
 
 
 def known_release(release: str | None) -> str:
-    """The release itself where its defaults are known, else the nearest one; the newest of None."""
+    """The release itself if its defaults are known, else the nearest one; for None the newest."""
     number = release_number(release or NEWEST)
     if release is None or number is None or number > LAST:
         return NEWEST
@@ -127,19 +127,19 @@ def known_release(release: str | None) -> str:
 
 
 def scheduled_as(release: str) -> str:
-    """The recorded release by whose rules it schedules: up to 0.13 0.11.0, which waits for its host."""
+    """The recorded release whose scheduling it follows: up to 0.13, 0.11.0, which waits for its host."""
     return RECORDED[rules_of(release).async_scheduling]
 
 
 def release_number(release: str) -> tuple[int, int] | None:
-    """The first two numbers of 0.12.0 or 0.11.2rc1; None of anything else."""
+    """The first two numbers of 0.12.0 or 0.11.2rc1; None for anything else."""
     found = re.fullmatch(r"(\d+)\.(\d+)(?:\.[\w.+-]*)?", release, re.ASCII)
     return (int(found[1]), int(found[2])) if found else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class VllmDefaults:
-    """The settings of an engine whose user set nothing else.
+    """The settings of an engine if the user sets nothing else.
 
     Attributes
     ----------
@@ -163,17 +163,17 @@ class VllmDefaults:
 
     @property
     def in_flight_tokens(self) -> int:
-        """Tokens scheduled and not yet settled: a budget for each step under way."""
+        """Tokens scheduled and not yet settled: one budget per step in flight."""
         return self.in_flight_of(1)
 
     def in_flight_of(self, stages: int) -> int:
-        """The same of a pipeline: a step in each stage, and one more where scheduling is asynchronous."""
+        """`in_flight_tokens` of a pipeline: a step per stage, and one more if scheduling is asynchronous."""
         return self.max_num_batched_tokens * (stages + self.async_scheduling)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What the user did set; None leaves it to the engine."""
+    """The user's settings; None leaves a setting to the engine."""
 
     max_num_batched_tokens: int | None = None
     max_num_seqs: int | None = None
@@ -203,12 +203,12 @@ def vllm_defaults(
     use : "server", "llm" or "other"
     mode : "balanced", "interactivity" or "throughput"
     asked : Asked or None
-        What is set already: it stays, and others follow from it.
+        Settings that are given: they stay, and others follow from them.
 
     Raises
     ------
     KvsimError
-        When the settings cannot be together: vLLM refuses too.
+        If the settings cannot be combined: vLLM refuses them, too.
     """
     if use not in USES:
         raise KvsimError(f"use must be one of {', '.join(USES)}, got {use!r}")
@@ -243,12 +243,12 @@ def vllm_defaults(
 
 
 def caches_prefixes(model: ModelSpec) -> bool:
-    """Whether prefixes are cached by default: not of models without attention or with an encoder."""
+    """Whether prefixes are cached by default: not for models without attention or with an encoder."""
     return not has_encoder(model) and {layers.kind for layers in model.kv_layers} != {"mamba"}
 
 
 def has_encoder(model: ModelSpec) -> bool:
-    """Whether some layers attend to what an encoder has read."""
+    """Whether some layers attend to an encoder's output."""
     return any(layers.kind == "cross_attention" for layers in model.kv_layers)
 
 
@@ -269,15 +269,15 @@ FAMILY = "vllm-v1"
 PAPERS_SERVERS = {("opt-13b", "a100-40gb"), ("opt-66b", "a100-40gb"), ("opt-175b", "a100-80gb")}
 """Model and GPU of the PagedAttention paper's servers, which are older than any of these releases."""
 OF_ANY_ENGINE = ("max_num_batched_tokens", "max_num_seqs", "gpu_memory_utilization")
-"""What engines without defaults of their own share with vLLM, so that they are compared on one server."""
+"""Settings that engines without defaults of their own share with vLLM, for comparison on one server."""
 
 
 def release_settings(
     scheduler: str | None, gpu: GpuSpec, model: ModelSpec, asked: Asked | None = None
 ) -> Mapping[str, int | float | bool]:
-    """What a server starts from on this GPU, by the names of our own settings: the release's or the newest's.
+    """A server's default settings on this GPU, by our own names: the release's or the newest's.
 
-    Nothing for other engines, nor for the PagedAttention paper's own servers. Prefix caching stays off where
+    Empty for other engines, and for the PagedAttention paper's own servers. Prefix caching stays off if
     `sim run` keeps no prefixes (windows and recurrent layers before 0.14).
     """
     name, _, release = (scheduler or FAMILY).partition("@")
