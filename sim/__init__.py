@@ -1,4 +1,4 @@
-"""The model of a server. It knows no file format and no plot."""
+"""The model of a server. It is independent of file formats and plots."""
 
 from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.util import find_spec

@@ -1,4 +1,4 @@
-"""Numbers that a record of settings takes: real ones, within their limits."""
+"""Checks of numbers in a record of settings: real numbers, within their limits."""
 
 from collections.abc import Iterable
 from math import isfinite
@@ -7,7 +7,7 @@ from kvsim.sim.errors import KvsimError
 
 
 def check_int(field: str, value: object, least: int = 1, most: int | None = None) -> None:
-    """Raise unless value is a real int (True is none), from `least` on, and to `most` if that is given."""
+    """Raise unless value is an int (not a bool), at least `least` and, if given, at most `most`."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise KvsimError(f"{field} must be a whole number of at least {least}, got {value!r}")
     if most is not None and value > most:

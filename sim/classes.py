@@ -1,8 +1,8 @@
-"""The class behind a name: built in, a user's own as `package.module:Class`, or one that was handed over.
+"""The class behind a name: built in, a user's own as `package.module:Class`, or passed as a class.
 
-A class that was handed over, as a notebook does, goes by its name wherever names go: into `config.json`, onto
-a label. It is remembered under that name for as long as Python runs, so a class that no import finds, such
-as one in a function, works too.
+A class that was passed as such, e.g. in a notebook, is referred to by its name wherever names are used:
+in `config.json`, on a label. It is remembered under that name for the life of the process, so a class that
+cannot be imported, such as one in a function, works too.
 """
 
 from collections.abc import Mapping
@@ -15,13 +15,13 @@ from kvsim.sim.sources import left_open
 T = TypeVar("T")
 
 OURS = ("kvsim.allocators.", "kvsim.sim.")
-"""Whose classes anybody may name: papers and contracts name some that are in no table."""
+"""Classes in these packages may always be named: papers and contracts name some that are in no table."""
 
 _HANDED_OVER: dict[str, type] = {}
 
 
 def name_of(chosen: str | type) -> str:
-    """The name that stands for a class, `module:Class`; a name stays as it is."""
+    """The name of a class, `module:Class`; a name is returned unchanged."""
     if isinstance(chosen, str):
         return chosen
     name = f"{chosen.__module__}:{chosen.__qualname__}"
@@ -30,13 +30,13 @@ def name_of(chosen: str | type) -> str:
 
 
 def class_named(field: str, name: str, table: Mapping[str, str], base: type[T]) -> type[T]:
-    """The class behind a name of the table, or behind one of the user's own.
+    """The class behind a name in the table, or behind a name of the user's own.
 
     Raises
     ------
     KvsimError
-        A name that nobody knows, a module that cannot be imported, something else than a subclass of `base`,
-        one without a method that `base` leaves to its subclasses.
+        The name is unknown, the module cannot be imported, or the object is not a subclass of `base` or
+        lacks a method that `base` leaves to its subclasses.
     """
     found: object = _HANDED_OVER.get(name)
     if found is None:
@@ -58,7 +58,7 @@ def class_named(field: str, name: str, table: Mapping[str, str], base: type[T]) 
 
 
 def _missing(found: type) -> list[str]:
-    """The methods that a class leaves to its subclasses."""
+    """The abstract methods that a class does not implement."""
     names = sorted({name for base in found.__mro__ for name in left_open(base)})
     said_by = {name: next(base for base in found.__mro__ if name in vars(base)) for name in names}
     return [name for name in names if name in left_open(said_by[name])]

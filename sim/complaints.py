@@ -1,7 +1,7 @@
-"""What the user is told of an exception that nobody caught: one line, by its kind.
+"""The message for an uncaught exception: one line, by kind of exception.
 
     KvsimError                      its text, and exit code 2
-    the machine and its files       what the system says, and of which file; exit code 2
+    the machine and its files       the system's message, and the file; exit code 2
     numbers or texts beyond limits  which limit; exit code 2
     anything else                   a bug, in kvsim or in the user's own class: what, and where it was raised;
                                     exit code 1
@@ -18,10 +18,10 @@ import traceback
 from kvsim.sim.errors import KvsimError, brief, ends, of_pyarrow
 
 MISTAKE, BUG = 2, 1
-"""Exit codes: what was asked for cannot be done; kvsim did something wrong."""
+"""Exit codes: the request cannot be fulfilled; kvsim has a bug."""
 
 TRACEBACK = "KVSIM_TRACEBACK"
-"""Set to anything, this environment variable asks for tracebacks."""
+"""If this environment variable is set to anything, tracebacks are printed."""
 
 _LIMITS: dict[type[Exception], str] = {
     MemoryError: "not enough memory",
@@ -32,7 +32,7 @@ _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def complaint(error: Exception) -> tuple[str, int]:
-    """The line that tells of an exception, and the exit code; prints the traceback where it is asked for."""
+    """The line that reports an exception, and the exit code; prints the traceback if asked for."""
     if os.environ.get(TRACEBACK):
         traceback.print_exception(error)
     said = _said(error)
@@ -43,7 +43,7 @@ def complaint(error: Exception) -> tuple[str, int]:
 
 
 def _said(error: Exception) -> str | None:
-    """What a user can do something about; None for a bug."""
+    """The message for an error that the user can fix; None for a bug."""
     text = str(error)
     if isinstance(error, KvsimError):
         return text
@@ -58,7 +58,7 @@ def _said(error: Exception) -> str | None:
 
 
 def _of_file(error: OSError) -> str:
-    """The file, and what the system has against it."""
+    """The file, and the system's message about it."""
     why = "the disk is full" if error.errno in _DISK_FULL else error.strerror or str(error)
     names = [ends(str(name)) for name in (error.filename, error.filename2) if name is not None]
     return f"{' -> '.join(names)}: {why}" if names else why
@@ -73,7 +73,7 @@ def _what_and_where(error: Exception) -> str:
 
 
 def printable(text: str) -> str:
-    """The text as one line, with whatever a terminal cannot show, or would act upon, as an escape."""
+    """The text as one line; characters that a terminal cannot show, or would act upon, are escaped."""
     return "".join(
         mark if mark.isprintable() else mark.encode("unicode_escape").decode("ascii")
         for mark in " ".join(text.splitlines())
@@ -81,7 +81,7 @@ def printable(text: str) -> str:
 
 
 def any_output() -> None:
-    """Let standard output and error take any text: not all terminals know all letters, not all are open."""
+    """Let standard output and error take any text: a terminal may lack characters, or be closed."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:

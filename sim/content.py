@@ -1,14 +1,14 @@
-"""Which tokens requests have in common: their texts become the shared prefixes of a Workload.
+"""The tokens that requests have in common: their texts become the shared prefixes of a Workload.
 
 A token is a place in a *stream*: the system prompt of a service, a conversation, the model's vocabulary.
-A text is a list of runs (stream, first, length), in which neighbours that continue each other are one run,
-so that texts begin with the same tokens exactly as far as their runs say so:
+A text is a list of runs (stream, first, length). Neighbours that continue each other are merged into one run,
+so that texts begin with the same tokens exactly as far as their runs agree:
 
     request 0    system 0..511 | chat-7 0..79             two requests share 512 tokens, not 591:
     request 1    system 0..511 | chat-8 0..79             content is ((system, 0, 512),) for both
 
-What no other request can have (a stream that one text alone uses) is cut off first; equal texts count
-once; the rest is sorted. In sorted order the text that shares most with another is one of its two
+Parts that no other request can have (a stream that only one text uses) are cut off first; equal texts
+count once; the rest is sorted. In sorted order, the text that shares most with another is one of its two
 neighbours: a text between two others has every run that both have, or one of a length in between. So
 one pass over the neighbours finds all prefixes, in O(runs log requests).
 """
@@ -28,14 +28,14 @@ VOCABULARY = 0
 """Name of the stream whose positions are token ids; all other names are text."""
 
 ROWS_AT_ONCE = 4096
-"""How many texts become Python objects at a time, of which only different ones are kept."""
+"""How many texts become Python objects at a time; only distinct ones are kept."""
 
 
 @dataclass(frozen=True)
 class Texts:
-    """What requests and their first answers consist of: request i's runs are `offsets[i] : offsets[i + 1]`.
+    """Texts of requests and their first answers: request i's runs are `offsets[i] : offsets[i + 1]`.
 
-    A text without runs is the request's own, and so is what follows the last run.
+    A text without runs belongs to its request alone, and so does everything after the last run.
 
     Attributes
     ----------
@@ -56,12 +56,12 @@ class Texts:
 
 
 def behind(prefixes: Int64Column, tokens: int, texts: Texts | None) -> Texts:
-    """The texts of n requests, each behind a prefix.
+    """The texts of n requests, each preceded by a prefix.
 
     Parameters
     ----------
     prefixes : int64 array, shape (n,)
-        Which prefix, from 0.
+        The number of the prefix, from 0.
     tokens : int
         The length of all prefixes.
     texts : Texts or None
@@ -81,9 +81,9 @@ def behind(prefixes: Int64Column, tokens: int, texts: Texts | None) -> Texts:
 
 
 class TextBuilder:
-    """Writes texts down, request by request, and numbers streams by their first appearance.
+    """Collects texts, request by request, and numbers streams by their first appearance.
 
-    With a `session` the answer has a name, so that a later request can begin with it:
+    With a `session`, the answer has a name, so that a later request can begin with it:
 
         prompt                        answer
         nothing else is known         continues the stream `session`, whose start is the prompt
@@ -107,16 +107,16 @@ class TextBuilder:
         session: str | None = None,
         turn: int | None = None,
     ) -> None:
-        """Write down the next request.
+        """Add the next request.
 
         Parameters
         ----------
         segments : sequence of (name, tokens)
-            The prompt: so many tokens from the start of each stream.
+            The prompt: the given number of tokens from the start of each stream.
         token_ids : sequence of int
             The prompt as ids of the vocabulary, instead of segments.
         turn : int or None
-            None counts the earlier requests of the session.
+            None: the number of earlier requests of the session.
         """
         for name, tokens in segments:
             self._run(name, 0, tokens)
@@ -134,7 +134,7 @@ class TextBuilder:
         self._offsets.append(len(self._columns[0]))
 
     def texts(self) -> Texts:
-        """All that was written."""
+        """All texts added so far."""
         return Texts(*(np.array(column, dtype=np.int64) for column in (self._offsets, *self._columns)))
 
     def _run(self, name: str | int, first: int, length: int) -> None:
@@ -150,7 +150,7 @@ class TextBuilder:
 
 
 def ascending(ids: Sequence[int]) -> list[tuple[int, int]]:
-    """The runs (first, length) of ids that go up by one: [900, 901, 902, 1] has (900, 3) and (1, 1)."""
+    """The runs (first, length) of ids that increase by one: [900, 901, 902, 1] has (900, 3) and (1, 1)."""
     values = np.asarray(ids, dtype=np.int64)
     starts = np.flatnonzero(np.diff(values, prepend=values[0]) != 1)
     lengths = np.diff(starts, append=len(values))
@@ -160,7 +160,7 @@ def ascending(ids: Sequence[int]) -> list[tuple[int, int]]:
 def shared_content(
     texts: Texts | None, prompt_tokens: Int64Column, several: npt.NDArray[np.bool_] | None = None
 ) -> list[Content] | None:
-    """For each request the longest prefix of its text that another text starts with too.
+    """For each request, the longest prefix of its text that another text also starts with.
 
     Parameters
     ----------
@@ -168,13 +168,13 @@ def shared_content(
         None: every request's text is its own.
     prompt_tokens : int64 array, shape (n,)
     several : bool array, shape (n,), or None
-        Which requests have several answers: these share the whole prompt.
+        Which requests have several answers; these share the whole prompt.
 
     Returns
     -------
     list of n Contents, or None
-        None when nothing is shared. Equal contents are one object. A prompt, or the rest of one, that is
-        the request's own has a stream of its own, numbered after all others.
+        None if nothing is shared. Equal contents are one object. A prompt, or the rest of one, that belongs
+        to its request alone has its own stream, numbered after all others.
     """
     if texts is None and (several is None or not several.any()):
         return None
@@ -226,7 +226,7 @@ def _shareable(texts: Texts) -> "list[Content]":
 
 
 def _longest(texts: list[Content]) -> list[tuple[Content, Content]]:
-    """Sorted, different texts, each with the longest prefix that it has in common with another."""
+    """Sorted, distinct texts, each with the longest prefix that it has in common with another."""
     lengths = [(0, 0), *(_common(one, other) for one, other in pairwise(texts)), (0, 0)]
     found = []
     for text, before, after in zip(texts, lengths, lengths[1:], strict=False):
@@ -248,7 +248,7 @@ def _common(one: Content, other: Content) -> tuple[int, int]:
 
 
 def _prompt(texts: Texts | None, row: int, tokens: int) -> Content:
-    """The first `tokens` of a text, as far as it is not the request's own."""
+    """The first `tokens` of a text, without the part that only its request has."""
     if texts is None:
         return ()
     prompt: list[Run] = []

@@ -1,18 +1,18 @@
-"""Tries a scheduler on random work; InvariantError names the rule that it broke.
+"""Tests a scheduler on random workloads; InvariantError names the rule that it broke.
 
     check_scheduler(Mine)                          # a subclass of Scheduler
     check_scheduler(Mine, seed=7, workloads=100)
 
-Memory is so small that somebody must make room all the time. Every workload is served twice, in spans and
+Memory is so small that requests must make room all the time. Every workload is served twice, in spans and
 step by step, with the memory recounted from scratch at every step. The rules:
 
 1. Every request ends exactly once, finished or rejected, and the run comes to an end.
-2. Memory is paid for and given back: what the sequences hold is what the allocator allocates, at every step,
-   and nothing at the end.
-3. What is swapped and copied costs time: whatever the allocator moved was in the work of some step.
+2. Memory is accounted for and freed: the sequences hold exactly what the allocator has allocated, at every
+   step, and nothing at the end.
+3. Swaps and copies cost time: everything that the allocator moved was in the work of some step.
 4. Late tokens are late: the gaps between the tokens of all requests add up to the time that they took.
-5. Decisions depend on the state alone: spans and single steps give the same run. If not, the first step in
-   which they part is named.
+5. Decisions depend only on the state: spans and single steps give the same run. If not, the first step in
+   which they differ is named.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -47,12 +47,12 @@ REQUESTS = 30
 LONGEST = 64
 MOST_DECISIONS = 20_000
 SPANS = (1, 1 << 20)
-"""most steps taken at once: one by one, and as many as may be"""
+"""most steps taken at a time: one, and as many as possible"""
 Event = tuple[int, str, int]
 
 
 class CountedCost(CostModel):
-    """A step takes time for all that it does; what it moves is counted."""
+    """A step takes time for all its work; what it moves is counted."""
 
     source = "check"
 
@@ -62,7 +62,7 @@ class CountedCost(CostModel):
 
     def step_ps(self, shape: StepShape) -> int:
         """Some odd number for each part."""
-        if shape is not self._asked:  # asked for once by the engine, which repeats only decodes
+        if shape is not self._asked:  # the engine asks once and repeats only decodes
             self._asked = shape
             self.copied += shape.copied_tokens
             self.blocks_in += shape.swapped_in_blocks
@@ -76,7 +76,7 @@ class CountedCost(CostModel):
 
 
 class CountedPaged(Paged):
-    """Counts the blocks that it swaps, where that happens."""
+    """Counts the blocks that it swaps, at the swap."""
 
     blocks_in = blocks_out = 0
 
@@ -102,7 +102,7 @@ RULES = {
     "late_tokens_are_late": "The gaps between tokens add up to the time that requests took.",
     "decisions_depend_on_state_alone": "Spans and single steps give the same run.",
 }
-"""Name of each rule -> what it says."""
+"""Name of each rule -> its text."""
 
 
 def check_scheduler(
@@ -113,21 +113,21 @@ def check_scheduler(
     policy: str = "fcfs",
     **options: object,
 ) -> None:
-    """Try a scheduler on random workloads and raise at the first rule that it breaks.
+    """Test a scheduler on random workloads and raise at the first rule that it breaks.
 
     Parameters
     ----------
     scheduler : subclass of Scheduler
     seed : int
-        Of the workloads: the same seed draws the same ones.
+        Seed of the workloads: the same seed draws the same ones.
     workloads : int
-        How many to try.
+        How many workloads to try.
     version : str
-        Which of its releases; "": the default.
+        The release of the scheduler; "": the default.
     policy : str
-        The order of its queue; beside fcfs requests have clients and goals at random.
+        The order of its queue; unless it is fcfs, requests have random clients and goals.
     **options
-        Settings of the engine, and the scheduler's own: with `speculative_config` it serves drafts.
+        Settings of the engine, and the scheduler's own; with `speculative_config` it serves drafts.
 
     Raises
     ------
@@ -172,7 +172,7 @@ def _scenario(
 
 
 def _workload(scheduler: type[Scheduler], rng: Random) -> Workload:
-    """Requests that come faster than they can be served; with several answers, where it forks."""
+    """Requests that come faster than they can be served; with several answers if the scheduler forks."""
     arrival_ps = np.cumsum([rng.choice([0, 1, 5, 20]) * 10**9 for _ in range(REQUESTS)])
     prompts = np.array([rng.randint(1, LONGEST - 2) for _ in range(REQUESTS)])
     answers = np.array([rng.randint(1, LONGEST - prompt) for prompt in prompts.tolist()])
@@ -188,7 +188,7 @@ def _priorities(rng: Random) -> Int64Column:
 
 
 def _facts(rng: Random) -> dict[str, npt.NDArray[np.generic]]:
-    """Whose each request is, and when it is due."""
+    """The client of each request, and when it is due."""
     return {
         "client": np.array([rng.choice("abc") for _ in range(REQUESTS)], dtype=object),
         "slo_ttft_s": np.array([rng.choice([0.005, 0.05, 0.5, np.nan]) for _ in range(REQUESTS)]),
@@ -197,7 +197,7 @@ def _facts(rng: Random) -> dict[str, npt.NDArray[np.generic]]:
 
 
 def _events(scheduler: type[Scheduler], deployment: Deployment, work: Workload, max_span: int) -> list[Event]:
-    """What happens to whom in the same run: (step, what, to which request)."""
+    """The events of the same run: (step, event, request)."""
     events = Events()
     _served(scheduler, deployment, work, max_span, events)
     numbers, texts = events.table()
@@ -206,7 +206,7 @@ def _events(scheduler: type[Scheduler], deployment: Deployment, work: Workload, 
 
 
 def _first_difference(slow: Sequence[Event], fast: Sequence[Event]) -> str:
-    """Where two lists of events part, in words; "" where they are alike."""
+    """Where two lists of events differ, in words; "" if they are equal."""
     for one, other in zip_longest(slow, fast):
         if one != other:
             step = min(event[0] for event in (one, other) if event is not None)
@@ -232,7 +232,7 @@ def _served(
     allocator = build_allocator(deployment, chosen)
     server = chosen.new_server(allocator, reservation("max", LONGEST))
     cost, log = CountedCost(), RequestLog(work)
-    rows = 8  # of the timeline: each ends a span
+    rows = 8  # timeline rows: each ends a span
     replica = Replica(
         server, chosen, cost, log, max_span=max_span, timeline_rows=rows, check=True, events=events
     )
@@ -257,7 +257,7 @@ def _served(
 
 
 def _limit(replica: Replica) -> None:
-    """Let a run that never ends stop."""
+    """Stop a run that would never end."""
     decide, left = replica.decide, iter(range(MOST_DECISIONS))
 
     def limited(server: Server) -> Decision:
@@ -303,17 +303,17 @@ def _what_is_moved_costs_time(allocator: Allocator, cost: CountedCost) -> str:
 
 
 def _late_tokens_are_late(result: Result) -> str:
-    if result.samples is not None:  # each answer has a first token of its own, which no column tells
+    if result.samples is not None:  # each answer has its own first token, which is in no column
         return ""
     done = result.finished
     took = int((result.requests["finish_ps"] - result.requests["first_token_ps"])[done].sum())
-    if result.token_gaps.total == took or not done.all():  # who was dropped had tokens, too
+    if result.token_gaps.total == took or not done.all():  # dropped requests had tokens, too
         return ""
     return f"late_tokens_are_late: gaps add up to {result.token_gaps.total} ps, requests took {took} ps"
 
 
 def _differences(one: Result, other: Result) -> str:
-    """The names of what differs between two runs."""
+    """The names of the fields that differ between two runs."""
     return ", ".join(name for name, value, twin in _pairs(one, other) if value != twin)
 
 

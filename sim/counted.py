@@ -9,7 +9,7 @@ def several(count: int, what: str) -> str:
 
 
 def signed_percent(share: float) -> str:
-    """`+1.2 %` of 0.012; what rounds to nothing has no sign of its own, and NaN is `-`."""
+    """`+1.2 %` for 0.012; a value that rounds to zero is `+0.0 %`, and NaN is `-`."""
     if isnan(share):
         return "-"
     said = f"{100 * share:+.1f} %"

@@ -1,7 +1,7 @@
 """The one exception that a user may see: its text is the whole message.
 
-Where a checkout's root is on Python's path, the folder `sim` is a package as well: whatever path it is
-imported by, this module is one.
+If a checkout's root is on Python's path, the folder `sim` is also a package: whichever path it is imported
+by, this module exists only once.
 """
 
 import re
@@ -9,9 +9,9 @@ import sys
 from importlib import import_module
 
 LONGEST = 300
-"""Characters of a value that a message holds; of a longer one the beginning and the end."""
+"""Most characters of a value in a message; a longer one is cut to its beginning and end."""
 LONGEST_MESSAGE = 1100
-"""The same of a whole message, whatever it holds."""
+"""Most characters of a whole message."""
 
 _LONG = f"{{{LONGEST},}}"
 _VALUES = re.compile(rf"(?<=got )[\[({{].{_LONG}[\])}}]|'[^']{_LONG}'|\"[^\"]{_LONG}\"|\S{_LONG}", re.DOTALL)
@@ -20,18 +20,18 @@ _PREPARED = re.compile(r"\.([^/\\]+)\.(?:partial|old|probe)-[0-9]+(?=[/\\]|\b)")
 
 
 class KvsimError(ValueError):
-    """A mistake in what the user asked for: names the field, the value and what is allowed."""
+    """A mistake in the user's input: names the field, the value and what is allowed."""
 
     def __init__(self, text: str = "") -> None:
         super().__init__(brief(text))
 
 
 class NoProgress(KvsimError):
-    """What was asked for never ends: names the request and the numbers."""
+    """The run would never end: names the request and the numbers."""
 
 
 def brief(text: str) -> str:
-    """A message without the middle of its long values, with the names that files will have."""
+    """A message without the middle of its long values, with the final names of files."""
     return ends(_VALUES.sub(_ends, _PREPARED.sub(r"\1", text)), LONGEST_MESSAGE)
 
 
@@ -47,11 +47,11 @@ def ends(text: str, longest: int = LONGEST) -> str:
 
 
 MOST_NAMES = 16
-"""Known names that an error lists."""
+"""Most known names that an error lists."""
 
 
 def unknown(field: str, value: str, known: list[str]) -> KvsimError:
-    """An error that suggests the nearest known name, and lists them, or the first of many."""
+    """An error that suggests the nearest known name, and lists the known names, or the first of many."""
     from difflib import get_close_matches
 
     if "," in value and all(name in known for name in value.split(",")):
@@ -67,12 +67,12 @@ def unknown(field: str, value: str, known: list[str]) -> KvsimError:
 
 
 def _letters(name: str) -> str:
-    """Without what separates: `llama3` begins `llama-3.1-8b`."""
+    """Without separators, so that `llama3` is a prefix of `llama-3.1-8b`."""
     return "".join(each for each in name.lower() if each.isalnum())
 
 
 def _sizes(wanted: str, name: str) -> bool:
-    """Whether the digits are the same ones, or a part: qwen3-4b is no slip for qwen3-8b or qwen3-14b."""
+    """Whether the digits are the same, or a subset: qwen3-4b is not a typo of qwen3-8b or qwen3-14b."""
     ours, theirs = ([each for each in text if each.isdigit()] for text in (wanted, name))
     if sorted(ours) == sorted(theirs):
         return True
@@ -84,13 +84,13 @@ def _sizes(wanted: str, name: str) -> bool:
 
 
 def listed(names: list[str]) -> str:
-    """All of some names, or the first of many."""
+    """All names, or the first of many."""
     more = len(names) - MOST_NAMES
     return f"{', '.join(names[:MOST_NAMES])} and {more} more" if more > 1 else ", ".join(names)
 
 
 def of_pyarrow(error: Exception) -> bool:
-    """Whether pyarrow raised it, which is imported late."""
+    """Whether pyarrow raised the error; it is imported late."""
     return type(error).__module__.partition(".")[0] == "pyarrow"
 
 
@@ -99,10 +99,10 @@ if __name__ != "kvsim.sim.errors":
 
 
 MOST_TRIALS = 1_000_000
-"""Random calls, workloads or requests that try a part of one's own: a million take minutes."""
+"""Most random calls, workloads or requests to test a user's part with: a million take minutes."""
 
 
 def check_trials(name: str, count: int) -> None:
-    """Raise KvsimError for a number of trials that nobody can mean."""
+    """Raise KvsimError for an unreasonable number of trials."""
     if not 1 <= count <= MOST_TRIALS:
         raise KvsimError(f"{name} must be from 1 to {MOST_TRIALS:,}, got {count:,}")

@@ -19,29 +19,29 @@ __all__ = ["USUAL", "Chain", "Chosen", "check_named", "eviction_named", "evictio
 
 
 USUAL = ("lru", "fifo", "sieve", "s3-fifo", "arc", "lirs", "gdsf", "w-tinylfu", "belady")
-"""What a trace is tried with where nobody says."""
+"""The policies that a trace is tested with by default."""
 
 
 class Chosen(NamedTuple):
-    """A policy and its options."""
+    """An eviction policy and its options."""
 
     name: str
-    """as it was written"""
+    """as the user wrote it"""
     policy: type[Eviction]
     options: object
 
     def cache(self, capacity: int) -> Eviction:
-        """An empty cache with room for so many blocks, at least 1."""
+        """An empty cache with room for `capacity` blocks, at least 1."""
         return self.policy(capacity, self.options)
 
 
 def eviction_named(text: str) -> Chosen:
-    """The policy behind what a user wrote.
+    """The policy that a user's text names.
 
     Raises
     ------
     KvsimError
-        A name that nobody knows, something else than an `Eviction`, an option that it does not have.
+        The name is unknown or not an `Eviction`, or the policy does not have an option.
     """
     parts = text.split(":")
     own = parts[0] not in EVICTION and len(parts) > 1
@@ -61,13 +61,13 @@ def eviction_named(text: str) -> Chosen:
 
 
 def evictions_named(texts: Iterable[str]) -> list[Chosen]:
-    """Several policies, each once; `all` stands for those built in."""
+    """Several policies, each once; `all` stands for the built-in ones."""
     names = [name for text in texts for name in (EVICTION if text == "all" else [text])]
     return [eviction_named(name) for name in dict.fromkeys(names)]
 
 
 def check_named(text: str, requests: int, seed: int) -> None:
-    """Try a policy against its contract (allocators/eviction/contract.py); KvsimError for a rule broken."""
+    """Test a policy against its contract (allocators/eviction/contract.py); KvsimError for a broken rule."""
     check_trials("requests", requests)
     chosen = eviction_named(text)
     try:
@@ -77,6 +77,6 @@ def check_named(text: str, requests: int, seed: int) -> None:
 
 
 def hits_by_size(name: str, chains: Sequence[Chain], capacities: Sequence[int]) -> list[int]:
-    """Blocks of all requests that prefix caches of these sizes find (allocators/eviction/replay.py)."""
+    """Blocks of all requests that prefix caches of these sizes hit (allocators/eviction/replay.py)."""
     chosen = eviction_named(name)
     return [prefix_hits(chosen.cache(capacity), chains) if capacity else 0 for capacity in capacities]

@@ -1,4 +1,4 @@
-"""One description of each option, from which all that names it is made.
+"""One description per option, from which everything that names it is generated.
 
     class Scenario:
         block_size: int | None = option("Tokens of a KV block.", panel="Memory", default=None, shown="16")
@@ -38,7 +38,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Named:
-    """An option with what its field says: `type` is that of a value on the command line."""
+    """An option with its field's description; `type` is that of a value on the command line."""
 
     name: str
     type: type
@@ -53,23 +53,23 @@ class Named:
 
     @property
     def semicolons(self) -> bool:
-        """Whether `;` parts its values in a sweep, not a comma."""
+        """Whether `;` separates its values in a sweep, not a comma."""
         return self.about.repeats or self.about.commas
 
     @property
     def in_words(self) -> str:
-        """The default as a reader sees it."""
+        """The default as it is shown."""
         return self.about.shown or (
             "" if self.default is None or self.default is False else str(self.default)
         )
 
 
 _known: dict[type, tuple[Named, ...]] = {}
-"""What has been asked for: to read the annotations of a class takes longer than many a check."""
+"""Cache: reading the annotations of a class takes longer than many checks."""
 
 
 def options_of(described: type) -> tuple[Named, ...]:
-    """The options of a dataclass, in their order."""
+    """The options of a dataclass, in order."""
     known = _known.get(described)
     if known is None:
         known = _known[described] = tuple(_declared(described))
@@ -89,7 +89,7 @@ def _declared(described: type) -> Iterator[Named]:
 
 
 def checked_names(described: type, given: Iterable[str]) -> None:
-    """Raise KvsimError for a name that is no option, with the nearest one that is."""
+    """Raise KvsimError for a name that is not an option, with the nearest one that is."""
     known = [each.name for each in options_of(described)]
     for name in given:
         if name not in known:
@@ -97,7 +97,7 @@ def checked_names(described: type, given: Iterable[str]) -> None:
 
 
 def check_allowed(chosen: object) -> None:
-    """Raise KvsimError where an option has a value that is not among those allowed."""
+    """Raise KvsimError if an option has a value that is not allowed."""
     for each in options_of(type(chosen)):
         value = getattr(chosen, each.name)
         if value is not None:
@@ -121,7 +121,7 @@ def _check_value(name: str, about: Option, value: Any) -> None:  # noqa: ANN401 
 def check_kinds(given: Mapping[str, object], kinds: Mapping[str, Any]) -> None:
     """Raise KvsimError for a value of a type that its option does not take.
 
-    Any whole number is an int, any real one a float.
+    Any integral number counts as an int, any real number as a float.
     """
     for name, value in given.items():
         hint = kinds[name]
@@ -134,16 +134,16 @@ def check_kinds(given: Mapping[str, object], kinds: Mapping[str, Any]) -> None:
 
 
 def plain_number(value: object) -> object:
-    """A number of another library as Python's own; anything else as it is."""
+    """Another library's number as Python's own; anything else unchanged."""
     if isinstance(value, int | float) or not isinstance(value, Real):
         return value
     return int(value) if isinstance(value, Integral) else float(value)
 
 
 def checked(function: Callable[P, R], but: Collection[str] = ()) -> Callable[P, R]:
-    """The function, raising KvsimError for an argument that is of no type that its annotation names.
+    """The function, raising KvsimError for an argument whose type its annotation does not name.
 
-    `but` are checked by the function itself; options (`**options`) where it is known which there are.
+    The function itself checks `but`; options (`**options`) are checked where they are known.
     """
     asked = signature(function)
     named = [each for each in asked.parameters.values() if each.kind != each.VAR_KEYWORD]
@@ -161,7 +161,7 @@ def checked(function: Callable[P, R], but: Collection[str] = ()) -> Callable[P, 
 
 
 def taken(kind: type[T], given: Mapping[str, object]) -> T:
-    """The options of a part, with what was given of them; KvsimError for a value that is not allowed."""
+    """The options of a part, with the given values; KvsimError for a value that is not allowed."""
     own = {name: given[name] for name in declared_by(kind) if given.get(name) is not None}
     if own:
         check_kinds(own, get_type_hints(kind))
@@ -174,7 +174,7 @@ def taken(kind: type[T], given: Mapping[str, object]) -> T:
 
 
 def listed(text: str) -> list[str]:
-    """The parts of a text between its commas, but for those inside brackets, braces or quotes (JSON)."""
+    """Split a text at its commas, except inside brackets, braces or quotes (JSON)."""
     parts, depth, quoted, start = [], 0, False, 0
     for at, letter in enumerate(text):
         if letter == '"' and depth:
@@ -190,7 +190,7 @@ def listed(text: str) -> list[str]:
 
 
 def numpydoc(described: type) -> str:
-    """The options as the `Parameters` of a docstring: name, type, default, and what it says."""
+    """The options as the `Parameters` of a docstring: name, type, default, and help text."""
     lines = []
     for each in options_of(described):
         kind = " or ".join(filter(None, (each.type.__name__, "None" if each.optional else "")))

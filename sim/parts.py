@@ -3,8 +3,8 @@
     class VllmV0(Scheduler):
         declares: ClassVar[type] = VllmV0Options  # a frozen dataclass, each field an option(...)
 
-What a user sets goes by name, `{"watermark": 0.02}`, to the parts that declare it; what no chosen part
-declares is refused. All parts are imported only where a name is asked for that is no common option.
+A user's settings go by name, `{"watermark": 0.02}`, to the parts that declare them; a setting that no chosen
+part declares is refused. All parts are imported only if a name is asked for that is not a common option.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -36,7 +36,7 @@ KINDS: Mapping[str, tuple[Mapping[str, str], type]] = {
     "cost": (COSTS, CostModel),
     "router": (ROUTERS, Router),
 }
-"""Kind of part, as the option that chooses one -> its registry, and what each is a subclass of."""
+"""Kind of part, named as the option that chooses one -> its registry, and its base class."""
 
 
 class Declared(NamedTuple):
@@ -49,12 +49,12 @@ class Declared(NamedTuple):
 
     @property
     def defaults(self) -> list[object]:
-        """What it is with each of these parts where nobody says."""
+        """Its default with each of these parts."""
         return [defaults_of(part_named(self.kind, part).declares)[self.named.name] for part in self.parts]
 
 
 def check_taken(given: Mapping[str, object], parts: Mapping[str, tuple[str, type]]) -> None:
-    """Raise KvsimError for an option that none of the parts declares; kind -> (name, its options)."""
+    """Raise KvsimError for an option that no part declares; `parts`: kind -> (name, its options)."""
     known = {name for _, kind in parts.values() for name in declared_by(kind)}
     for name, value in given.items():
         if name not in known and value is not None:
@@ -69,17 +69,17 @@ def check_taken(given: Mapping[str, object], parts: Mapping[str, tuple[str, type
 
 
 def defaults_of(kind: type) -> dict[str, object]:
-    """Each option that such a dataclass declares -> its default."""
+    """Each option that an options dataclass declares -> its default."""
     return {each.name: each.default for each in fields(kind)}
 
 
 def known_options(chosen: Iterable[tuple[str, object]] = ()) -> Mapping[str, Named]:
-    """The options of all built-in parts, and of a user's own classes among what is chosen, by name.
+    """The options of all built-in parts, and of the user's own classes in `chosen`, by name.
 
     Parameters
     ----------
     chosen : iterable of (kind, name or class)
-        As options say it: `("allocator", "mine:Mine:oracle")`.
+        As in options: `("allocator", "mine:Mine:oracle")`.
     """
     found = {name: each.named for name, each in declared_everywhere().items()}
     for kind, given in chosen:
@@ -93,7 +93,7 @@ def known_options(chosen: Iterable[tuple[str, object]] = ()) -> Mapping[str, Nam
 
 
 def is_own(name: str, table: Mapping[str, str]) -> bool:
-    """Whether a name is that of a class of the user's own, `package.module:Class`."""
+    """Whether a name is that of a user's own class, `package.module:Class`."""
     return ":" in name and name.partition(":")[0] not in table
 
 

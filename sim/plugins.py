@@ -1,10 +1,10 @@
-"""Code of the user's own, named as `package.module:Name`: an allocator, a scheduler, a trace.
+"""The user's own code, named as `package.module:Name`: an allocator, a scheduler, a trace.
 
-A module that is not installed is looked for in the working directory, and so is what it imports in turn.
-Nothing else is ever looked for there: a `pandas.py` or `torch.py` lying about is not what kvsim imports.
+A module that is not installed is looked for in the working directory, and so are the modules it imports.
+Nothing else is ever looked for there: kvsim does not import a stray `pandas.py` or `torch.py`.
 
-What a file names is data: inside `trusting` nothing is imported but what the user named too. The command line
-stands inside it as a whole, so no file that a command reads can run code, whichever option it sets.
+Names in a file are data: inside `trusting`, only code that the user also named is imported. The whole command
+line runs inside it, so no file that a command reads can run code, whichever option it sets.
 """
 
 import os
@@ -27,16 +27,16 @@ from kvsim.sim.errors import KvsimError
 T = TypeVar("T")
 
 _TRUSTED: ContextVar[str | None] = ContextVar("trusted", default=None)
-"""What the user said, in which a name of code must stand; None: all code may run."""
+"""The user's text, which must contain the name of any code that runs; None: all code may run."""
 
 
 class CodeRefused(KvsimError):
-    """Code that only a file names."""
+    """Code is named only by a file."""
 
 
 @contextmanager
 def trusting(said: str | None) -> Iterator[None]:
-    """A block in which code is imported only if its name stands in what the user said; None: any code."""
+    """A block in which code is imported only if `said`, the user's text, names it; None: any code."""
     before = _TRUSTED.set(said)
     try:
         yield
@@ -46,31 +46,31 @@ def trusting(said: str | None) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Trusting(Generic[T]):
-    """A function that trusts, in whichever process it is called, what is trusted where this was made."""
+    """A function that, in any process, trusts what was trusted where this object was made."""
 
     function: Callable[..., T]
     said: str | None
 
     def __call__(self, *arguments: object) -> T:
-        """What the function gives."""
+        """Call the function."""
         with trusting(self.said):
             return self.function(*arguments)
 
 
 def trusting_as_here(function: Callable[..., T]) -> Trusting[T]:
-    """The function, to be called elsewhere."""
+    """The function, with the current trust, to be called elsewhere."""
     return Trusting(function, _TRUSTED.get())
 
 
 def named_object(field: str, name: str) -> object:
-    """What `package.module:Name` means.
+    """The object that `package.module:Name` refers to.
 
     Raises
     ------
     CodeRefused
-        Only a file names it.
+        If only a file names it.
     KvsimError
-        It cannot be imported; with the line at fault.
+        If it cannot be imported; with the line at fault.
     """
     said = _TRUSTED.get()
     if said is not None and not re.search(rf"(^|[^\w.:/-]|trace:){re.escape(name)}($|[^\w./=-])", said):
@@ -84,12 +84,12 @@ def named_object(field: str, name: str) -> object:
         return getattr(_imported(module), attribute)
     except (SyntaxError, UnicodeDecodeError) as error:
         raise KvsimError(f"{field} {name!r} cannot be imported: {_mistake(error)}") from error
-    except (Exception, SystemExit) as error:  # whatever the user's module does
+    except (Exception, SystemExit) as error:  # whatever the user's module raises
         raise KvsimError(f"{field} {name!r} cannot be imported: {_place(error)}{_words(error)}") from error
 
 
 def imported(name: str) -> object:
-    """What `package.module:Name` of our own means."""
+    """The object that a `package.module:Name` of kvsim's own refers to."""
     module, _, attribute = name.partition(":")
     return getattr(import_module(module), attribute)
 
@@ -104,7 +104,7 @@ def _imported(module: str) -> ModuleType:
 
 
 class _Beside:
-    """Finds modules in one folder: those that were named, and what is imported by what was found there."""
+    """Finds modules in one folder: those that were named, and those imported by modules found there."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -113,7 +113,7 @@ class _Beside:
 
     @classmethod
     def here(cls) -> "_Beside":
-        """That of the working directory: the last place where Python looks."""
+        """The finder of the working directory, the last place where Python looks."""
         folder = os.getcwd()
         for finder in sys.meta_path:
             if isinstance(finder, cls) and finder.folder == folder:
@@ -123,14 +123,14 @@ class _Beside:
         return finder
 
     def add(self, top: str) -> None:
-        """Find this one, whoever imports it."""
+        """Find this module, whichever module imports it."""
         invalidate_caches()
         self._named.add(top)
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """What Python asks for a module that is nowhere else; a submodule is found by its package's path."""
+        """Called by Python for a module found nowhere else; a submodule is found by its package's path."""
         if path is not None or not (name in self._named or self._asked_from_here()):
             return None
         spec = PathFinder.find_spec(name, [self.folder])
@@ -154,14 +154,14 @@ def _mistake(error: SyntaxError | UnicodeDecodeError) -> str:
 
 
 def _place(error: BaseException) -> str:
-    """File and line of the user's module that an error comes from; nothing where it is not there."""
+    """File and line of the user's module that an error comes from; "" if it comes from elsewhere."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename[:1] != "<"]
     own = [frame for frame in frames if not _ours(frame.filename)]
     return f"{_relative(own[-1].filename)}, line {own[-1].lineno}: " if own else ""
 
 
 def _ours(file: str) -> bool:
-    """Whether a file is this one, or of Python's own import."""
+    """Whether a file is this one, or belongs to Python's import system."""
     return (
         os.path.realpath(file) == os.path.realpath(__file__)
         or os.path.basename(os.path.dirname(file)) == "importlib"

@@ -1,6 +1,6 @@
-"""What a compiled module and its classes forgot, read from the source that lies beside it.
+"""What compiled modules and their classes lose, read from the source next to them.
 
-mypyc keeps no docstring and no mark of an abstract method. In Python both are asked of the object itself.
+mypyc keeps neither docstrings nor the mark of abstract methods. In pure Python both come from the object.
 """
 
 import ast
@@ -11,7 +11,7 @@ from pathlib import Path
 
 @lru_cache(maxsize=64)
 def source_beside(module: str) -> ast.Module | None:
-    """The source of a compiled module; None of any other, which can say all itself."""
+    """The source of a compiled module; None for a module in pure Python."""
     file = getattr(import_module(module), "__file__", None)
     if file is None or file.endswith(".py"):
         return None
@@ -34,7 +34,7 @@ def class_doc(found: type) -> str | None:
 
 @lru_cache(maxsize=256)
 def left_open(found: type) -> frozenset[str]:
-    """The methods that the body of a class leaves to its subclasses."""
+    """The abstract methods in the body of a class."""
     body = _class_beside(found)
     if body is None:
         own = vars(found).items()
@@ -48,7 +48,7 @@ def left_open(found: type) -> frozenset[str]:
 
 
 def _class_beside(found: type) -> ast.ClassDef | None:
-    """The class in the source of its compiled module."""
+    """The class definition in the source of its compiled module."""
     source = source_beside(found.__module__) if found.__module__.startswith("kvsim.") else None
     for each in source.body if source else ():
         if isinstance(each, ast.ClassDef) and each.name == found.__name__:

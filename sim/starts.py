@@ -1,8 +1,8 @@
-"""Whether vLLM would start a server that a run describes: its cache must hold one sequence of the longest.
+"""Whether vLLM would start the server of a run: its cache must hold one sequence of maximum length.
 
     llama-3.1-70b on a B200    131,072 tokens longest, 95,000 fit: refused, unless --max-model-len says less
 
-A run goes on all the same and turns away what does not fit; who buys such a server should know.
+The run continues anyway and turns away what does not fit; a buyer of such a server should know.
 """
 
 from collections.abc import Iterable
@@ -13,13 +13,13 @@ from kvsim.sim.deployment.vllm_defaults import FAMILY
 from kvsim.sim.kv.pages import Request, longest_that_fits, request_blocks
 
 NAMED = 6
-"""Servers named in a line."""
+"""Most servers named in a line."""
 
 
 def longest_start(found: Resolved) -> int | None:
-    """The `max_model_len` with which vLLM would start; None where it starts as it is, or where none is known.
+    """The `max_model_len` with which vLLM would start; None if it starts as it is, or if none is known.
 
-    The size of the cache must be the formula's: of a given one its user knows.
+    The cache size must be the formula's: if it is given, the user knows it.
     """
     server, capacity, hybrid = found.deployment, found.kept.capacity, found.kept.hybrid
     given = server.num_gpu_blocks is not None or server.kv_tokens is not None
@@ -40,7 +40,7 @@ def longest_start(found: Resolved) -> int | None:
 
 
 def starts_told(servers: Iterable[Resolved]) -> list[str]:
-    """A line for those that vLLM would not start, with what would help; none where there are none."""
+    """A line about the servers that vLLM would not start, and what would help; empty if it starts all."""
     refused: dict[str, None] = {}
     longest = 0
     for each in servers:

@@ -1,9 +1,9 @@
-"""Measured servers beside the same servers simulated.
+"""Measured servers compared with the same servers in simulation.
 
     Point   a closed loop: model, GPUs, lengths, clients -> mean TTFT and TPOT
-    Run     requests with arrivals and lengths           -> TTFT and E2E of each
+    Run     requests with arrivals and lengths           -> TTFT and E2E per request
 
-What a source does not say of its engine is assumed, and told (sim/bench/assumed.py). A point that contradicts
+What a source omits about its engine is assumed, and reported (sim/bench/assumed.py). A point that contradicts
 physics is refused with the arithmetic (`against_physics`). Sources: sim/measured (ships), a table of points
 in CSV with the columns of `Point`, or a benchmark's result with every request (sim/bench/read.py).
 """
@@ -51,9 +51,9 @@ Floats = npt.NDArray[np.float64]
 
 RANGE = 0.8
 ROUNDS, INFERENCEMAX_ROUNDS = 6, 10
-"""Requests of each client, as far as MOST_TOKENS allow: nobody says how many; InferenceMAX's scripts do."""
+"""Requests per client, within MOST_TOKENS: sources do not say how many; InferenceMAX's scripts do."""
 INFERENCEMAX = ("meta-llama/Llama-3.1-70B", "openai/gpt-oss-120b", "MiniMaxAI/MiniMax-M2.5")
-"""Models whose points are from there."""
+"""Models whose points are from InferenceMAX."""
 MOST_TOKENS = 8_000_000
 PRECISIONS = {"fp8": ("fp8", 8.0), "fp4": ("nvfp4", 4.5)}
 MODELS = {
@@ -68,7 +68,7 @@ GPUS = {"h100_sxm": "h100", "h200_sxm": "h200", "b200_sxm": "b200", "b300_sxm": 
 
 @dataclass(frozen=True)
 class Point:
-    """A closed loop that was measured: so many clients, each asking again when it has its answer."""
+    """A measured closed loop: `clients` clients, each sending a request when it has its last answer."""
 
     name: str
     model: str
@@ -93,7 +93,7 @@ WHOLE = ("tp", "dp", "ep", "input_tokens", "output_tokens", "clients")
 
 
 def points(text: str | None = None) -> list[Point]:
-    """The points of a table in CSV, those that ship if none is given."""
+    """The points of a CSV table; without one, the shipped points."""
     rows = csv.DictReader(io.StringIO(_shipped("points") if text is None else text))
     with understood("a table of points"):
         lacking = [each.name for each in fields(Point) if each.name not in (rows.fieldnames or ())]
@@ -111,7 +111,7 @@ LIMITS = {
     "clients": (1, 100_000),
     **dict.fromkeys(("ttft_s", "tpot_s"), (1e-9, 1e6)),
 }
-"""The least and the most that each number of a point may be."""
+"""The smallest and the largest value of each number of a point."""
 
 
 def _point(row: Mapping[str, str | None]) -> Point:
@@ -133,7 +133,7 @@ def _point(row: Mapping[str, str | None]) -> Point:
 
 
 def model_of(point: Point) -> ModelSpec:
-    """The model in the precision that was served."""
+    """The model in the precision it was served in."""
     model = model_named(MODELS.get(point.model, point.model))
     if point.precision not in PRECISIONS or model.quantization == "mxfp4":
         return model
@@ -144,7 +144,7 @@ def model_of(point: Point) -> ModelSpec:
 
 
 def deployment_of(point: Point, cost: str | None = None) -> Deployment:
-    """The server of a point; what it does not say is assumed."""
+    """The server of a point; what the point does not say is assumed."""
     gpu, cost, profile = gpu_and_cost(GPUS.get(point.gpu, point.gpu), cost)
     profile = of_release(profile, point.version, gpu, point.tp)
     model = model_of(point)
@@ -174,7 +174,7 @@ def deployment_of(point: Point, cost: str | None = None) -> Deployment:
 
 
 def workload_of(point: Point, seed: int = 0) -> Workload:
-    """Its clients' requests."""
+    """The requests of a point's clients."""
     rng = np.random.default_rng(seed)
     most = MOST_TOKENS // (point.input_tokens + point.output_tokens)
     rounds = INFERENCEMAX_ROUNDS if point.model in INFERENCEMAX else ROUNDS
@@ -202,7 +202,7 @@ def compare_point(point: Point, cost: str | None = None) -> list[Compared]:
 
 
 def not_simulated(point: Point) -> str | None:
-    """What a point has that this simulator has not; None where it has all."""
+    """What a point has that this simulator does not support; None if it supports all."""
     if point.tp % point.dp or point.ep not in (1, point.tp, point.tp * point.dp):
         return "experts over other GPUs than attention"
     if not point.ttft_s > 0 or not point.tpot_s > 0:
@@ -211,7 +211,7 @@ def not_simulated(point: Point) -> str | None:
 
 
 def against_physics(point: Point) -> str | None:
-    """Why a point cannot be as it is told; None where it can."""
+    """Why a point is physically impossible; None if it is possible."""
     deployment = deployment_of(point, "roofline")
     model, gpu = deployment.model, deployment.gpu
     held = (model.weight_bytes + (point.dp - 1) * (model.weight_bytes - model.expert_bytes)) / point.tp
@@ -235,7 +235,7 @@ def against_physics(point: Point) -> str | None:
 
 @dataclass(frozen=True)
 class Run:
-    """Requests of a server that were measured one by one.
+    """Requests of a server, measured one by one.
 
     Attributes
     ----------
@@ -244,9 +244,9 @@ class Run:
     workload : Workload
         The requests.
     ttft_s, e2e_s : arrays of float
-        Measured.
+        Measured times.
     assumed : tuple of str
-        What the source does not say.
+        What the source does not say and is assumed.
     """
 
     name: str
@@ -258,7 +258,7 @@ class Run:
 
 
 def runs(cost: str | None = None) -> list[Run]:
-    """Those that ship: vLLM 0.19 AsyncLLM, called directly, on two GPUs, the same 300 requests."""
+    """The shipped runs: vLLM 0.19 AsyncLLM, called directly, on two GPUs, the same 300 requests."""
     rows = list(csv.DictReader(io.StringIO(_shipped("requests"))))
     names = dict.fromkeys(row["run"] for row in rows)
     return [_run(name, [row for row in rows if row["run"] == name], cost) for name in names]
@@ -311,7 +311,7 @@ def _contents(rows: Sequence[Mapping[str, str]]) -> list[Content]:
 
 
 def _cut(text: Sequence[tuple[int, int, int]], tokens: int) -> list[tuple[int, int, int]]:
-    """The first tokens of a text."""
+    """The first `tokens` tokens of a text."""
     found = []
     for stream, first, length in text:
         if tokens <= 0:
@@ -322,7 +322,7 @@ def _cut(text: Sequence[tuple[int, int, int]], tokens: int) -> list[tuple[int, i
 
 
 def measured(path: Path, deployment: Deployment) -> Run:
-    """What a benchmark tool wrote of every request, for a server that the user describes."""
+    """A benchmark tool's record of every request, for a server that the user describes."""
     found = read_result(path)
     if found.requests is None:
         raise KvsimError(
@@ -370,7 +370,7 @@ def _shipped(name: str) -> str:
 def _chosen(
     some: Sequence[Point], others: Sequence[Run], model: str | None, gpu: str | None
 ) -> tuple[list[Point], list[Run]]:
-    """Those of a model and a GPU, by any of their names."""
+    """The points and runs of a model and a GPU, by any of their names."""
     wanted_model = None if model is None else model_named(model).name
     wanted_gpu = None if gpu is None else gpu_named(GPUS.get(gpu, gpu)).name
 
@@ -396,7 +396,7 @@ def _chosen(
 def sources(
     source: str | None, model: str | None, gpu: str | None, tensor_parallel_size: int, cost: str | None
 ) -> tuple[list[Point], list[Run]]:
-    """The points and runs that a name or a file stands for; all that ship without one."""
+    """The points and runs that a name or a file stands for; all shipped ones if there is none."""
     if source in (None, "points", "requests"):
         some = points() if source != "requests" else []
         return _chosen(some, runs(cost) if source != "points" else [], model, gpu)

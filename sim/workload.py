@@ -1,6 +1,6 @@
 """What arrives at the server: one row per request, as numpy columns.
 
-A workload knows nothing of the engine. It lives here, and not in `workloads/`, because the engine
+A workload knows nothing about the engine. It lives here, and not in `workloads/`, because the engine
 reads it and imports go one way.
 """
 
@@ -20,7 +20,7 @@ PS_PER_S: Final = 1_000_000_000_000
 """Picoseconds in a second: the engine's clock counts whole picoseconds."""
 
 LATEST_PS: Final = 2**63 - 1
-"""What columns of 64-bit picoseconds hold: 106 days."""
+"""The most that columns of 64-bit picoseconds hold: 106 days."""
 LATEST_ARRIVAL_S = 2**62 / PS_PER_S
 """Arrivals later than this (about 53 days) do not fit the clock's 64-bit columns with room to spare."""
 
@@ -46,7 +46,7 @@ class Samples:
 
     @property
     def counts(self) -> Int64Column:
-        """How many answers each request has."""
+        """Number of answers per request."""
         return np.diff(self.offsets)
 
     def check(self, output_tokens: Int64Column) -> None:
@@ -73,7 +73,7 @@ class Samples:
 
 
 class Beam(NamedTuple):
-    """Beam search for every request: `width` candidates, chosen anew after each step.
+    """Beam search for every request: `width` candidates, chosen again after each step.
 
     Traces hold no scores, so which candidates survive is drawn at random: an assumption.
     """
@@ -91,7 +91,7 @@ class Chain:
     Attributes
     ----------
     after : int64 array, shape (n,)
-        The row whose answer request i waits for, an earlier one; -1 for those that come at `arrival_ps`.
+        The earlier row whose answer request i waits for; -1 for requests that come at `arrival_ps`.
     think_ps : int64 array, shape (n,)
         Time from that answer to the request.
     """
@@ -102,14 +102,14 @@ class Chain:
 
 @dataclass(frozen=True)
 class Clients:
-    """A closed loop: each client asks the next request some time after its last answer.
+    """A closed loop: each client sends its next request some time after its last answer.
 
     Attributes
     ----------
     clients : int
-        How many ask at once, at least 1; all of them begin at 0.
+        Number of concurrent clients, at least 1; all of them begin at 0.
     think_ps : int64 array, shape (n,)
-        Time from the answer before to request i.
+        Time from the previous answer to request i.
     """
 
     clients: int
@@ -129,28 +129,28 @@ class Workload:
     prompt_tokens, output_tokens : int64 arrays, shape (n,)
         Lengths in tokens, each at least 1; with several answers to a prompt, the longest.
     notes : tuple of str
-        Sentences a reader should know (source, sampling), printed with every result.
+        Sentences that readers should know (source, sampling), printed with every result.
     samples : Samples or None
-        The lengths of all answers, where a request asks for several.
+        The lengths of all answers, if requests ask for several.
     beam : Beam or None
         How answers are searched for; None is plain sampling.
     content : sequence of n Contents, or None
-        For each request the text of the longest prefix of its tokens (prompt, then its first answer) that
-        another request, or another answer to the same prompt, starts with too; `()` where there is none.
-        Streams are numbered from 0. None when nothing is shared.
+        Per request, the text of the longest prefix of its tokens (prompt, then its first answer) that
+        another request, or another answer to the same prompt, also starts with; `()` if there is none.
+        Streams are numbered from 0. None if nothing is shared.
     priority : int64 array, shape (n,), or None
         Lower is served first, under `--policy priority`.
     waits : Chain, Clients or None
         Which requests wait for an answer before they come; None: all come at `arrival_ps`, which then never
-        decreases. Where they wait, the run finds out when.
+        decreases. If they wait, the run determines when they come.
     drafts : object array of shape (n,), or None
-        Of each request what was recorded of its drafts, where an engine speculates: (proposed, accepted) of
-        each step that gave it tokens, the end of its prompt first. None: nothing was.
+        Per request, its recorded drafts, if the engine speculates: (proposed, accepted) for each step that
+        gave it tokens, the end of its prompt first. None: nothing was recorded.
     seed : int
-        Draws what else a workload leaves open: which drafts are accepted.
+        Seed for what else a workload leaves open: which drafts are accepted.
     held_ps : int64 array, shape (n,), or None
-        How long each is held back on its way to the engine (sim/cost/frontend.py), where none waits for an
-        answer; none overtakes another.
+        How long each request is delayed on its way to the engine (sim/cost/frontend.py), if none waits for
+        an answer; none overtakes another.
     labels : mapping of str to arrays of shape (n,)
         Columns of the trace that the simulation does not need (session, turn, client), kept for the results.
     """
@@ -172,12 +172,12 @@ class Workload:
 
     @property
     def heard_ps(self) -> Int64Column:
-        """When the engine hears of each request that comes at a time of its own."""
+        """When the engine sees each request that comes at a time of its own."""
         return self.arrival_ps if self.held_ps is None else self.arrival_ps + self.held_ps
 
     @property
     def tokens(self) -> int:
-        """Tokens of all prompts, each once, and of all answers or candidates."""
+        """Tokens of all prompts, counted once each, and of all answers or candidates."""
         answers = self.output_tokens if self.samples is None else self.samples.tokens
         width = 1 if self.beam is None else self.beam.width
         return int(self.prompt_tokens.sum() + width * answers.sum())
@@ -240,7 +240,7 @@ def gathered(offsets: Int64Column, chosen: Int64Column) -> tuple[Int64Column, In
 
     Returns
     -------
-    new offsets, shape (len(chosen) + 1,), and the places of what is in them
+    new offsets, shape (len(chosen) + 1,), and the places of their elements
     """
     counts = np.diff(offsets)[chosen]
     new = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
