@@ -1,4 +1,4 @@
-"""Costs: how long a step takes. One file each, one line in `COSTS`."""
+"""Cost models: how long a step takes. One file each, one line in `COSTS`."""
 
 COSTS: dict[str, str] = {
     "roofline": "kvsim.sim.cost.roofline:Roofline",
@@ -9,4 +9,4 @@ COSTS: dict[str, str] = {
     "a100-40gb-sosp23": "kvsim.sim.cost.published:AnalyticProfile",
     "a100-80gb-osdi24": "kvsim.sim.cost.engines:EngineProfile",
 }
-"""Name on the command line -> where the class is; `name:ARGUMENT` passes an argument on."""
+"""Name on the command line -> where the class is; `name:ARGUMENT` passes the argument to it."""

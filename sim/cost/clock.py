@@ -1,17 +1,17 @@
-"""Which clock step times come from, and how far it was off where real servers were measured.
+"""Which clock step times come from, and how far off it was from measured real servers.
 
     clock_of(deployment) -> Clock: name, device, date, trust
 
-    measured elsewhere    kernels that somebody else measured on that GPU; these profiles ship
+    measured elsewhere    kernels that others measured on that GPU; these profiles ship
     calibrated            a profile of the user's own GPU
     roofline              the datasheet and the model's geometry
-    constant 0.03 s       every step alike
+    constant 0.03 s       every step takes the same time
     logged 12.4 ms + ...  a running server's log
     published NAME        published figures, or a published simulator
 
-Systems on clocks of different names must not be compared: one may be 5 % off, the other 50 %. Trust is what
+Do not compare systems on clocks of different names: one may be 5 % off, the other 50 %. Trust is what
 `sim validate` found for the same model, GPU, precision and clock (sim/measured/errors.csv, which
-`sim validate --table FILE` writes); elsewhere a clock is not validated.
+`sim validate --table FILE` writes); without such an entry a clock is not validated.
 """
 
 from collections.abc import Mapping
@@ -37,13 +37,13 @@ class Clock:
     Attributes
     ----------
     name : str
-        Clocks of one name are comparable.
+        Clocks with the same name are comparable.
     profile, device, date : str or None
-        What was measured, on what and when, where it was measured.
+        The profile, the device measured and the date; None if nothing was measured.
     trust : Trust or None
-        Of the same model, GPU, precision and clock.
+        For the same model, GPU, precision and clock.
     beside : str
-        What else is known of its error: "".
+        What else is known of its error; "" if nothing.
     """
 
     name: str
@@ -55,13 +55,13 @@ class Clock:
 
     @property
     def trust_words(self) -> str:
-        """How far it is off, or that nobody knows."""
+        """How far off it is, or that this is unknown."""
         if self.trust is not None:
             return self.trust.words
         return f"{NOT_VALIDATED}{f'; {self.beside}' if self.beside else ''}"
 
     def as_json(self) -> dict[str, object]:
-        """What stands in `summary.json` under `cost`."""
+        """The entry `cost` in `summary.json`."""
         said = {} if self.trust is None else asdict(self.trust)
         trust = {name: value for name, value in said.items() if name not in ("cost", "model", "gpu")}
         return {
@@ -75,7 +75,7 @@ class Clock:
 
 
 def clock_of(deployment: Deployment) -> Clock:
-    """The clock of a deployment, with what is known of its error."""
+    """The clock of a deployment, with what is known about its error."""
     name, profile = _name(deployment), deployment.profile
     trust, beside = None, ""
     if deployment.time_scale == 1 and (profile is None or profile["kind"] == "elsewhere"):
@@ -90,7 +90,7 @@ def clock_of(deployment: Deployment) -> Clock:
 
 
 def precision_of(model: ModelSpec) -> str:
-    """`bf16`, or how the weights are quantised."""
+    """`bf16`, or the quantization of the weights."""
     return model.quantization or "bf16"
 
 
@@ -103,13 +103,13 @@ def _key(cost: str, model: ModelSpec, gpu: str) -> Key:
 
 @cache
 def _errors() -> Mapping[Key, Trust]:
-    """What `sim validate` found, by cost, model, GPU and precision."""
+    """Findings of `sim validate`, by cost, model, GPU and precision."""
     rows = read_errors(SHIPPED)
     return {(each.cost, each.model, each.gpu, each.precision): each for each in rows}
 
 
 def _other_precision(deployment: Deployment) -> str:
-    """How far it was off for the same model on the same GPU in another precision, or nothing."""
+    """How far off it was for the same model and GPU in other precisions, if known."""
     model = deployment.model
     wanted = deployment.cost, model.name, deployment.gpu.name
     others = [each for key, each in _errors().items() if key[:3] == wanted]

@@ -1,16 +1,16 @@
-"""All-reduces, and an all-gather with its reduce-scatter, which together move as much.
+"""All-reduces, and an all-gather plus reduce-scatter, which together move as much.
 
-    node      the GPUs that links join (8 on most boards, 72 of a GB200), or that share a host over PCIe:
+    node      the GPUs joined by links (8 on most boards, 72 of a GB200), or sharing a host over PCIe:
               least + 2 (n - 1) / n * size / (share of the link), a ring of all n GPUs
-    host      over PCIe without peer access: every hop is two copies, to the host's memory and from it
-              least 8.4 us + 2 (n - 1) * 5.7 us, and half of PCIe's rate
-    network   beyond: each of the g GPUs in a node sends a part of the sum to the other nodes
+    host      over PCIe without peer access: every hop is two copies, to host memory and from it
+              least 8.4 us + 2 (n - 1) * 5.7 us, and half the PCIe rate
+    network   between nodes: each of the g GPUs in a node sends a part of the sum to the other nodes
               start   6.8 us + 2 * ((g - 1) * 0.6 us + ceil(log2 nodes) * 5 us)
               bytes   2 (nodes - 1) / nodes * size / g, over the network's rate
-              Pieces go on as they arrive: the slower of node and network sets the rate.
+              Pieces are forwarded as they arrive: the slower of node and network sets the rate.
 
 The network's times are those by which NCCL chooses its algorithms (src/graph/tuning.cc, a tree with the LL
-protocol: base, NVLink, network): on two nodes of eight 25 us at least. Nothing there was measured or fitted.
+protocol: base, NVLink, network): at least 25 us on two nodes of eight. None of it was measured or fitted.
 """
 
 from typing import NamedTuple
@@ -22,34 +22,34 @@ LINK_ALL_REDUCE_S, PCIE_ALL_REDUCE_S = 5e-6, 6e-6
 """Least time of an all-reduce in a CUDA graph, over NVLink and of two GPUs over PCIe. Public tables (vLLM's
 own kernel, 256 bytes): 4.2 to 5.3 us on A100, H100, H200 with 2 to 8 GPUs; 5.4 on two L40S, 25 on eight."""
 LINK_SHARE, PCIE_SHARE = 0.65, 0.55
-"""Of a link that a ring reaches. The same tables at 16 MB: 0.46 (two H100) to 0.71 (eight); 0.59 of two L40S.
-Over PCIe each doubling of the GPUs halves it: they share the way through the host."""
+"""Share of a link that a ring reaches. Same tables at 16 MB: 0.46 (two H100) to 0.71 (eight); 0.59 on two
+L40S. Over PCIe each doubling of the GPUs halves it: they share the path through the host."""
 HOST_START_S, HOST_HOP_S = 8.4e-6, 5.7e-6
-"""Of a ring through the host's memory, once and for each of its hops: NCCL's own reckoning for PCIe with the
-Simple protocol. vLLM's custom all-reduce needs peer access and is off without."""
+"""For a ring through host memory, once and per hop: NCCL's own estimates for PCIe with the Simple protocol.
+vLLM's custom all-reduce needs peer access and is off without it."""
 NCCL_START_S, NCCL_NODE_S, NCCL_NETWORK_S = 6.8e-6, 0.6e-6, 5e-6
-"""Of a tree between nodes: once, for each GPU on the way through a node, for each level between nodes."""
+"""For a tree between nodes: once, per GPU on the way through a node, per level between nodes."""
 
 
 WITH_NETWORK = ("roofline", "calibrated", "measured-elsewhere")
-"""Costs that time the network."""
+"""Costs that account for the network."""
 
 
 class Group(NamedTuple):
-    """GPUs that add something up: so many of them in each of so many nodes."""
+    """GPUs that reduce together: `gpus` in each of `nodes` nodes."""
 
     gpus: int
     nodes: int = 1
 
 
 def group_of(gpu: GpuSpec, count: int, stride: int = 1) -> Group:
-    """`count` GPUs of which each is `stride` GPUs from the next: those of a node stand side by side."""
+    """`count` GPUs, each `stride` GPUs from the next; a node's GPUs are numbered consecutively."""
     here = min(max(gpu.node_gpus // stride, 1), count)
     return Group(here, -(-count // here))
 
 
 def all_reduce_s(gpu: GpuSpec, group: Group) -> tuple[float, float]:
-    """Seconds that an all-reduce takes at least, and for each byte of one GPU's input."""
+    """Least seconds of an all-reduce, and seconds per byte of one GPU's input."""
     here, nodes = group
     least_s = each_s = 0.0
     ring = 2 * (1 - 1 / (here * nodes))
@@ -67,7 +67,7 @@ def all_reduce_s(gpu: GpuSpec, group: Group) -> tuple[float, float]:
 
 
 def between_nodes_s(gpu: GpuSpec, group: Group) -> tuple[float, float]:
-    """What the network takes of an all-reduce, at least and for each byte of one GPU's input."""
+    """The network's share of an all-reduce: least seconds, and seconds per byte of one GPU's input."""
     here, nodes = group
     levels = (nodes - 1).bit_length()
     start_s = NCCL_START_S + 2 * ((here - 1) * NCCL_NODE_S + levels * NCCL_NETWORK_S)
@@ -75,7 +75,7 @@ def between_nodes_s(gpu: GpuSpec, group: Group) -> tuple[float, float]:
 
 
 def network_note(deployment: Deployment) -> str | None:
-    """That GPUs of several nodes talk over the network; None where one node holds them all."""
+    """Note that GPUs of several nodes communicate over the network; None if one node holds them all."""
     gpu, gpus = deployment.gpu, deployment.gpus
     if gpus <= gpu.node_gpus or deployment.cost not in WITH_NETWORK:
         return None

@@ -19,7 +19,7 @@ class Constant(CostModel):
 
     @classmethod
     def of(cls, deployment: Deployment, argument: str) -> "Constant":
-        """That of `constant:SECONDS`."""
+        """The model for `constant:SECONDS`."""
         try:
             seconds = float(argument)
         except ValueError as error:

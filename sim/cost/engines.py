@@ -2,13 +2,13 @@
 
     steps with prompts     a + b * tokens + c * sum of the squares of the prompts
     steps of decodes       a + b * contexts + c * sequences; other constants from 95 sequences on
-    each step              2 ms more, and 0.1 us for each of its tokens and contexts: the host's work
+    each step              2 ms more, and 0.1 us per token and context token: the host's work
 
-ENGINE is `distserve` or `vllm`; the constants are of a model split over so many GPUs. OPT-175B's are those of
-OPT-66B, in proportion to its parameters, and attention to the bytes of a token: an assumption. A prompt with
+ENGINE is `distserve` or `vllm`; the constants are for a model split over a given number of GPUs. OPT-175B's
+are those of OPT-66B, scaled by parameters, and attention by the bytes per token: an assumption. A prompt with
 one token left to compute is a decode. Sequences that decode beside longer prompts count as tokens, and their
-contexts as in a step of decodes: neither engine does that. Ignores copies inside the GPU and swaps, which the
-simulator does not know.
+contexts as in a step of decodes: neither engine does that. Copies inside the GPU and swaps are ignored: the
+simulator does not model them.
 """
 
 import json
@@ -34,14 +34,14 @@ class EngineProfile(CostModel):
     engine : str
         `distserve` or `vllm`.
     deployment : Deployment
-        Its model must be in the profile, split over as many GPUs as there.
+        Its model must be in the profile, split over the same number of GPUs.
     """
 
     batches: ClassVar[str] = "each"
 
     @classmethod
     def of(cls, deployment: Deployment, argument: str) -> "EngineProfile":
-        """That of `NAME:ENGINE`."""
+        """The model for `NAME:ENGINE`."""
         return cls(argument, deployment)
 
     def __init__(self, engine: str, deployment: Deployment) -> None:
@@ -85,7 +85,7 @@ class EngineProfile(CostModel):
         )
 
     def step_ps(self, shape: StepShape) -> int:
-        """The sum above; a step that computes nothing takes the least there is."""
+        """The sum above; a step that computes nothing takes the minimum."""
         decoding, contexts = shape.decode_seqs, shape.context_tokens
         one_each = shape.prefill_tokens == shape.prefill_seqs
         if one_each:
@@ -113,6 +113,6 @@ def _read() -> Mapping[str, Any]:
 
 
 def _ps(times_ms: Sequence[float], *factors: float) -> list[int]:
-    """These times, each times its factor."""
+    """These times, each multiplied by its factor."""
     given = factors or repeat(1.0)
     return [round(each * factor * PS_PER_MS) for each, factor in zip(times_ms, given, strict=False)]

@@ -1,17 +1,17 @@
-"""What a request spends outside of the engine: in TTFT and E2E, not in TPOT.
+"""Time a request spends outside the engine: part of TTFT and E2E, not of TPOT.
 
     front end   wait + per token x prompt tokens + latency
-    wait        one process tokenizes prompts one after the other: a prompt waits for those before it
-    clients     of a closed loop, beside that: per client x clients of a server
+    wait        one process tokenizes prompts one by one: a prompt waits for those before it
+    clients     in a closed loop, in addition: per client x clients of a server
 
-That is HTTP, tokenizer and detokenizer. The engine hears of a request when its turn has come; each
-data-parallel rank and each replica has a process of its own. A closed loop is a benchmark: one process asks
-for all clients and reads all their streams, and each turn of a request (asking, reading, its first token)
-waits for those of the others. Of requests that come at times of their own nothing of the kind was measured.
+This is HTTP, tokenizer and detokenizer. A request reaches the engine after tokenization; each data-parallel
+rank and each replica has its own process. A closed loop is a benchmark: one process sends all clients'
+requests and reads all their streams, and each turn of a request (sending, reading, its first token) waits for
+those of the others. No such effect was measured for requests with arrival times of their own.
 
-The constants are vLLM V1's, fitted to measured servers (docs/truth.md says to which, and what they miss), and
-stand in for other engines', as the host's do (sim/cost/host.py). They go with GPU times that were measured;
-the roofline and published figures have them only where they are asked for.
+The constants are vLLM V1's, fitted to measured servers (docs/truth.md lists them, and the misses), and stand
+in for other engines', as the host's do (sim/cost/host.py). They accompany measured GPU times; the roofline
+and published figures use them only on request.
 """
 
 from dataclasses import dataclass, replace
@@ -31,12 +31,12 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Frontend:
-    """Seconds of a request: once, for each prompt token, for each client of a closed loop.
+    """Seconds per request: once, per prompt token, per client of a closed loop.
 
     Attributes
     ----------
     processes : int
-        Of one server, each with prompts and clients of its own.
+        Of one server, each with its own prompts and clients.
     """
 
     latency_s: float = 0.0
@@ -48,18 +48,18 @@ class Frontend:
         return bool(self.latency_s or self.per_token_s or self.per_client_s)
 
     def seconds(self, prompt_tokens: Int64Column, clients: float = 0) -> Floats:
-        """Of each of these requests, its wait left out; `clients` are those of a server."""
+        """For each of these requests, without its wait; `clients` are those of one server."""
         once = self.latency_s + self.per_client_s * clients / self.processes
         return np.float64(once) + self.per_token_s * prompt_tokens.astype(np.float64)
 
 
 NOTHING = Frontend()
 USUAL = Frontend(0.0, 10e-6, 0.7e-3)
-"""Behind HTTP; of an engine that is called directly it is nothing."""
+"""Behind HTTP; an engine that is called directly has none."""
 
 
 def frontend_of(deployment: Deployment) -> Frontend:
-    """The front end of a deployment; a process for each rank with data-parallel attention, as vLLM starts."""
+    """The front end of a deployment; one process per data-parallel rank, as vLLM starts them."""
     latency_s, load = deployment.frontend_latency, deployment.frontend_load
     usual = USUAL if measured(deployment.cost) else NOTHING
     found = usual if latency_s is None else Frontend(latency_s)
@@ -69,7 +69,7 @@ def frontend_of(deployment: Deployment) -> Frontend:
 
 
 def _load(text: str) -> tuple[float, float]:
-    """Seconds for a token, and for a client of a closed loop."""
+    """Seconds per token, and per client of a closed loop."""
     token, _, client = ("0+0" if text == NONE else text).partition("+")
     try:
         numbers = float(token), float(client or 0)
@@ -84,10 +84,10 @@ def _load(text: str) -> tuple[float, float]:
 
 
 def behind_frontend(workload: Workload, frontend: Frontend, servers: int = 1) -> Workload:
-    """The workload as the engine sees it: who comes waits for its turn, who waits for an answer asks later.
+    """The workload as the engine sees it: arrivals wait their turn, follow-up requests come later.
 
-    Who asks in a closed loop has all other clients beside it. A turn of a chat waits for the front end of the
-    turn before; whose prompts are then before it is not known, and left out.
+    Each request of a closed loop runs beside all other clients. A turn of a chat waits for the front end of
+    the previous turn; which prompts are ahead of it then is unknown, and left out.
     """
     waits, prompts = workload.waits, workload.prompt_tokens
     if not frontend:
@@ -105,9 +105,9 @@ def behind_frontend(workload: Workload, frontend: Frontend, servers: int = 1) ->
 
 
 def waiting_ps(arrival_ps: Int64Column, service_ps: Int64Column, processes: int = 1) -> Int64Column:
-    """How long each waits until one of the processes is free, which serve in the order of arrival."""
+    """How long each waits for one of the processes to be free; they serve in order of arrival."""
     if processes == 1:
-        done_ps = np.cumsum(service_ps) - service_ps  # work before it, were there no pauses
+        done_ps = np.cumsum(service_ps) - service_ps  # work before it, without pauses
         found: Int64Column = np.maximum.accumulate(arrival_ps - done_ps) + done_ps - arrival_ps
         return found
     free_ps, begun_ps = [0] * processes, []
@@ -119,7 +119,7 @@ def waiting_ps(arrival_ps: Int64Column, service_ps: Int64Column, processes: int 
 
 
 def frontend_words(deployment: Deployment) -> str:
-    """The front end in a phrase; empty where there is none."""
+    """The front end in a phrase; empty if there is none."""
     front = frontend_of(deployment)
     words = [f"{1e3 * front.latency_s:g} ms"] if front.latency_s else []
     words += [f"{1e6 * front.per_token_s:g} us per prompt token"] if front.per_token_s else []

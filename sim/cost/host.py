@@ -1,15 +1,14 @@
 """What an engine's host adds to the GPU's time in every step.
 
     step, synchronous    GPU + host          the host schedules, launches and samples while the GPU waits
-    step, asynchronous   max(GPU, host)      it does so for the next step while the GPU computes this one
+    step, asynchronous   max(GPU, host)      it does this for the next step while the GPU computes this one
     host                 base + per sequence x sequences (prompts and decoding) of the step
 
-What it does for every request, once, is in sim/cost/frontend.py.
-The constants are vLLM V1's, fitted to measured servers (docs/truth.md says to which, and what they miss). No
-other engine's are known: all take them, and every result says so, so that schedulers and allocators are
-compared on one clock. Whether a host hides behind the GPU is the scheduler's (`Scheduler.hides_host`).
-They go with GPU times that were measured; the roofline and published figures have them only where they are
-asked for.
+Work done once per request is in sim/cost/frontend.py.
+The constants are vLLM V1's, fitted to measured servers (docs/truth.md lists them, and the misses). No other
+engine's are known: all use these, and every result says so, so that schedulers and allocators are compared on
+one clock. The scheduler decides whether the host overlaps the GPU (`Scheduler.hides_host`). The constants
+accompany measured GPU times; the roofline and published figures use them only on request.
 """
 
 from dataclasses import dataclass, replace
@@ -23,13 +22,13 @@ from kvsim.sim.option import taken
 
 AUTO, NONE = "auto", "none"
 MEASURED = ("calibrated", "measured-elsewhere")
-"""Costs whose GPU times are measured: a host belongs to them."""
+"""Costs whose GPU times are measured: host time is added to them."""
 MOST_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class HostOptions:
-    """Options of costs that have a place for the host."""
+    """Options of costs that model the host."""
 
     host_time: str = option(
         "The host's ms per step + us per sequence; auto: the engine's, beside measured GPU times.",
@@ -42,12 +41,12 @@ class HostOptions:
 
 @dataclass(frozen=True)
 class Host:
-    """The host's time of a step, in seconds.
+    """The host's time per step, in seconds.
 
     Attributes
     ----------
     overlapped : bool
-        Whether it hides behind the GPU (asynchronous scheduling), or the GPU waits for it.
+        Whether it overlaps the GPU (asynchronous scheduling); else the GPU waits for it.
     """
 
     base_s: float
@@ -55,20 +54,20 @@ class Host:
     overlapped: bool = False
 
     def seconds(self, sequences: int) -> float:
-        """Of a step with so many sequences."""
+        """For a step with `sequences` sequences."""
         return self.base_s + sequences * self.per_sequence_s
 
 
 MEASURED_ENGINE = "vllm-v1"
-"""The engine whose host and front end were fitted; they stand in for those of all others."""
+"""The engine whose host and front end were fitted; they stand in for all others."""
 USUAL = Host(1.15e-3, 48e-6)
 PLAIN_PROMPTS = ("vllm-v0", "nano-vllm")
-"""Engines that launch steps with prompts kernel by kernel, and decoding apart from them, by their sources.
-Others are taken to have graphs in pieces and one launch of attention for both, as vLLM V1 has."""
+"""Engines whose sources launch steps with prompts kernel by kernel, and decode attention separately. Others
+are assumed to have piecewise graphs and one attention launch for both, as vLLM V1 has."""
 
 
 def measured(cost: str) -> bool:
-    """Whether step times are those of a server or a GPU that was measured: a front end belongs to them."""
+    """Whether step times are measured, on a GPU or a server: these costs include a front end."""
     return cost in MEASURED or cost.startswith(f"{LOGGED}:")
 
 
@@ -78,13 +77,13 @@ def engine_of(deployment: Deployment) -> str:
 
 
 def stand_in(deployment: Deployment) -> str:
-    """Whose host and front end stand in for the engine's, in a phrase; empty where they are its own."""
+    """Whose host and front end stand in for the engine's, in a phrase; empty if they are its own."""
     engine = engine_of(deployment)
     return "" if engine == MEASURED_ENGINE else f" ({MEASURED_ENGINE}'s, as {engine}'s is not known)"
 
 
 def host_of(deployment: Deployment) -> Host | None:
-    """The host of a deployment; None where it takes no time."""
+    """The host of a deployment; None if it takes no time."""
     text = taken(HostOptions, deployment.options).host_time
     overlapped = bool(deployment.engine.async_scheduling)
     if text == AUTO:
@@ -104,7 +103,7 @@ def host_of(deployment: Deployment) -> Host | None:
 
 
 def host_words(deployment: Deployment) -> str:
-    """The host in a phrase; empty where there is none."""
+    """The host in a phrase; empty if there is none."""
     host = host_of(deployment)
     if host is None:
         return ""

@@ -1,12 +1,12 @@
-"""Logged: step times of a server that ran, fitted to its log; `logged:MS+US+US`, or a profile's file.
+"""Logged: step times of a real server, fitted to its log; `logged:MS+US+US`, or a profile's file.
 
     step = base + per sequence x sequences + per token x prompt tokens
 
-    logged:12.4+720+124              12.4 ms a step, 720 us per sequence, 124 us per prompt token
+    logged:12.4+720+124              12.4 ms per step, 720 us per sequence, 124 us per prompt token
     logged:12.4+720+124@60x2048      seen: steps of up to 60 sequences, and of up to 2,048 prompt tokens
 
-Sequences are prompts and those that decode. Host, GPU and what lies between two steps are in it, but not the
-front end. It is one model's on one server: nothing in it changes with another model or GPU. Contexts, copies
+Sequences are prompts plus decoding sequences. Host, GPU and gaps between steps are included, the front end is
+not. The times are one model's on one server: they do not change with another model or GPU. Contexts, copies
 and swaps take no time of their own. `sim calibrate log` fits it (sim/fit/steps.py).
 """
 
@@ -31,7 +31,7 @@ MOST_S = 600.0
 
 @dataclass(frozen=True)
 class StepTimes:
-    """What a step takes, in seconds, and the largest that were seen; None: not known."""
+    """Step times in seconds, and the largest steps seen; None: unknown."""
 
     base_s: float
     sequence_s: float
@@ -51,14 +51,14 @@ class StepTimes:
 
     @property
     def words(self) -> str:
-        """In a phrase."""
+        """The times in a phrase."""
         each = [1e3 * self.base_s, 1e6 * self.sequence_s, 1e6 * self.token_s]
         base, sequence, token = (f"{n:.3g}" if n < 999.5 else f"{n:,.0f}" for n in each)
         return f"{base} ms + {sequence} us per sequence + {token} us per prompt token"
 
     @classmethod
     def parsed(cls, text: str) -> "StepTimes":
-        """Of the form above; KvsimError for anything else."""
+        """From the form above; KvsimError for anything else."""
         found = _FORM.fullmatch(text)
         if found is None:
             must = f"{LOGGED}:MS+US+US, as in {LOGGED}:12.4+720+124, or a profile of sim calibrate log"
@@ -69,12 +69,12 @@ class StepTimes:
 
 
 def read_step_times(path: Path) -> StepTimes:
-    """Those of a profile that `sim calibrate log` wrote.
+    """The step times of a profile that `sim calibrate log` wrote.
 
     Raises
     ------
     KvsimError
-        A file that cannot be read, or is no such profile.
+        The file cannot be read, or is not such a profile.
     """
     what = f"profile {path}"
     with understood(what, "is none of sim calibrate log"):
@@ -83,20 +83,20 @@ def read_step_times(path: Path) -> StepTimes:
 
 
 def cost_of(cost: str | None) -> str | None:
-    """A cost as it is, and of a profile's file what is in it."""
+    """A cost unchanged; for a profile's file, the cost it contains."""
     if cost is None or not cost.endswith(".toml"):
         return cost
     return str(read_step_times(Path(cost).expanduser()))
 
 
 class Logged(CostModel):
-    """Step times of a log; whether a step is larger than any that was seen is told."""
+    """Step times of a log; reports time in steps larger than any seen."""
 
     flags = True
 
     @classmethod
     def of(cls, deployment: Deployment, argument: str) -> "Logged":
-        """That of `logged:MS+US+US`."""
+        """The model for `logged:MS+US+US`."""
         return cls(StepTimes.parsed(deployment.cost))
 
     def __init__(self, times: StepTimes) -> None:
@@ -110,22 +110,22 @@ class Logged(CostModel):
 
     @property
     def extrapolated_share(self) -> float:
-        """Share of the time in steps larger than any that was seen."""
+        """Share of step time in steps larger than any seen."""
         return self._outside_ps / self._all_ps if self._all_ps else 0.0
 
     def outside(self) -> list[str]:
-        """What the largest steps were that were seen."""
+        """The largest steps seen."""
         sequences, tokens = self._most
         if not self._outside_ps or sequences is None or tokens is None:
             return []
         return [f"steps of more than {sequences:,} sequences or {tokens:,} prompt tokens"]
 
     def carried_out(self, shape: StepShape, duration_ps: int) -> None:
-        """Add it up."""
+        """Add up a step."""
         self._heard(shape.prefill_seqs + shape.decode_seqs, shape.prefill_tokens, duration_ps)
 
     def span_carried_out(self, decode_seqs: int, context_tokens: int, ends: Sequence[int]) -> None:
-        """Add them up."""
+        """Add up the steps of a span."""
         self._heard(decode_seqs, 0, ends[-1])
 
     def step_ps(self, shape: StepShape) -> int:

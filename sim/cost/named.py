@@ -1,14 +1,14 @@
 """From the name of a cost to the model of a deployment's steps, in whole picoseconds.
 
-    constant:SECONDS     every step alike: for tests, and for comparing schedules step by step
+    constant:SECONDS     every step takes the same time: for tests, and to compare schedules step by step
     roofline             from the datasheet and the geometry, with stated efficiencies: sim/cost/roofline.py
     calibrated           from a profile measured on the user's GPU: sim/cost/calibrated/model.py
-    measured-elsewhere   the same from a profile that ships, which somebody else measured
+    measured-elsewhere   the same, from a shipped profile that others measured
     logged:MS+US+US      from a running server's log: sim/cost/logged.py
     NAME                 from published figures: sim/cost/published.py
-    package.module:Class of the user's own
+    package.module:Class the user's own
 
-What the engine asks them is in sim/cost/step_cost.py.
+What the engine asks of them is in sim/cost/step_cost.py.
 """
 
 from dataclasses import replace
@@ -31,7 +31,7 @@ def cost_class(text: str) -> type[CostModel]:
 
 
 def check_cost(found: type[CostModel], deployment: Deployment) -> None:
-    """Raise KvsimError for ranks, stages or eager launches that a cost does not know of."""
+    """Raise KvsimError for ranks, stages or eager launches that a cost does not support."""
     if deployment.batches > 1 and found.batches == "one":
         raise KvsimError(
             f"data_parallel_size and pipeline_parallel_size must be 1 for cost {deployment.cost}, "
@@ -44,7 +44,7 @@ def check_cost(found: type[CostModel], deployment: Deployment) -> None:
 
 
 def cost_of(found: type[CostModel], deployment: Deployment) -> CostModel:
-    """The cost of a deployment by its class: of all batches of a step, multiplied where that is asked for."""
+    """A deployment's cost by its class: of all batches of a step, scaled if asked for."""
     check_cost(found, deployment)
     name, _, argument = deployment.cost.partition(":")
     argument = argument if name in COSTS else ""
@@ -67,5 +67,5 @@ def cost_of(found: type[CostModel], deployment: Deployment) -> CostModel:
 
 
 def cost_named(text: str, deployment: Deployment) -> CostModel:
-    """The cost of that name for a deployment."""
+    """The cost of this name for a deployment."""
     return cost_of(cost_class(text), replace(deployment, cost=text))

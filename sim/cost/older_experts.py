@@ -1,13 +1,13 @@
-"""Experts in fp8, with scales by block, as releases of vLLM before that of the tables (0.24) computed them.
+"""Experts in fp8, with scales by block, as vLLM releases before the tables' (0.24) computed them.
 
     Hopper, 0.11 to 0.14   DeepGEMM: each expert in whole blocks of rows (calibrated/padded_experts.py)
     Hopper, 0.15 to 0.17   FlashInfer's CUTLASS, which reads longer
     B200 and kin, to 0.17  Triton, slower than TensorRT-LLM's kernels
     eight Hopper GPUs      Triton, as in the tables
 
-vllm-project/vllm, pulls 26197 and 29346: with scales of 8 bits DeepGEMM is taken however few the tokens; pull
-34260 says that CUTLASS followed. A B200 of 0.17 had Triton, by its script. No server decides any of it but
-`CUTLASS_READS` (docs/truth.md).
+vllm-project/vllm, pulls 26197 and 29346: with 8-bit scales DeepGEMM is used however few the tokens; pull
+34260 says that CUTLASS followed. A B200 of 0.17 had Triton, by its script. Apart from `CUTLASS_READS`, no
+server decides any of this (docs/truth.md).
 """
 
 from collections.abc import Mapping
@@ -21,25 +21,23 @@ PADDED_SINCE, CUTLASS_SINCE, NEW_EXPERTS_SINCE = (0, 11), (0, 15), (0, 18)
 HOPPER, TRITON_GPUS, BLACKWELL = ("h100", "h200"), 8, ("b200", "b300", "gb200")
 BLOCK_ROWS, BLOCK_BANDWIDTH, BLOCK_WORK_PER_S = 128, 0.7, 1.23e15
 """DeepGEMM's blocks: weights and rows at this share of the bandwidth, further blocks computed at this rate.
-
-Read off SGLang's rows of DeepSeek-V3's experts on an H200 (ai-dynamo/aiconfigurator at 095f58a, h200_sxm/moe/
-sglang/0.5.6.post2/wideep_context_moe_perf): one more block of one more expert of 44 MB took 14.9 us, one more
-block of the same experts 8.6 to 9.6 us. On an H100 the share is 0.69."""
+Derived from SGLang's rows of DeepSeek-V3's experts on an H200 (ai-dynamo/aiconfigurator at 095f58a, h200_sxm/
+moe/sglang/0.5.6.post2/wideep_context_moe_perf): one more block of one more expert of 44 MB took 14.9 us, one
+more block of the same experts 8.6 to 9.6 us. On an H100 the share is 0.69."""
 CUTLASS_READS = 1.6
 """How much longer FlashInfer's CUTLASS reads than Triton: fitted to five servers of MiniMax-M2.5 on an H200,
-release 0.16, the only ones; the tables have it for experts shared out alone."""
+release 0.16, the only ones; the tables have it only for experts distributed over GPUs."""
 TRITON_READS, TRITON_ROWS = 1.27, 1.9
 """How much longer Triton took on a B200 than TensorRT-LLM's kernels, with up to 64 tokens, and with more.
-
-Medians over the rows of MiniMax-M2.5's experts, shared out to two and four GPUs, in 0.19 (b200_sxm/moe/vllm/
-0.19.0 of the same collection), of what they take in 0.24. An H200's in 0.14, Triton's too, take 1.03 times as
+Medians over the rows of MiniMax-M2.5's experts, distributed over two and four GPUs, in 0.19 (b200_sxm/moe/
+vllm/0.19.0 of the same collection), relative to 0.24. An H200's in 0.14, also Triton's, take 1.03 times as
 long as in 0.24."""
 
 
 def of_release(
     profile: Mapping[str, Any] | None, release: str, gpu: GpuSpec, gpus: int
 ) -> Mapping[str, Any] | None:
-    """A profile measured elsewhere, with the experts that a release had on so many GPUs; else the same."""
+    """A profile measured elsewhere, with the experts of a release on `gpus` GPUs; any other unchanged."""
     number = release_number(release)
     if profile is None or number is None or profile["kind"] != "elsewhere" or PART not in profile["parts"]:
         return profile
@@ -56,7 +54,7 @@ def of_release(
 
 
 def release_of(profile: Mapping[str, Any]) -> str:
-    """The release whose experts a profile was given; "" where they are the tables'."""
+    """The release whose experts a profile was given; "" if they are the tables'."""
     return str(profile["parts"].get(PART, {}).get("release", ""))
 
 
@@ -69,7 +67,7 @@ def of_scheduler(
 
 
 def _in_blocks(part: Mapping[str, Any], bytes_per_s: float) -> Mapping[str, Any]:
-    """Experts of DeepGEMM (sim/cost/calibrated/padded_experts.py), with as many launches."""
+    """DeepGEMM's experts (sim/cost/calibrated/padded_experts.py), with as many launches."""
     form = {
         "t0_s": part["form"]["t0_s"],
         "bandwidth_bytes_per_s": BLOCK_BANDWIDTH * bytes_per_s,
@@ -81,7 +79,7 @@ def _in_blocks(part: Mapping[str, Any], bytes_per_s: float) -> Mapping[str, Any]
 
 
 def _slower(part: Mapping[str, Any], reads: float, rows: float) -> Mapping[str, Any]:
-    """Experts that read their weights, and handle their rows, so many times as long."""
+    """Experts that take `reads` times as long to read weights, `rows` times to handle rows."""
     form, constants = dict(part["form"]), dict(part["constants"])
     form["t0_s"] *= reads
     form["bandwidth_bytes_per_s"] /= rows

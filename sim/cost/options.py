@@ -1,4 +1,4 @@
-"""Options of costs that are compiled, which lose the types of what they declare themselves."""
+"""Options of compiled cost models, which would lose the types of options they declare themselves."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ from kvsim.allocators.option import option
 from kvsim.sim.cost.host import HostOptions
 
 SKEW = 1.2
-"""Of the routing of tokens to experts where GPUs were measured and nothing else is said."""
+"""Routing skew for measured GPUs, unless specified."""
 _SKEW = "How unevenly tokens choose experts: the exponent of a power law."
 
 

@@ -1,7 +1,7 @@
 """Whether a profile can be computed with: every number of its parts, and every axis of their tables.
 
-A profile may come from a file that somebody sent, or from a config.json. The cost model reads tables along
-their axes while a run goes on; what it would stumble over then is refused here, before the run.
+A profile may come from someone else's file, or from a config.json. The cost model reads tables along their
+axes during a run; anything that would fail then is refused here, before the run.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from typing import Any
 
 KINDS = ("calibrated", "elsewhere", "rehearsal")
 PARTS = ("decode", "prefill", "product", "sampling", "elementwise", "kv_write", "block_copy")
-"""Without these, in some precision, no step can be composed; the others may be missing."""
+"""Without these, in some precision, no step can be composed; others may be missing."""
 
 AXES: dict[str, tuple[str, ...]] = {
     "decode": ("sequence_heads", "context_tokens", "block_size", "group", "head_dim", "element_bytes"),
@@ -21,15 +21,15 @@ AXES: dict[str, tuple[str, ...]] = {
     "experts": ("skew", "shared", "local", "matrix", "rows"),
     "all_reduce": ("gpus", "bytes"),
 }
-"""Part -> what its tables may go along, in any precision (`product_fp8`); the others go along `bytes`."""
+"""Part -> axes its tables may have, in any precision (`product_fp8`); all other parts have `bytes`."""
 
 MAY_BE_ZERO = ("multiprocessors", "whole_waves", "least_wave", "all_rows")
 MOST = 1e30
-"""No byte count, rate or duration comes near; beyond it products of them overflow."""
+"""No byte count, rate or duration comes near it; beyond it their products overflow."""
 
 
 def check_profile(profile: Mapping[str, Any]) -> None:
-    """Raise KeyError, TypeError or ValueError unless step times can be computed from it."""
+    """Raise KeyError, TypeError or ValueError unless step times can be computed from the profile."""
     if profile["kind"] not in KINDS:
         raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {profile['kind']!r}")
     parts = profile["parts"]
@@ -67,13 +67,13 @@ def _check_part(name: str, part: Mapping[str, Any]) -> None:
 
 
 def _axes(part: str) -> tuple[str, ...]:
-    """What the tables of a part may go along; `product_fp8` is a product."""
+    """Axes that the tables of a part may have; `product_fp8` is a product."""
     of_part = [axes for name, axes in AXES.items() if _is(part, name)]
     return of_part[0] if of_part else ("bytes",)
 
 
 def _is(part: str, name: str) -> bool:
-    """Whether a part is the one of that name, in any precision."""
+    """Whether a part has this name, in any precision."""
     return part == name or part.startswith(f"{name}_")
 
 
@@ -84,7 +84,7 @@ def _check_ratio(axes: Sequence[Mapping[str, Any]], ratio: Any) -> None:  # noqa
     values, offset = axes[0]["values"], axes[0]["offset"]
     _positive(*values, least=0.0)
     _positive(offset, least=0.0)
-    logs = [log2(value + offset) for value in values]  # tables are linear in them
+    logs = [log2(value + offset) for value in values]  # tables are linear in these
     if not values or sorted(set(logs)) != logs:
         raise ValueError(f"the values of axis {axes[0]['name']} must rise, got {values}")
     if len(ratio) != len(values):

@@ -1,17 +1,16 @@
 """Measured profiles as files, and which of them a run uses.
 
     calibrated   on the user's own GPU, by `sim calibrate`
-    elsewhere    by somebody else, from public tables of kernel times (benchmarks/elsewhere); these ship
-    rehearsal    of nothing: made without a GPU
+    elsewhere    by others, from public tables of kernel times (benchmarks/elsewhere); these ship
+    rehearsal    not measured: made without a GPU
 
-Found by path; by name in the user's own directory; by name among those that ship (sim/profiles/). A GPU's
-name finds the profile of that GPU: one of the user's before a shipped one, one without faults before others,
-a full one before a quick one, the newest first.
+Found by path; by name in the user's own directory; by name among the shipped ones (sim/profiles/). A GPU's
+name finds that GPU's profile: the user's before shipped ones, without faults before others, full before
+quick, newest first.
 
-A run keeps what it needs of a profile in its config.json, not a path: the parts as fitted, where they come
-from, and the SHA-256 of the whole file. The raw points stay behind, as do parts and values of axes that its
-model has no use for. So a run can be repeated to the byte when the file is gone, and whoever has the file can
-tell whether it is the same.
+A run keeps what it needs of a profile in its config.json, not a path: the fitted parts, their origin, and the
+SHA-256 of the whole file. Raw points are left out, as are parts and axis values that its model does not use.
+So a run can be repeated to the byte even without the file, and the hash shows whether a file is the same.
 """
 
 import hashlib
@@ -34,15 +33,15 @@ from kvsim.sim.models.spec import GpuSpec
 
 FORMAT = 1
 COSTS = {"calibrated": ("calibrated", "rehearsal"), "measured-elsewhere": ("elsewhere",)}
-"""Cost -> the kinds of profile that it takes."""
+"""Cost -> the kinds of profile that it accepts."""
 REHEARSAL = "rehearsal, not a measurement"
 
 Profile = Mapping[str, Any]
-"""What a run needs of a profile, in JSON's types: `settings` below."""
+"""What a run needs of a profile, in JSON types: `settings` below."""
 
 
 def directory() -> Path:
-    """The user's own profiles: $KVSIM_PROFILES, else in the platform's data directory."""
+    """The user's own profiles: $KVSIM_PROFILES, else the platform's data directory."""
     chosen = os.environ.get("KVSIM_PROFILES")
     if chosen:
         return Path(chosen)
@@ -53,12 +52,12 @@ def directory() -> Path:
 
 @dataclass(frozen=True)
 class ProfileFile:
-    """A profile, and where it lies.
+    """A profile, and its location.
 
     Attributes
     ----------
     origin : str
-        "yours", "shipped" or, when it was named by its path, "file".
+        "yours", "shipped" or, if named by its path, "file".
     content : mapping
         The JSON, see kernels/calibration/profile.py.
     sha256 : str
@@ -72,12 +71,12 @@ class ProfileFile:
 
     @property
     def name(self) -> str:
-        """What `--gpu` finds it by."""
+        """The name that `--gpu` finds it by."""
         return str(self.content["name"])
 
     @property
     def gpu(self) -> str | None:
-        """The GPU of sim/models/gpus.toml that it was measured on, if it is one of them."""
+        """The GPU of sim/models/gpus.toml it was measured on, if listed there."""
         gpu = self.content["gpu"]
         return None if gpu is None else str(gpu)
 
@@ -88,12 +87,12 @@ class ProfileFile:
 
     @property
     def rehearsal(self) -> bool:
-        """Whether nothing of it was measured on a GPU."""
+        """Whether nothing in it was measured on a GPU."""
         return bool(self.content["kind"] == "rehearsal")
 
     @property
     def elsewhere(self) -> bool:
-        """Whether it was measured by somebody else."""
+        """Whether others measured it."""
         return bool(self.content["kind"] == "elsewhere")
 
     @property
@@ -103,7 +102,7 @@ class ProfileFile:
 
     @property
     def cost(self) -> str:
-        """The cost model that takes it."""
+        """The cost model that accepts it."""
         return "measured-elsewhere" if self.elsewhere else "calibrated"
 
     @property
@@ -118,12 +117,12 @@ class ProfileFile:
 
     @property
     def composed_error(self) -> float | None:
-        """Mean absolute error on composed steps that entered no fit; None where there are none."""
+        """Mean absolute error on composed steps that were not used in any fit; None if there are none."""
         error = self.content["composed"]["error"]
         return None if error is None else float(error["mean"])
 
     def settings(self) -> Profile:
-        """What a run needs of it."""
+        """What a run needs of the profile."""
         content = self.content
         named = {key: content[key] for key in ("kind", "name", "gpu", "launch")}
         named |= {key: content[key] for key in ("source", "engine") if key in content}
@@ -142,7 +141,7 @@ class ProfileFile:
         }
 
     def gpu_spec(self) -> GpuSpec:
-        """The GPU that it was measured on: as built in, else from the profile's own ceilings."""
+        """The GPU it was measured on: the built-in one, else from the profile's own ceilings."""
         if self.gpu in gpu_names():
             return gpu_named(str(self.gpu))
         device, ceilings, parts = (self.content[key] for key in ("device", "ceilings", "parts"))
@@ -161,7 +160,7 @@ class ProfileFile:
 
 
 def read_profile(path: Path, origin: str = "file") -> ProfileFile:
-    """The profile in a file; KvsimError in one line if it is none."""
+    """The profile in a file; a one-line KvsimError if it is none."""
     what = f"profile {path}"
     data = content_of(path, what)
     content = _checked(path, json_in(data, what))
@@ -169,7 +168,7 @@ def read_profile(path: Path, origin: str = "file") -> ProfileFile:
 
 
 def _checked(path: Path, content: object) -> Mapping[str, Any]:
-    """The JSON; KvsimError unless it has the shape that a run and a listing rely on."""
+    """The JSON; KvsimError unless it has the shape that runs and listings rely on."""
     if not isinstance(content, dict) or content.get("kind") not in KINDS:
         kinds = f"{', '.join(KINDS[:-1])} or {KINDS[-1]}"
         raise KvsimError(
@@ -195,7 +194,7 @@ def _checked(path: Path, content: object) -> Mapping[str, Any]:
 
 
 def profile_files(gpu: str | None = None) -> list[ProfileFile | KvsimError]:
-    """The user's profiles, best first, then those that ship (of one GPU); an error for a damaged one."""
+    """The user's profiles, best first, then the shipped ones (of one GPU); an error for each damaged one."""
     own = sorted(directory().glob("*.json")) if directory().is_dir() else []
     yours: list[ProfileFile | KvsimError] = []
     for path in own:
@@ -208,14 +207,14 @@ def profile_files(gpu: str | None = None) -> list[ProfileFile | KvsimError]:
 
 
 def _worth(found: ProfileFile | KvsimError) -> tuple[bool, bool, str]:
-    """Without faults before others, full before quick, then the newest; a damaged one is last."""
+    """Sort key: without faults first, full before quick, then newest; damaged ones last."""
     if not isinstance(found, ProfileFile):
         return False, False, ""
     return not found.faults, not found.quick, str(found.content["measured"]["date"])
 
 
 def _shipped(gpu: str | None = None) -> Iterator[ProfileFile]:
-    """Those that ship, or the one of a GPU: no more is read than is asked for."""
+    """The shipped profiles, or one GPU's: only what is asked for is read."""
     for entry in sorted(resources.files("kvsim.sim.profiles").iterdir(), key=lambda entry: entry.name):
         if not entry.name.endswith(ELSEWHERE):
             continue
@@ -226,12 +225,12 @@ def _shipped(gpu: str | None = None) -> Iterator[ProfileFile]:
 
 
 def is_path(text: str) -> bool:
-    """Whether a user means a file by this."""
+    """Whether a user's text means a file."""
     return text.endswith((".json", ".toml")) or "/" in text or os.sep in text
 
 
 def find_profile(text: str, rehearsals: bool = False, kinds: Sequence[str] = KINDS) -> ProfileFile | None:
-    """The profile at that path, of that name, or of that GPU; rehearsals by path only, unless asked for."""
+    """The profile at this path, of this name, or of this GPU; rehearsals only by path, unless asked for."""
     if is_path(text):
         return read_profile(Path(text).expanduser())
     wanted = _normal(text)
@@ -242,7 +241,7 @@ def find_profile(text: str, rehearsals: bool = False, kinds: Sequence[str] = KIN
         if named and (rehearsals or not each.rehearsal):
             return each
     own = directory() / f"{text}.json"
-    if own.is_file() and read_profile(own).rehearsal:  # or it is damaged, and says so
+    if own.is_file() and read_profile(own).rehearsal:  # or it is damaged, and raises
         raise KvsimError(f"gpu {text!r} is a {REHEARSAL}: name it by its path, {own}")
     return None
 
@@ -252,10 +251,10 @@ def _normal(name: str) -> str:
 
 
 def gpu_and_cost(gpu: str, cost: str | None) -> tuple[GpuSpec, str, Profile | None]:
-    """What `--gpu` and `--cost` mean: a GPU, the name of a cost model, and the profile if it needs one.
+    """What `--gpu` and `--cost` mean: a GPU, a cost model's name, and its profile if it needs one.
 
-    Without a cost it is the calibrated profile of that GPU where there is one, else the one that was measured
-    elsewhere, else the roofline.
+    The default cost is the GPU's calibrated profile if there is one, else the one measured elsewhere, else
+    the roofline.
     """
     cost = cost_of(cost)
     own = read_own_gpu(Path(gpu).expanduser()) if is_path(gpu) else None
@@ -289,7 +288,7 @@ def gpu_and_cost(gpu: str, cost: str | None) -> tuple[GpuSpec, str, Profile | No
 
 
 def _no_profile(gpu: str, cost: str) -> str:
-    """That there is none for a cost, and what to do."""
+    """Message that a cost has no profile here, and what to do."""
     if cost == "calibrated":
         return (
             f"cost calibrated needs a measured profile of gpu {gpu!r}, and there is none: "

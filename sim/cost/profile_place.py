@@ -1,4 +1,4 @@
-"""Where a new profile goes, and what a run calls it by."""
+"""Where a new profile is written, and the name a run uses for it."""
 
 import re
 from pathlib import Path
@@ -13,17 +13,17 @@ NAMES = re.compile(r"[A-Za-z0-9][\w.-]*")
 def new_profile(
     device: str, gpu: str | None, out: Path | None, name: str | None, *, quick: bool, rehearsal: bool
 ) -> Path:
-    """The file of a profile that is yet to be made.
+    """The file of a profile to be made.
 
     Parameters
     ----------
     device, gpu : str
-        What the GPU calls itself, and its name in sim/models/gpus.toml if it is one of them.
+        The GPU's own name for itself, and its name in sim/models/gpus.toml if listed.
     out : Path
-        The file that was asked for; else it lies among the user's own, under `name` or the device's: a quick
-        one beside a full one. A rehearsal, which is no profile of this machine, in the current directory.
+        The requested file; else among the user's own, under `name` or the device's name: a quick one beside
+        a full one. A rehearsal, which is no profile of this machine, goes to the current directory.
     name : str
-        That was asked for.
+        The requested name.
     """
     if name is not None:
         _check_name(name, gpu)
@@ -48,7 +48,7 @@ def _check_name(name: str, gpu: str | None) -> None:
 
 
 def called_by(found: ProfileFile) -> str:
-    """The shortest that `--gpu` finds a profile by: the GPU's name, its own, else its path."""
+    """The shortest name by which `--gpu` finds a profile: the GPU's name, its own, else its path."""
     for name in (found.gpu, found.path.stem):
         other = find_profile(name) if name is not None and not found.rehearsal else None
         if name is not None and other is not None and other.path.resolve() == found.path.resolve():

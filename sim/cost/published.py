@@ -1,24 +1,24 @@
-"""Analytic profiles: step times from a few published figures, held in sim/profiles/NAME.json.
+"""Analytic profiles: step times from a few published figures, in sim/profiles/NAME.json.
 
-With n tokens in the step (of prompts, and one of each decoding sequence), b sequences (prompts count too) and
-the constants of the profile:
+With n tokens in the step (prompt tokens, plus one per decoding sequence), b sequences (including prompts) and
+the profile's constants:
 
-    max(floor, n * token, bytes)   reading the weights; or the products of all tokens; or what is swapped,
-                                   beside them on a stream of its own: whichever takes longest
+    max(floor, n * token, bytes)   the longest of reading the weights, the products of all tokens, and swaps,
+                                   which run beside them on their own stream
     + issue                        the host's work for swapped blocks: the smaller they are, the more
-    + b * sequence                 the host's work for each sequence; attention over the contexts included
+    + b * sequence                 the host's work per sequence; includes attention over the contexts
     + contexts / B * block         what blocks of B < 16 tokens add to attention; nothing from 16 on
     + copies                       2 * bytes / bandwidth
 
-A variant reads something differently, to show how much hangs on that:
+A variant interprets one figure differently, to show how much depends on it:
 
-    NAME:context    the slope over sequences is all attention: in proportion to the contexts, from the mean
+    NAME:context    the slope over sequences is all attention: proportional to the contexts, from the mean
                     context of that figure
-    NAME:both       attention as the kernel figure has it comes on top
+    NAME:both       attention from the kernel figure is added on top
     NAME:sharedN    N sequences of a request share the host's work of one
-    NAME:copiedN    each sequence decoded is first copied from one of the N of its request, in whole blocks,
+    NAME:copiedN    each decoding sequence is first copied from one of the N of its request, in whole blocks,
                     unless it is that one: a beam search without shared blocks
-    NAME:waiting    the products wait for what is swapped
+    NAME:waiting    the products wait for the swaps
 
 Linear in the contexts with an integer slope, so that a span is a `range`. Ignores that attention within a
 prompt grows with its square.
@@ -38,12 +38,12 @@ from kvsim.sim.models.catalog import model_named
 PS_PER_MS = 1_000_000_000
 PS_PER_US = 1_000_000
 ELSEWHERE, FITTED = "-vllm.json", "-osdi24.json"
-"""How the other profiles there end: those measured elsewhere, and those of sim/cost/engines.py."""
+"""Suffixes of the other profiles there: those measured elsewhere, and those of sim/cost/engines.py."""
 VARIANTS = ("", "context", "both", "waiting")
 
 
 def profile_names() -> list[str]:
-    """The analytic profiles that are built in."""
+    """The built-in analytic profiles."""
     files = (entry.name for entry in resources.files("kvsim.sim.profiles").iterdir())
     return sorted(
         name.removesuffix(".json")
@@ -53,7 +53,7 @@ def profile_names() -> list[str]:
 
 
 def analytic_profile(name: str) -> Mapping[str, Any]:
-    """What is in the file of one of `profile_names()`."""
+    """The content of the file of one of `profile_names()`."""
     return _read(name)
 
 
@@ -74,12 +74,12 @@ class AnalyticProfile(CostModel):
     variant : str
         One of VARIANTS.
     deployment : Deployment
-        Its model must be in the profile, split over as many GPUs as there.
+        Its model must be in the profile, split over the same number of GPUs.
     """
 
     @classmethod
     def of(cls, deployment: Deployment, argument: str) -> "AnalyticProfile":
-        """That of `NAME:VARIANT`."""
+        """The model for `NAME:VARIANT`."""
         return cls(deployment.cost.partition(":")[0], argument, deployment)
 
     def __init__(self, name: str, variant: str, deployment: Deployment) -> None:
@@ -131,9 +131,9 @@ class AnalyticProfile(CostModel):
         self._bytes_ps, self._issue_ps = self._swaps(block_size, kv_bytes)
 
     def _swaps(self, block_size: int | None, kv_bytes: int) -> tuple[dict[str, float], dict[str, float]]:
-        """For each way, the time of a slot's bytes and that of starting its copy, from the swap table.
+        """Per direction, the time of a slot's bytes and of issuing its copy, from the swap table.
 
-        The largest blocks of the table cost little but their bytes; what smaller ones cost more is starting
+        The table's largest blocks cost little beyond their bytes; the extra cost of smaller ones is issuing
         the copies.
         """
         swap = self.profile["swap"]
@@ -145,11 +145,11 @@ class AnalyticProfile(CostModel):
         return moving, {way: times[column] - times[-1] for way, times in table.items()}
 
     def swap_ps(self, way: str, tokens: int) -> int:
-        """The time of moving the blocks of so many slots `in` from the host, or `out` to it, alone."""
+        """The time to move the blocks of `tokens` slots `in` from the host, or `out` to it, alone."""
         return round(tokens * (self._bytes_ps[way] + self._issue_ps[way]))
 
     def step_ps(self, shape: StepShape) -> int:
-        """The sum above; a step that computes nothing only moves what it moves."""
+        """The sum above; a step that computes nothing only moves blocks."""
         sequences, duration = shape.prefill_seqs + shape.decode_seqs, 0
         tokens = shape.prefill_tokens + shape.decode_seqs
         if tokens:
@@ -172,6 +172,6 @@ class AnalyticProfile(CostModel):
 
 
 def _several(variant: str, name: str) -> int:
-    """The N of `sharedN` or `copiedN`; 1 of every other variant."""
+    """The N of `sharedN` or `copiedN`; 1 for every other variant."""
     count = variant.removeprefix(name)
     return int(count) if count != variant and count.isdecimal() and int(count) else 1

@@ -1,7 +1,7 @@
-"""A step of a server whose GPUs do not all compute on the same sequences: what its busiest rank has of it.
+"""A step of a server whose GPUs do not all compute the same sequences, priced by its busiest rank.
 
-    data parallel    d ranks, each with sequences of its own and all dense weights; they share the experts
-    pipeline         p stages of layers; p batches are under way, one in each stage
+    data parallel    d ranks, each with its own sequences and all dense weights; they share the experts
+    pipeline         p stages of layers; p batches are in flight, one per stage
 
 One step here is a round: every running sequence gets its token. With r = d * p batches in it, as even as
 whole sequences allow, a round takes as long as its largest batch needs for all layers:
@@ -14,12 +14,12 @@ pipeline. With d = p = 1 nothing changes.
 
     hop        least latency of a copy + batch * 2 * hidden * dtype / link: activations and residual; over
                the network from node to node
-    experts    the tokens of all d ranks, read by the cost model itself; moved there and back by an all-gather
-               and a reduce-scatter in each layer, which together move what an all-reduce does
+    experts    the tokens of all d ranks, priced by the cost model itself; moved there and back by an
+               all-gather and a reduce-scatter per layer, which together move what an all-reduce does
                (vLLM's default, allgather_reducescatter)
 
-Ranks are taken to be balanced, and their memory and seats to be one: what a rank cannot use because its own
-requests ended earlier is not seen.
+Ranks are assumed balanced, with their memory and seats pooled: capacity that a rank cannot use because its
+own requests ended earlier is not modelled.
 """
 
 from bisect import bisect_left
@@ -32,12 +32,12 @@ from kvsim.sim.workload import PS_PER_S
 
 
 class Ranks(CostModel):
-    """The cost of a round by that of the largest of its batches.
+    """The cost of a round, from that of its largest batch.
 
     Parameters
     ----------
     batch : CostModel
-        What one batch takes through all layers.
+        The cost of one batch through all layers.
     deployment : Deployment
         With `data_parallel_size` and `pipeline_parallel_size`.
     """
@@ -51,7 +51,7 @@ class Ranks(CostModel):
         self._hop_ps, self._row_ps = 0.0, 0.0
         if stages > 1:
             moved = 2 * model.hidden_size * model.dtype_bytes
-            between = min((deployment.gpus - 1) // gpu.node_gpus, stages)  # hops from node to node
+            between = min((deployment.gpus - 1) // gpu.node_gpus, stages)  # hops between nodes
             copies = 1 if gpu.link_bytes_per_s or gpu.peer_access else 2  # to the host, and from it
             link_s = copies * (stages - between) / (gpu.link_bytes_per_s or gpu.pcie_bytes_per_s)
             self._hop_ps = (stages + (copies - 1) * (stages - between)) * TRANSFER_LATENCY_S * PS_PER_S
@@ -106,11 +106,11 @@ class Ranks(CostModel):
         return ends
 
     def _hops_ps(self, rows: int) -> int:
-        """What a batch of so many tokens takes from stage to stage."""
+        """Transfers of a batch of `rows` tokens between stages."""
         return int(self._hop_ps + rows * self._row_ps)
 
     def _largest(self, shape: StepShape) -> StepShape:
-        """The largest batch of a round; copies and swaps are done by all GPUs at once, each its own."""
+        """The largest batch of a round; all GPUs do their own copies and swaps at once."""
         last, largest = self._last
         if last is shape:
             return largest

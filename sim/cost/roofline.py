@@ -1,6 +1,6 @@
 """Roofline: the analytic step time, from the datasheet and the geometry, with stated efficiencies.
 
-It is linear in the contexts, with an integer slope, so the durations of a whole span are a `range`: computed
+It is linear in the contexts, with an integer slope, so the durations of a whole span are a `range`, computed
 in O(1).
 """
 
@@ -40,15 +40,15 @@ EIGHT_BIT_GPUS = (
     *("h100", "h100-pcie", "h100-nvl", "h20", "h200", "b200", "b300", "gb200", "l4", "l40s"),
     *("rtx-4090", "rtx-5090", "rtx-pro-6000", "rtx-pro-6000-server", "mi300x", "mi325x"),
 )
-"""Those that multiply 8-bit numbers at twice the 16-bit peak, by their datasheets."""
+"""GPUs that multiply 8-bit numbers at twice the 16-bit peak, by their datasheets."""
 FOUR_BIT_GPUS = ("b200", "b300", "gb200", "rtx-5090", "rtx-pro-6000", "rtx-pro-6000-server")
-"""Those that multiply 4-bit numbers at four times the 16-bit peak."""
+"""GPUs that multiply 4-bit numbers at four times the 16-bit peak."""
 
 FEW: Final = 12
-"""Steps that a loop adds up faster than iterators, which take a while to begin."""
+"""Up to this many steps a loop is faster than iterators, which take a while to start."""
 
 SEQS_BITS: Final = 32
-"""Slots copied and decoding sequences are one integer, copied << SEQS_BITS | sequences."""
+"""Slots copied and decoding sequences packed into one integer, copied << SEQS_BITS | sequences."""
 
 TRANSFER_LATENCY_S = 5e-6
 """Start of one copy between GPU and host (cudaMemcpyAsync)."""
@@ -62,31 +62,31 @@ class Roofline(CostModel):
     tokens + decoding sequences, m = prefilling + decoding sequences, all per GPU:
 
         overhead   layers * (10 kernels * kernel_overhead + attention_latency)
-        layers     max(weight bytes / tp / B, 2 * active parameters * n / tp / F); of E experts a layer, k
-                   of them for a token, E * (1 - (1 - k / E)^n) are read; F is that of the weights' precision
+        layers     max(weight bytes / tp / B, 2 * active parameters * n / tp / F); with E experts per layer, k
+                   per token, E * (1 - (1 - k / E)^n) are read; F is that of the weights' precision
         LM head    the same with vocab * hidden parameters and m instead of n
         prefill    4 * layers * heads / tp * head_dim * pairs / (0.55 * peak)
         traffic    n * (layers * dtype * (12 * hidden + 3 * intermediate / tp) + KV bytes) / B
                    (norms, residual, rotary, activation; the KV write)
         decode     contexts * max(KV bytes per token / B, 4 * layers * heads / tp * head_dim / F);
                    windowed layers: min(contexts, window * decoding sequences) instead of contexts
-        drafts     count in n and m; contexts are read once, whatever is verified, and computed with for each
+        drafts     count in n and m; contexts are read once, whatever is verified, and computed with per
                    token: (1 + drafts / decoding) times the operations above
-        states     recurrent layers: 2 * m * state bytes / B, read and written once a step, whatever the
-                   contexts; and for a prompt's token the larger of the bytes and the operations of a scan
-                   in chunks (sim/models/kv_layers.py), at B and at 0.55 * peak
+        states     recurrent layers: 2 * m * state bytes / B, read and written once per step, whatever the
+                   contexts; and per prompt token the larger of the bytes and the operations of a scan in
+                   chunks (sim/models/kv_layers.py), at B and at 0.55 * peak
         copies     2 * copied tokens * KV bytes per token / B
         swaps      2 * layers * swapped blocks * 5 us + swapped slots * KV bytes / PCIe
-                   (a transfer for the keys and one for the values of each block in each layer)
+                   (one transfer for the keys and one for the values of each block in each layer)
         all-reduce tp > 1: 2 * layers * (5 us + 2 * (tp - 1) / tp * n * hidden * dtype / (0.65 * link)), a
-                   ring; over PCIe (6 us * tp / 2, 0.55 * 2 / tp of it) when the GPU has no link, and through
-                   the host without peer access; beyond a node over the network (sim/cost/collective.py)
-        ranks      of attention (data parallel): experts / ranks read, chosen by the tokens of all; as much as
-                   an all-reduce of these tokens in every layer
-        host       where it is asked for: base + (prompts + m) * per sequence, added, or the least that a step
-                   takes (sim/cost/host.py)
+                   ring; over PCIe (6 us * tp / 2, 0.55 * 2 / tp of it) if the GPU has no link, and through
+                   the host without peer access; between nodes over the network (sim/cost/collective.py)
+        ranks      of attention (data parallel): experts / ranks read, chosen by the tokens of all ranks; and
+                   the equivalent of an all-reduce of these tokens in every layer
+        host       if asked for: base + (prompts + m) * per sequence, added, or as the least time of a step
+                   (sim/cost/host.py)
 
-    They add up: no overlap. MLA: a prompt's keys and values are written out, 2 * heads * (2 * head_dim +
+    The terms add up: no overlap. MLA: a prompt's keys and values are expanded, 2 * heads * (2 * head_dim +
     rope) per layer and pair; decoding works on the latent, 2 * heads * (2 * latent - rope), which every GPU
     reads whole.
     Prompts count all pairs, windows or not. Ignored: the CPU side (scheduling, sampling), skew between
@@ -99,7 +99,7 @@ class Roofline(CostModel):
 
     @classmethod
     def of(cls, deployment: Deployment, argument: str) -> CostModel:
-        """That of a deployment."""
+        """The model for a deployment."""
         if argument:
             return super().of(deployment, argument)
         return cls(
@@ -163,11 +163,11 @@ class Roofline(CostModel):
                 self._least = each
             else:
                 self._fixed_ps, self._row_ps = self._fixed_ps + each[0], self._row_ps + each[1]
-        self._shaped = bool(self._window_ps or any(self._least))  # is a span no plain progression?
-        self._decode_ps: dict[int, int] = {}  # by slots copied, and sequences that decode
+        self._shaped = bool(self._window_ps or any(self._least))  # whether a span is not a plain progression
+        self._decode_ps: dict[int, int] = {}  # by copied slots and decoding sequences
 
     def step_ps(self, shape: StepShape) -> int:
-        """The sum above, cut to whole picoseconds before the contexts are added."""
+        """The sum above, truncated to whole picoseconds before the contexts are added."""
         tokens, pairs, seqs, decoding, context, copied, came, came_tokens, went, went_tokens, _, drafts, _ = (
             shape
         )
@@ -184,7 +184,7 @@ class Roofline(CostModel):
         return max(duration, int(base + each * (seqs + decoding))) if base or each else duration
 
     def _contexts_ps(self, shape: StepShape) -> int:
-        """What computing with the contexts for each draft takes longer than reading them."""
+        """The time by which computing with the contexts for each draft exceeds reading them."""
         context, decoding = shape.context_tokens, shape.decode_seqs
         if not (decoding and shape.draft_tokens):
             return 0
@@ -195,12 +195,12 @@ class Roofline(CostModel):
         return int(each * ((1 - self._windowed) * context + self._windowed * windowed))
 
     def _context_more_ps(self, decoding: int, drafts: int) -> int:
-        """The same of a token of the contexts."""
+        """The same per token of the contexts."""
         computed_ps = self._pair_flops_ps * (1 + drafts / decoding)
         return max(round(computed_ps) - self._context_ps - self._window_ps, 0)
 
     def line(self, shape: StepShape, pairs_each: float = 0.0) -> tuple[int, int] | None:
-        """As in `CostModel`; where neither windows nor a host that hides behind the GPU bend it."""
+        """As in `CostModel`; None if windows or an overlapped host make it nonlinear."""
         if self._shaped or shape.swapped_in_blocks or shape.swapped_out_blocks:
             return None
         each = self._context_ps + round(pairs_each * self._pair_ps)
@@ -209,7 +209,7 @@ class Roofline(CostModel):
         return self.step_ps(shape._replace(context_tokens=0)), each
 
     def copying_ps(self, decode_seqs: int, context_tokens: int, copied: int, spread: Spread | None) -> int:
-        """As in `CostModel`; what contexts do not add is most often known."""
+        """As in `CostModel`; the part that does not depend on contexts is usually cached."""
         if self._shaped:
             return super().copying_ps(decode_seqs, context_tokens, copied, spread)
         key = copied << SEQS_BITS | decode_seqs
@@ -219,7 +219,7 @@ class Roofline(CostModel):
         return constant + self._context_ps * context_tokens
 
     def span_ps(self, decode_seqs: int, context_tokens: int, steps: int) -> Sequence[int]:
-        """An arithmetic progression, a `range`; a list of two where the windows fill within the span."""
+        """An arithmetic progression, a `range`; a list of two if the windows fill within the span."""
         first, delta = self._first_ps(decode_seqs, context_tokens), self._context_ps * decode_seqs
         if not self._shaped:
             return _progression(first, delta, steps)
@@ -230,13 +230,13 @@ class Roofline(CostModel):
     def span_ends(
         self, decode_seqs: int, context_tokens: int, steps: int, limit_ps: int, spread: Spread | None = None
     ) -> list[int]:
-        """As in `CostModel`; of a plain progression, only as many steps as may be needed."""
+        """As in `CostModel`; for a plain progression, only as many steps as may be needed."""
         delta = self._context_ps * decode_seqs
         if self._shaped or not delta:
             if COMPILED and limit_ps < LONGEST_PS:
                 return self._shaped_ends(decode_seqs, context_tokens, steps, limit_ps)
             return ends_until(limit_ps, self.span_ps(decode_seqs, context_tokens, steps))
-        constant = self._decode_ps.get(decode_seqs)  # most often known: see `_first_ps`
+        constant = self._decode_ps.get(decode_seqs)  # usually cached: see `_first_ps`
         if constant is None:
             first = self._first_ps(decode_seqs, context_tokens)
         else:
@@ -264,7 +264,7 @@ class Roofline(CostModel):
     def go_on(
         self, ends: list[int], decode_seqs: int, context_tokens: int, more: tuple[int, int], limit_ps: int
     ) -> None:
-        """As in `CostModel`; of a plain progression, one by one: there are most often few."""
+        """As in `CostModel`; for a plain progression one step at a time: there are usually few."""
         steps, copied = more
         if self._shaped or steps > FEW:
             super().go_on(ends, decode_seqs, context_tokens, more, limit_ps)
@@ -285,7 +285,7 @@ class Roofline(CostModel):
             steps -= 1
 
     def _shaped_ends(self, decode_seqs: int, context_tokens: int, steps: int, limit_ps: int) -> list[int]:
-        """As `span_ends`, of any span, one by one."""
+        """Like `span_ends`, for any span, one step at a time."""
         plain: i64 = self._first_ps(decode_seqs, context_tokens)
         least: i64 = int(self._least[0] + self._least[1] * decode_seqs)
         delta: i64 = self._context_ps * decode_seqs
@@ -306,7 +306,7 @@ class Roofline(CostModel):
         return ends
 
     def _first_ps(self, decode_seqs: int, context_tokens: int) -> int:
-        """A decode step, sliding windows and the host's least time left out."""
+        """A decode step, without sliding windows and the host's least time."""
         constant = self._decode_ps.get(decode_seqs)
         if constant is None:
             constant = self._decode_ps[decode_seqs] = self._constant_ps(0, 0, 0, decode_seqs, 0)
@@ -315,7 +315,7 @@ class Roofline(CostModel):
     def _with_windows(
         self, first: int, delta: int, decode_seqs: int, context_tokens: int, steps: int
     ) -> Sequence[int]:
-        """The same progression, and what the layers with a sliding window add to it."""
+        """The same progression plus the layers with a sliding window."""
         seen = self._window * decode_seqs
         if context_tokens >= seen:
             return _progression(first + self._window_ps * min(context_tokens, seen), delta, steps)
@@ -329,7 +329,7 @@ class Roofline(CostModel):
         return [*before, *after]
 
     def parts_ps(self, shape: StepShape) -> dict[str, float]:
-        """The terms of the sum by name, the copies and swaps left out: what to compare with measurements."""
+        """The terms of the sum by name, without copies and swaps: for comparison with measurements."""
         tokens, pairs, seqs, decoding, context, *_ = shape
         rows, drafts = seqs + decoding, shape.draft_tokens
         n, m = tokens + decoding + drafts, rows + drafts
@@ -345,7 +345,7 @@ class Roofline(CostModel):
         }
 
     def _constant_ps(self, tokens: int, pairs: int, seqs: int, decoding: int, copied: int) -> int:
-        """All but the contexts."""
+        """Everything but the contexts."""
         n, m = tokens + decoding, seqs + decoding
         body, head = n * self._body_flops_ps, m * self._head_flops_ps
         read = self._body_read_ps if not self._expert_read_ps else self._read_ps(n)
@@ -359,7 +359,7 @@ class Roofline(CostModel):
         return int(self._fixed_ps + body + head + rest)
 
     def _read_ps(self, tokens: int) -> float:
-        """Reading the weights that so many tokens need."""
+        """Time to read the weights that this many tokens need."""
         if not self._expert_read_ps:
             return self._body_read_ps
         unread = self._expert_read_ps * (1 - self._chosen.share(tokens * self._ranks))
@@ -367,9 +367,9 @@ class Roofline(CostModel):
 
 
 class Chosen:
-    """How many of a layer's experts some tokens choose, each `top_k` by itself, with one skew for all.
+    """How many of a layer's experts some tokens choose, each `top_k` independently, with one skew for all.
 
-    The chances of the experts fall as rank^-skew, none above 1; 0 is even.
+    The experts' probabilities fall as rank^-skew, none above 1; 0 is even.
     """
 
     def __init__(self, experts: int, top_k: int, skew: float) -> None:
@@ -389,7 +389,7 @@ class Chosen:
 
 
 def speed_of(gpu: GpuSpec, model: ModelSpec, *, dense: bool) -> int:
-    """How many times the 16-bit peak products reach with the weights of dense layers, or of experts."""
+    """Multiple of the 16-bit peak that products with the weights of dense layers, or of experts, reach."""
     parts = (dense_precision(model) if dense else expert_precision(model)).parts
     if weight_only(model) and model.weight_bits:
         return 1
@@ -399,7 +399,7 @@ def speed_of(gpu: GpuSpec, model: ModelSpec, *, dense: bool) -> int:
 
 
 def _body_flops(model: ModelSpec, gpu: GpuSpec) -> float:
-    """Operations of a token in all layers but attention, counted at the 16-bit peak."""
+    """Operations per token in all layers except attention, counted at the 16-bit peak."""
     idle = model.parameters - (model.active_parameters or model.parameters)  # experts not chosen
     dense = model.body_parameters - model.expert_parameters
     chosen = model.expert_parameters - idle if model.experts else 0
@@ -409,7 +409,7 @@ def _body_flops(model: ModelSpec, gpu: GpuSpec) -> float:
 
 
 def _all_reduces_ps(model: ModelSpec, gpu: GpuSpec, tp: int, ranks: int) -> list[tuple[float, float]]:
-    """What the all-reduces of a step take at least, and for each token: over `tp`, and over ranks."""
+    """Least time of a step's all-reduces, and time per token: over `tp`, and over ranks."""
     layers, found = model.layers, []
     vector = layers * model.hidden_size * model.dtype_bytes
     if tp > 1:
@@ -422,23 +422,23 @@ def _all_reduces_ps(model: ModelSpec, gpu: GpuSpec, tp: int, ranks: int) -> list
 
 
 def _attention_flops_per_s(gpu: GpuSpec) -> float:
-    """Operations that attention over prompts reaches."""
+    """Rate that prefill attention reaches."""
     return gpu.flops_per_s * PREFILL_ATTENTION_EFFICIENCY
 
 
 def _states_ps(model: ModelSpec, gpu: GpuSpec, tp: int, byte_ps: float) -> tuple[float, float]:
-    """What recurrent layers take for each sequence of a step, and for each token of a prompt."""
+    """Time of recurrent layers per sequence of a step, and per prompt token."""
     flops, moved = model.scan_per_token(tp)
     scan_ps = max(flops * PS_PER_S / _attention_flops_per_s(gpu), moved * byte_ps)
     return 2 * model.state_bytes_per_sequence(tp) * byte_ps, scan_ps
 
 
 def _progression(first: int, delta: int, steps: int) -> Sequence[int]:
-    """`steps` numbers from `first`, each `delta` more than the one before."""
+    """`steps` numbers from `first`, each `delta` more than the previous one."""
     return range(first, first + steps * delta, delta) if delta else [first] * steps
 
 
 def _origin(gpu: GpuSpec) -> str:
-    """Where the numbers of a GPU come from, in short."""
+    """Where a GPU's numbers come from, in short."""
     built_in = gpu.name in gpu_names() and gpu == gpu_named(gpu.name)
     return "vendor datasheet" if built_in or not gpu.source else gpu.source

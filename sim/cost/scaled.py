@@ -1,4 +1,4 @@
-"""A cost model with every step's time multiplied by one factor, as `sim replay --fit scale` finds it.
+"""A cost model with every step's time multiplied by a factor, as found by `sim replay --fit scale`.
 
 step of the model    12.0 ms  12.1 ms  30.4 ms
 x 1.08               13.0 ms  13.1 ms  32.8 ms
@@ -21,35 +21,35 @@ class Scaled(CostModel):
 
     @property
     def extrapolated_share(self) -> float:
-        """That of the model."""
+        """The inner model's share."""
         return self._inner.extrapolated_share
 
     def outside(self) -> list[str]:
-        """What the model says."""
+        """What the inner model reports."""
         return self._inner.outside()
 
     def carried_out(self, shape: StepShape, duration_ps: int) -> None:
-        """Tell the model, in its own time."""
+        """Tell the inner model, in its own time."""
         self._inner.carried_out(shape, round(duration_ps / self._factor))
 
     def span_carried_out(self, decode_seqs: int, context_tokens: int, ends: Sequence[int]) -> None:
-        """Tell the model, in its own time, rounded step by step."""
+        """Tell the inner model, in its own time, rounded step by step."""
         own = accumulate(round((later - before) / self._factor) for before, later in pairwise([0, *ends]))
         self._inner.span_carried_out(decode_seqs, context_tokens, list(own))
 
     def step_ps(self, shape: StepShape) -> int:
-        """The model's duration, multiplied; at least 1 ps."""
+        """The inner model's duration, multiplied; at least 1 ps."""
         return self._scaled(self._inner.step_ps(shape))
 
     def span_ps(self, decode_seqs: int, context_tokens: int, steps: int) -> Sequence[int]:
-        """The model's durations, each multiplied."""
+        """The inner model's durations, each multiplied."""
         return [self._scaled(each) for each in self._inner.span_ps(decode_seqs, context_tokens, steps)]
 
     def span_ends(
         self, decode_seqs: int, context_tokens: int, steps: int, limit_ps: int, spread: Spread | None = None
     ) -> list[int]:
-        """The model's steps, each multiplied, up to the first that ends at or after the limit."""
-        room = int((limit_ps + steps) / self._factor) + 1  # roundings add up to less than a picosecond a step
+        """The inner model's steps, each multiplied, up to the first that ends at or after the limit."""
+        room = int((limit_ps + steps) / self._factor) + 1  # rounding adds up to less than 1 ps per step
         inner = self._inner.span_ends(decode_seqs, context_tokens, steps, room, spread)
         ends = list(accumulate(self._scaled(later - before) for before, later in pairwise([0, *inner])))
         if ends[-1] > limit_ps:

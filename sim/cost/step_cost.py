@@ -1,8 +1,8 @@
 """What the engine asks a cost model: how long a step takes, or each of a span of steps.
 
-A step is a `StepShape`: how many prompt tokens, how many decoding sequences with which contexts, what is
-copied. The answer is whole picoseconds. Between finishes and arrivals only the contexts grow, by one token a
-sequence and step, so a span of decode steps is asked for at once. sim/cost/named.py lists the models.
+A step is a `StepShape`: prompt tokens, decoding sequences and their contexts, copies. The answer is in whole
+picoseconds. Between finishes and arrivals only the contexts grow, by one token per sequence and step, so a
+span of decode steps is asked for in one call. sim/cost/named.py lists the models.
 """
 
 from abc import abstractmethod
@@ -20,21 +20,21 @@ from kvsim.sim.errors import KvsimError
 COMPILED: Final = not __file__.endswith(".py")
 """Whether this module is compiled: then a loop adds up any number of steps faster."""
 LONGEST_PS: Final = 1 << 60
-"""Below this, the end of the step that goes beyond it fits into 64 bits."""
+"""Below this limit, the end of the step that exceeds it fits into 64 bits."""
 
 
 class Spread(NamedTuple):
     """How the contexts of decoding sequences differ, beyond their sum."""
 
     longest: int
-    """the longest"""
+    """the longest context"""
     rounded: int
     """their sum, each rounded up to whole `context_tile`s (sim/serving/spread.py)"""
 
     def later(self, steps: int, seqs: int) -> "Spread":
-        """So many steps later: each context is a token a step longer, and so is what it is rounded up to."""
+        """`steps` steps later: each context, and its rounded value, is a token longer per step."""
         found = self.longest + steps, self.rounded + steps * seqs
-        return tuple.__new__(Spread, found)  # what Spread(*found) does, at a quarter of its price
+        return tuple.__new__(Spread, found)  # the same as Spread(*found), at a quarter of the cost
 
 
 class StepShape(NamedTuple):
@@ -49,23 +49,23 @@ class StepShape(NamedTuple):
     decode_seqs: int = 0
     """sequences that generate one token"""
     context_tokens: int = 0
-    """sum of their contexts, this step's token included"""
+    """sum of their contexts, including this step's token"""
     copied_tokens: int = 0
     """KV slots copied inside the GPU (copy-on-write, moves)"""
     swapped_in_blocks: int = 0
-    """KV blocks that come from the host"""
+    """KV blocks coming from the host"""
     swapped_in_tokens: int = 0
     """KV slots in these blocks"""
     swapped_out_blocks: int = 0
-    """KV blocks that go to the host"""
+    """KV blocks going to the host"""
     swapped_out_tokens: int = 0
     """KV slots in these blocks"""
     spread: Spread | None = None
-    """how the contexts differ; None: all are alike"""
+    """how the contexts differ; None: all alike"""
     draft_tokens: int = 0
-    """drafts that are verified beside these sequences' tokens, over the same contexts"""
+    """drafts verified beside these sequences' tokens, over the same contexts"""
     draft_passes: int = 0
-    """passes of the draft behind the step"""
+    """passes of the draft model after the step"""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -75,29 +75,29 @@ class CostModel:
     Attributes
     ----------
     source : str
-        Which model this is and from what, printed with every result.
+        Which model this is and where it comes from, printed with every result.
     context_tile : int
-        Tokens of a tile, for a model that wants to know how contexts differ; 0: it does not.
+        Tokens per tile, for a model that needs to know how contexts differ; 0: it does not.
     flags : bool
-        Whether it wants to hear what was carried out, to tell what lay outside what was measured.
+        Whether it is told which steps were carried out, to report what lay outside what was measured.
     """
 
     declares: ClassVar[type] = NoOptions
     """Its own options: a frozen dataclass of `option` fields (allocators/option.py)."""
     batches: ClassVar[str] = "one"
-    """What it knows of ranks and stages: a step of "one" batch alone; what "each" of several batches takes
-    (ranks.py puts them together); or what "any" step takes, of however many batches."""
+    """Support for ranks and stages: only a step of "one" batch; the time of "each" of several batches
+    (ranks.py combines them); or of "any" step, whatever its number of batches."""
     launches: ClassVar[bool] = False
-    """Whether it knows what launching kernels one by one takes (`enforce_eager`)."""
+    """Whether it models launching kernels one by one (`enforce_eager`)."""
     drafts: ClassVar[bool] = False
-    """Whether it knows what a draft's passes take; else only verifying is counted, or not even that."""
+    """Whether it models a draft's passes; else only verification is counted, or not even that."""
     source: str
     context_tile: int = 0
     flags: bool = False
 
     @classmethod
     def of(cls, deployment: Deployment, argument: str) -> "CostModel":
-        """The cost of a deployment, `cls()` unless a class says; `argument` is what follows its name."""
+        """The cost of a deployment, `cls()` unless overridden; `argument` is what follows its name."""
         if argument:
             raise KvsimError(
                 f"cost {deployment.cost.partition(':')[0]} takes nothing behind its name, got {argument!r}"
@@ -106,18 +106,18 @@ class CostModel:
 
     @property
     def extrapolated_share(self) -> float:
-        """Share of the time in steps that lay outside what was measured; 0 where nothing was."""
+        """Share of step time that lay outside what was measured; 0 if nothing did."""
         return 0.0
 
     def outside(self) -> list[str]:
-        """What lay outside: a phrase each, the longest time first."""
+        """What lay outside: a phrase each, longest time first."""
         return []
 
     def carried_out(self, shape: StepShape, duration_ps: int) -> None:
-        """Hear that a step was carried out."""
+        """Called after a step was carried out."""
 
     def span_carried_out(self, decode_seqs: int, context_tokens: int, ends: Sequence[int]) -> None:
-        """Hear that the steps of a span were, which ended so long after its start."""
+        """Called after the steps of a span were carried out; `ends` count from its start."""
 
     @abstractmethod
     def step_ps(self, shape: StepShape) -> int:
@@ -126,7 +126,7 @@ class CostModel:
     def steps_ps(
         self, shape: StepShape, contexts: Sequence[int], pairs: Sequence[int] | None = None
     ) -> list[int]:
-        """The durations of steps that are alike but for the sum of their contexts; and for their `pairs`."""
+        """Durations of steps that differ only in the sum of their contexts, and in their `pairs`."""
         if pairs is None:
             return [self.step_ps(shape._replace(context_tokens=tokens)) for tokens in contexts]
         return [
@@ -135,14 +135,14 @@ class CostModel:
         ]
 
     def line(self, shape: StepShape, pairs_each: float = 0.0) -> tuple[int, int] | None:
-        """(ps, ps more for each token of the contexts) of steps that are alike but for their contexts.
+        """(ps, ps more per token of the contexts) of steps that differ only in their contexts.
 
-        `pairs_each` pairs of a prompt are computed for each of these tokens, too. None: they lie on no line.
+        `pairs_each` pairs of a prompt are computed per such token, too. None: the steps lie on no line.
         """
         return None
 
     def copying_ps(self, decode_seqs: int, context_tokens: int, copied: int, spread: Spread | None) -> int:
-        """The duration of a decode step beside which so many slots are copied."""
+        """The duration of a decode step beside a copy of `copied` slots."""
         fields = (0, 0, 0, decode_seqs, context_tokens, copied, 0, 0, 0, 0, spread, 0, 0)
         return self.step_ps(tuple.__new__(StepShape, fields))
 
@@ -160,10 +160,10 @@ class CostModel:
     def span_ends(
         self, decode_seqs: int, context_tokens: int, steps: int, limit_ps: int, spread: Spread | None = None
     ) -> list[int]:
-        """When these steps end, from the start of the first, up to the first that ends at or after the limit.
+        """Ends of these steps, from the start of the first, up to the first that ends at or after the limit.
 
-        The contexts are as in `span_ps`; the `spread` of the first step is given to models with a
-        `context_tile`. As contexts grow, no later step may be shorter than the first.
+        The contexts are as in `span_ps`; models with a `context_tile` get the `spread` of the first step. As
+        contexts grow, no later step may be shorter than the first.
         """
         return ends_until(limit_ps, self.span_ps(decode_seqs, context_tokens, steps))
 
@@ -172,7 +172,7 @@ class CostModel:
     ) -> None:
         """Add to the ends of a span those of `more` steps: (how many, slots copied beside the first).
 
-        They are as in `span_ends`: the last is the first that ends at or after the limit.
+        As in `span_ends`, the last is the first that ends at or after the limit.
         """
         steps, copied = more
         end = ends[-1] + self.copying_ps(decode_seqs, context_tokens, copied, None)
@@ -183,7 +183,7 @@ class CostModel:
 
 
 def ends_until(limit_ps: int, durations: Sequence[int]) -> list[int]:
-    """When steps end that take so long, up to the first that ends at or after the limit.
+    """Ends of steps with these durations, up to the first that ends at or after the limit.
 
     No later step may be shorter than the first.
     """
@@ -198,9 +198,9 @@ def ends_until(limit_ps: int, durations: Sequence[int]) -> list[int]:
 
 
 def add_ends(ends: list[int], first: i64, more: i64, least: i64, *, steps: i64, limit_ps: i64) -> None:
-    """The same one by one, behind the `ends` of earlier steps: the compiled build's way, for short spans.
+    """The same one by one, after the `ends` of earlier steps: the compiled build's way, for short spans.
 
-    A step takes `least`, or `first` and for each step before it `more`, whichever is longer.
+    A step takes `least`, or `first` plus `more` per earlier step, whichever is longer.
     """
     end: i64 = ends[-1] if ends else 0
     while True:

@@ -1,7 +1,7 @@
-"""How far clocks were off against servers that really ran: rows that `sim validate --table FILE` writes.
+"""How far off clocks were against real servers: rows that `sim validate --table FILE` writes.
 
-Errors   precision, servers, and of TTFT, TPOT and throughput the median absolute and median signed error
-Trust    the same of a clock, a model and a GPU
+Errors   precision, servers, and the median absolute and median signed error of TTFT, TPOT and throughput
+Trust    the same for a clock, a model and a GPU
 """
 
 import csv
@@ -15,18 +15,18 @@ from kvsim.sim.files.reading import text_of, understood
 
 @dataclass(frozen=True)
 class Errors:
-    """Over servers of one precision.
+    """Errors over servers of one precision.
 
     Attributes
     ----------
     precision : str
-        `bf16` or the quantisation of the weights.
+        `bf16` or the quantization of the weights.
     servers : int
         How many were measured.
     ttft_error, tpot_error, throughput_error : float
         Median absolute error, as a share of what was measured.
     ttft_bias, tpot_bias, throughput_bias : float
-        Median signed error. Positive: simulated too long, or too high a throughput.
+        Median signed error. Positive: simulated latency too long, or throughput too high.
     """
 
     precision: str
@@ -41,7 +41,7 @@ class Errors:
 
 @dataclass(frozen=True)
 class Clocked:
-    """The clock as in `--cost`, the model and the GPU by our names."""
+    """The clock as in `--cost`, the model and the GPU by kvsim's names."""
 
     cost: str
     model: str
@@ -50,7 +50,7 @@ class Clocked:
 
 @dataclass(frozen=True)
 class Trust(Errors, Clocked):
-    """How far a clock was off for a model on a GPU; a row of the table, `Clocked` first."""
+    """How far off a clock was for a model on a GPU; a row of the table, `Clocked` first."""
 
     @property
     def errors(self) -> str:
@@ -59,7 +59,7 @@ class Trust(Errors, Clocked):
 
     @property
     def words(self) -> str:
-        """The errors, and over how many servers."""
+        """The errors, and the number of servers."""
         if self.servers == 1:
             return f"{self.errors}, against a real vLLM server"
         return f"{self.errors} (medians of {self.servers:,} real vLLM servers)"

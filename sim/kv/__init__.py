@@ -1,1 +1,1 @@
-"""What layers keep of a sequence, in pages of one pool: types, blocks, groups, as vLLM lays them out."""
+"""What layers cache of a sequence, in pages of one pool: types, blocks, groups, as laid out by vLLM."""

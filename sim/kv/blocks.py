@@ -1,19 +1,19 @@
-"""The block size that vLLM 0.33.0 takes, and with it the page of every layer.
+"""The block size that vLLM 0.33.0 chooses, and the resulting page of every layer.
 
-1. The attention kernel decides: 16 tokens (or as asked), but 64 for a latent in fp8 (FlashMLA) or with an
+1. The attention kernel decides: 16 tokens (or as requested), but 64 for a latent in fp8 (FlashMLA) or with an
    index, and 32 for packed types.
-2. Where attention and recurrent layers share the pool, a block must hold a whole state: the block grows in
-   steps until an attention page is at least a state, and the state is padded to the page.
+2. If attention and recurrent layers share the pool, a block must hold a whole state: the block grows in steps
+   until an attention page is at least as large as a state, and the state is padded to the page.
 
-       Qwen3-Next, one GPU: state 1,097,728 bytes, attention 2,048 bytes a token
+       Qwen3-Next, one GPU: state 1,097,728 bytes, attention 2,048 bytes per token
        536 tokens, in steps of 16: 544      in steps of 64 (FlashInfer's gated delta net on Hopper): 576
-       page 576 * 2,048 = 1,179,648 bytes, of which 81,920 are padding of the state
+       page 576 * 2,048 = 1,179,648 bytes, of which 81,920 pad the state
 
-   With prefix caching a state is kept at every block's end ("align"); without it each sequence has one state,
-   and its "block" is as long as the longest sequence.
+   With prefix caching a state is kept at the end of every block ("align"); without it each sequence has one
+   state, and its "block" is as long as the longest sequence.
 
-(vllm/platforms/interface.py, _align_hybrid_block_size.) Earlier releases also knew "all": a state in every
-block, which then is a multiple of what the kernel scans at a time: 394 tokens in steps of 256 are 512.
+(vllm/platforms/interface.py, _align_hybrid_block_size.) Earlier releases also had "all": a state in every
+block, whose size is then a multiple of the kernel's scan chunk: 394 tokens in steps of 256 are 512.
 """
 
 from collections.abc import Sequence
@@ -28,10 +28,10 @@ from kvsim.sim.models.kv_layers import KvLayers, RecurrentState
 from kvsim.sim.models.spec import GpuSpec, ModelSpec
 
 KERNEL_TOKENS = 16
-"""The least block of the attention kernels, and the step of larger ones."""
+"""The smallest block of the attention kernels, and the step of larger ones."""
 
 GDN_GRID = 64
-"""Tokens between the states that FlashInfer's gated delta net can leave inside a prompt."""
+"""Tokens between the states that FlashInfer's gated delta net can leave within a prompt."""
 
 CACHE_MODES = ("none", "align", "all")
 
@@ -49,7 +49,7 @@ CAPABILITY = {
     "gb200": 100,
     "b300": 103,
 }
-"""Compute capability by the beginning of the GPU's name."""
+"""Compute capability by GPU name prefix."""
 
 
 def compute_capability(gpu: GpuSpec) -> int:
@@ -60,7 +60,7 @@ def compute_capability(gpu: GpuSpec) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class KvSettings:
-    """What a user asks of the KV cache.
+    """User settings of the KV cache.
 
     Attributes
     ----------
@@ -70,7 +70,7 @@ class KvSettings:
         None leaves it to the engine.
     prefix_caching : bool
     mamba_cache_mode : "none", "align", "all" or None
-        When states of recurrent layers are kept for others to use; None: align with prefix caching.
+        When states of recurrent layers are kept for reuse; None: align with prefix caching.
     max_model_len : int or None
         None: the model's own.
     disable_hybrid : bool
@@ -103,26 +103,26 @@ class KvSettings:
 
     @property
     def cache_mode(self) -> str:
-        """The mode that is in force."""
+        """The mode in effect."""
         return self.mamba_cache_mode or ("align" if self.prefix_caching else "none")
 
 
 @dataclass(frozen=True)
 class Paged:
-    """The pages of a model's layers, and how their block came about.
+    """The pages of a model's layers, and how their block size was derived.
 
     Attributes
     ----------
     layers : tuple of (int, Page)
         In the engine's order.
     block_size : int
-        Tokens of an attention block.
+        Tokens per attention block.
     state_bytes, token_bytes : int
-        Of a recurrent layer's state and of a token in an attention layer; 0 without.
+        Bytes of a recurrent layer's state, and per token in an attention layer; 0 if absent.
     aligned_from : int or None
-        Tokens whose page would have held a state, before rounding; None where none was needed.
+        Tokens whose page would have held a state, before rounding; None if not needed.
     step : int
-        Tokens that the block was rounded up to a multiple of.
+        The block was rounded up to a multiple of this many tokens.
     """
 
     layers: tuple[tuple[int, Page], ...]
@@ -139,7 +139,7 @@ def paged(model: ModelSpec, settings: KvSettings) -> Paged:
     Raises
     ------
     KvsimError
-        When GPUs cannot share the model so, or no kernel serves it: vLLM refuses too.
+        If GPUs cannot share the model like this, or no kernel serves it: vLLM refuses too.
     """
     kept = kv_layers_of_model(model)
     _check_split(model, kept, settings.tensor_parallel_size)
@@ -173,13 +173,13 @@ def paged(model: ModelSpec, settings: KvSettings) -> Paged:
             else _state_pages(model, each, each.state, empty, settings)
         )
     ]
-    if sparse:  # a layer builds its latent's cache and its index's together
+    if sparse:  # a layer builds its latent's cache together with its index's
         layers.sort(key=itemgetter(0))
     return replace(empty, layers=tuple(layers))
 
 
 def native_pages(model: ModelSpec, settings: KvSettings) -> list[tuple[int, Page]]:
-    """The same in pages of each layer's own size: the kernels' least blocks, and states without padding."""
+    """The same in pages of each layer's own size: the kernels' smallest blocks, and unpadded states."""
     found = paged(model, settings)
     attention = [each for each in kv_layers_of_model(model) if each.kind != "mamba"]
     block = settings.block_size or _kernel_block(attention, settings)
@@ -193,7 +193,7 @@ def native_pages(model: ModelSpec, settings: KvSettings) -> list[tuple[int, Page
 
 
 def kv_layers_of_model(model: ModelSpec) -> tuple[KvLayers, ...]:
-    """What the layers of a model keep."""
+    """What the layers of a model cache."""
     kept = model.kv_layers or model.uniform_kv_layers
     if not kept:
         raise KvsimError(
@@ -203,7 +203,7 @@ def kv_layers_of_model(model: ModelSpec) -> tuple[KvLayers, ...]:
 
 
 def _check_split(model: ModelSpec, kept: Sequence[KvLayers], tp: int) -> None:
-    """Raise where so many GPUs cannot share every layer alike."""
+    """Raise if this many GPUs cannot share every layer evenly."""
     if any(each.kind != "mamba" for each in kept):
         if model.heads % tp:
             raise KvsimError(
@@ -223,7 +223,7 @@ def _check_split(model: ModelSpec, kept: Sequence[KvLayers], tp: int) -> None:
 
 
 def _kernel_block(attention: Sequence[KvLayers], settings: KvSettings) -> int:
-    """The smallest block that the layers' kernels all take."""
+    """The smallest block that all layers' kernels accept."""
     latent = any(each.kind == "mla_attention" for each in attention)
     sparse = _is_sparse(attention)
     if latent and (sparse or (is_fp8(settings.kv_cache_dtype) and settings.compute_capability >= 90)):
@@ -231,7 +231,7 @@ def _kernel_block(attention: Sequence[KvLayers], settings: KvSettings) -> int:
     if settings.kv_cache_dtype in TURBO_BITS:
         if any(each.kind != "full_attention" for each in attention):
             raise KvsimError(f"kv_cache_dtype {settings.kv_cache_dtype} has kernels for full attention only")
-        return 32  # twice the kernel's, as the layers that are not packed take twice the bytes
+        return 32  # twice the kernel's, as unpacked layers take twice the bytes
     wide = not latent and any(each.head_dim == 512 for each in attention)
     if wide and is_fp8(settings.kv_cache_dtype) and settings.compute_capability == 90:
         return 64  # FlashAttention 4 reads fp8 in tiles of 64 tokens
@@ -239,7 +239,7 @@ def _kernel_block(attention: Sequence[KvLayers], settings: KvSettings) -> int:
 
 
 def _is_sparse(attention: Sequence[KvLayers]) -> bool:
-    """Whether an index chooses the tokens that a latent attends to."""
+    """Whether an index selects the tokens that a latent attends to."""
     return any(each.kind == "mla_attention" and each.dtype_bytes is not None for each in attention)
 
 
@@ -250,7 +250,7 @@ def _aligned(
     block: int,
     settings: KvSettings,
 ) -> Paged:
-    """The block that holds the largest state."""
+    """The block size that holds the largest state."""
     tp, width = settings.tensor_parallel_size, _model_bytes(model)
     per_token = token_bytes(attention[0], settings.kv_cache_dtype, tp, width)
     state = max(each.state.bytes_per_sequence(tp, width) for each in recurrent if each.state)
@@ -266,12 +266,12 @@ def _aligned(
 
 
 def _leaves_states_on_grid(layers: KvLayers, settings: KvSettings) -> bool:
-    """Whether the prefill kernel leaves states inside a prompt, at multiples of GDN_GRID only."""
+    """Whether the prefill kernel leaves states within a prompt only at multiples of GDN_GRID."""
     return layers.state is not None and layers.state.kind == "gdn" and settings.compute_capability >= 90
 
 
 def _model_bytes(model: ModelSpec) -> int:
-    """Bytes of a cached number where the type is auto."""
+    """Bytes per cached number if the type is auto."""
     return model.kv_dtype_bytes or max(2, model.dtype_bytes)
 
 
@@ -298,7 +298,7 @@ def _attention_pages(
     plain = page(dtype)
     if dtype not in TURBO_BITS:
         return [(number, plain) for number in layers.layers]
-    spared = {*layers.layers[:2], *layers.layers[-2:]}  # packing would cost accuracy most there
+    spared = {*layers.layers[:2], *layers.layers[-2:]}  # where packing would cost the most accuracy
     edge = page("auto")
     return [(number, edge if number in spared else plain) for number in layers.layers]
 

@@ -1,18 +1,18 @@
-"""Groups: how vLLM 0.33.0 lays layers of unlike sizes over one pool of blocks.
+"""Groups: how vLLM 0.33.0 lays out layers of different sizes over one pool of blocks.
 
-A block id is worth one page in each layer of one group; the groups draw ids from one pool, so all groups
-must have pages of equal bytes. From the layers' own pages the groups follow in this order
+A block id stands for one page in each layer of one group; the groups draw ids from one pool, so all groups
+must have pages of equal bytes. Groups are derived from the layers' own pages in this order
 (vllm/v1/core/kv_cache_planning.py, get_kv_cache_groups):
 
 1. all layers alike: one group
-2. all need the same slots (all full attention, say) but differ in bytes: one group of unlike pages
+2. all need the same slots (e.g. all full attention) but differ in bytes: one group of different pages
 3. blocks outermost in memory: groups packed side by side (packing.py)
-4. else pages are made equal, and each kind of layer is cut into groups of one size
+4. else pages are made equal, and each kind of layer is split into groups of one size
 
-Equal pages: a smaller page holds more tokens (its block size grows by the ratio), and where the ratio is no
-whole number, or the page is a recurrent state, it is padded. Group size: the smallest number of layers of a
-kind, or the largest where that is less than 1.5 times as many; the last group of a kind may be short, and a
-block of it wastes the difference.
+Equal pages: a smaller page holds more tokens (its block size grows by the ratio); if the ratio is not a whole
+number, or the page is a recurrent state, it is padded. Group size: the smallest number of layers of a kind,
+or the largest if that is less than 1.5 times the smallest; the last group of a kind may be short, and its
+blocks waste the difference.
 """
 
 from dataclasses import replace
@@ -29,14 +29,14 @@ def groups_of(layers: Layers, disable_hybrid: bool = False, blocks_outermost: bo
     ----------
     layers : sequence of (int, Page)
     disable_hybrid : bool
-        --disable-hybrid-kv-cache-manager: windows and chunks keep every token where other layers do.
+        --disable-hybrid-kv-cache-manager: windows and chunks keep every token if other layers do.
     blocks_outermost : bool
         Whether a block's pages of all layers lie side by side, so that they may differ in size.
 
     Raises
     ------
     KvsimError
-        When no groups can be made: vLLM refuses to start.
+        If no groups can be formed: vLLM refuses to start.
     """
     if disable_hybrid:
         layers = _promoted(layers)
@@ -58,7 +58,7 @@ def groups_of(layers: Layers, disable_hybrid: bool = False, blocks_outermost: bo
 
 
 class _Unequal(Exception):
-    """Pages that can be made equal neither by block sizes nor by padding."""
+    """Pages that neither block sizes nor padding can make equal."""
 
 
 def _group(layers: Layers) -> Group:
@@ -66,7 +66,7 @@ def _group(layers: Layers) -> Group:
 
 
 def _promoted(layers: Layers) -> Layers:
-    """Windows and chunks as full attention, which keeps the sizes of their pages."""
+    """Windows and chunks as full attention, which keeps their page sizes."""
     pages = [page for _, page in layers]
     if mergeable(pages) or same_slots(pages):
         return layers
@@ -96,7 +96,7 @@ def _as_full(page: Page, block_size: int) -> Page:
 
 
 def _fallback(layers: Layers) -> Layers | None:
-    """A latent beside windows whose pages do not fit: every layer keeps every token."""
+    """A latent with windows whose pages do not fit: every layer keeps every token."""
     kinds = {page.kind for _, page in layers}
     if "chunked_local_attention" in kinds or not {"mla_attention", "sliding_window"} <= kinds:
         return None
@@ -108,7 +108,7 @@ def _fallback(layers: Layers) -> Layers | None:
 
 
 def _equal_pages(layers: Layers) -> Layers:
-    """The layers with pages of the largest page's bytes."""
+    """The layers with pages as large as the largest page."""
     largest = max(page.bytes for _, page in layers)
     return [(number, _enlarged(number, page, largest)) for number, page in layers]
 
@@ -130,7 +130,7 @@ def _enlarged(number: int, page: Page, to_bytes: int) -> Page:
 
 
 def _split(layers: Layers) -> list[Group]:
-    """Groups of equal size, layer i of a kind in group i modulo the number of groups."""
+    """Groups of equal size: layer i of a kind goes to group i modulo the number of groups."""
     kinds = _buckets(layers)
     fewest, most = (choose(len(bucket) for bucket in kinds) for choose in (min, max))
     size = most if most < 1.5 * fewest else fewest
@@ -142,7 +142,7 @@ def _split(layers: Layers) -> list[Group]:
 
 
 def _buckets(layers: Layers) -> list[list[tuple[int, Page]]]:
-    """Layers with the same page, then those joined that may share a block table."""
+    """Layers with the same page, then merged if they may share a block table."""
     by_page: dict[Page, list[tuple[int, Page]]] = {}
     for layer in layers:
         by_page.setdefault(layer[1], []).append(layer)

@@ -1,9 +1,9 @@
-"""Kinds: layers that keep the same of a sequence, in pages of their own size (Jenga, pools of a fixed split).
+"""Kinds: layers that cache the same of a sequence, in pages of their own size (Jenga, fixed-split pools).
 
     Gemma-3-27B    10 layers keep all tokens, 52 a window: pages of 16 tokens in 10 layers, and in 52
 
 Unlike vLLM's groups (groups.py), kinds have no common size, and no page is stretched to hold a state: blocks
-are as short as the kernels take them. States are kept for prefixes as often as vLLM would keep them.
+are as short as the kernels allow. States are kept for prefixes as often as vLLM would keep them.
 """
 
 from kvsim.sim.errors import KvsimError
@@ -13,12 +13,12 @@ from kvsim.sim.models.spec import ModelSpec
 
 
 def kinds_of(model: ModelSpec, settings: KvSettings) -> list[Group]:
-    """A group for each kind of layer.
+    """One group per kind of layer.
 
     Raises
     ------
     KvsimError
-        When GPUs cannot share the model so, or windows are to keep every token: then there are no kinds.
+        If GPUs cannot share the model like this, or windows must keep every token: then there are no kinds.
     """
     if settings.disable_hybrid:
         raise KvsimError(

@@ -1,13 +1,13 @@
-"""Types of a cached number as vLLM names them, and the bytes of a token in one layer.
+"""Types of cached numbers by their vLLM names, and the bytes per token in one layer.
 
     auto, bfloat16, float16       2 bytes
     fp8, fp8_e4m3, fp8_e5m2       1 byte, one scale for all
-    fp8_ds_mla                    1 byte with scales of its own: latents that an index reads, and those only
-    *_per_token_head              8 or 4 bits, and a scale of 4 bytes for each key and value
-    turboquant_*                  packed codes; the first and last two layers stay as they are
+    fp8_ds_mla                    1 byte with its own scales: only for latents that an index reads
+    *_per_token_head              8 or 4 bits, and a scale of 4 bytes per key and value
+    turboquant_*                  packed codes; the first and last two layers stay unpacked
 
-MLA caches one latent; in fp8 DeepSeek-V3.2's sparse kernels store it as 656 bytes (512 in fp8, scales, and
-the 64 rotated numbers in 16 bit): `fp8_ds_mla`, which any fp8 means before Blackwell.
+MLA caches one latent; in fp8, DeepSeek-V3.2's sparse kernels store it in 656 bytes (512 in fp8, scales, and
+the 64 rotated numbers in 16 bits): `fp8_ds_mla`, which any fp8 type means before Blackwell.
 """
 
 from kvsim.sim.errors import KvsimError
@@ -24,7 +24,7 @@ TURBO_BITS = {
     "turboquant_k3v4_nc": (3, 4),
     "turboquant_3bit_nc": (3, 3),
 }
-"""Bits of a key's and of a value's number."""
+"""Bits per number of a key and of a value."""
 
 SCALE_BYTES = 4
 SPARSE_FP8_LATENT_BYTES = 656
@@ -32,7 +32,7 @@ NAMES = (*PLAIN_BYTES, *PER_HEAD_BITS, *TURBO_BITS)
 
 
 def check_kv_type(name: str) -> None:
-    """Raise unless the type is one that vLLM knows."""
+    """Raise unless vLLM knows the type."""
     if "nvfp4" in name:
         raise KvsimError(
             f"kv_cache_dtype {name!r} is not known here: only FlashInfer on Blackwell lays it out; fp8 takes "
@@ -48,7 +48,7 @@ def is_fp8(name: str) -> bool:
 
 
 def token_bytes(layers: KvLayers, name: str, tp: int, model_bytes: int) -> int:
-    """Bytes of one token in one of these layers on each GPU.
+    """Bytes per token in one of these layers on each GPU.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ def token_bytes(layers: KvLayers, name: str, tp: int, model_bytes: int) -> int:
     name : str
         The cache's type.
     tp, model_bytes : int
-        GPUs that share a layer; bytes of a number where the type is auto.
+        GPUs that share a layer; bytes per number if the type is auto.
     """
     numbers = layers.numbers_per_token(tp)
     if layers.dtype_bytes is not None:
@@ -74,7 +74,7 @@ def token_bytes(layers: KvLayers, name: str, tp: int, model_bytes: int) -> int:
 
 
 def _turbo_slot(layers: KvLayers, key_bits: int, value_bits: int) -> int:
-    """Bytes of a head's token: codes of key and value, the key's norm, the value's scale and zero point."""
+    """Bytes per head and token: codes of key and value, the key's norm, the value's scale and zero point."""
     key = layers.head_dim if key_bits == 8 else -(-layers.head_dim * key_bits // 8) + 2
     slot = key + -(-layers.value_dim * value_bits // 8) + 4
     return slot + slot % 2

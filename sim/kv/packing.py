@@ -1,12 +1,12 @@
-"""Groups of unlike pages in one block: where blocks are outermost, pages of one block lie side by side.
+"""Groups of different pages in one block: if blocks are outermost, pages of one block lie side by side.
 
     group 0: | block 0 [ A | B  | pad ] | block 1 [ A | B  | pad ] | ...
     group 1: | block 0 [  C  |    D   ] | block 1 [  C  |    D   ] | ...
 
-Pages need not be equal, but a block is as wide as the widest group, so groups should be of one width. Layers
-that need the same slots form a bucket; a bucket in which every page size occurs equally often repeats a
-pattern, and is cut into groups of so many repeats as waste least; states, which one per group can hold, are
-cut to fit the block that the others need (vllm/v1/core/kv_cache_planning.py, _get_packed_kv_cache_groups).
+Pages need not be equal, but a block is as wide as the widest group, so groups should have equal widths.
+Layers that need the same slots form a bucket. A bucket with equally many pages of every size repeats a
+pattern, and is split into groups with the least wasteful number of repeats; states, down to one per group,
+are split to fit the others' block (vllm/v1/core/kv_cache_planning.py, _get_packed_kv_cache_groups).
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ Sizes = dict[int, Bucket]
 
 
 def packed_groups(layers: Layers) -> list[Group]:
-    """The groups of layers that cannot be one group."""
+    """The groups of layers that cannot form a single group."""
     buckets = _buckets(layers)
     sizes = [_by_size(bucket) for bucket in buckets]
     balanced = [len({len(alike) for alike in by_size.values()}) == 1 for by_size in sizes]
@@ -59,7 +59,7 @@ def _group(layers: Bucket) -> Group:
 
 
 def _buckets(layers: Layers) -> list[Bucket]:
-    """Layers that need the same slots, each with the first bucket that it fits."""
+    """Layers that need the same slots, each in the first bucket that it fits."""
     buckets: list[Bucket] = []
     for layer in layers:
         for bucket in buckets:
@@ -84,12 +84,12 @@ def _repeats(sizes: Sizes) -> int:
 
 
 def _widest(sizes: Sizes, groups: int) -> int:
-    """Bytes of the widest of so many groups."""
+    """Bytes of the widest of `groups` groups."""
     return sum(-(-len(alike) // groups) * page for page, alike in sizes.items())
 
 
 def least_padding(counts: Sequence[int], least: int) -> int:
-    """The size from `least` on to whose multiples counts are rounded up most cheaply; ties: the larger."""
+    """The size, at least `least`, to whose multiples `counts` round up most cheaply; ties: the larger."""
     best, cost = least, None
     for size in range(least, max(*counts, least) + 1):
         padding = sum(-count % size for count in counts)

@@ -1,7 +1,7 @@
-"""Pages of layers, groups of them, and how many blocks a request takes, as vLLM 0.33.0 counts.
+"""Pages of layers, groups of pages, and how many blocks a request takes, as counted by vLLM 0.33.0.
 
-A block id is worth one page in each layer of one group; the groups draw ids from one pool. How the groups
-come about: groups.py.
+A block id stands for one page in each layer of one group; the groups draw ids from one pool. groups.py forms
+the groups.
 """
 
 from collections.abc import Sequence
@@ -16,30 +16,30 @@ FULL = ("full_attention", "mla_attention")
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """What one layer asks of the pool.
+    """What one layer needs from the pool.
 
     Attributes
     ----------
     kind : str
         As in sim/models/kv_layers.py.
     block_size : int
-        Tokens of a block; of a recurrent layer those between two states that are kept.
+        Tokens per block; for a recurrent layer, tokens between two kept states.
     bytes_each : int
-        Bytes of one token of an attention layer; of the whole state of a recurrent one.
+        Bytes per token of an attention layer; of the whole state of a recurrent one.
     padded_bytes : int or None
-        Bytes that the page is stretched to.
+        Bytes that the page is padded to.
     shape : tuple
-        What tells pages of one size apart: heads, dimensions, type; the state's shapes.
+        Distinguishes pages of equal size: heads, dimensions, type; the state's shapes.
     window, chunk : int or None
-        Of sliding windows and chunks; also where such a layer has been promoted to full attention.
+        For sliding windows and chunks; kept if such a layer is promoted to full attention.
     aligned : bool
         Recurrent: whether a state is kept at block ends, so that prefixes can be hit.
     every_block : bool
         Recurrent: whether a sequence keeps the states of all its blocks (--mamba-cache-mode all).
     checkpoints : int
-        Recurrent: blocks that a prompt takes beside its two to leave a state in its middle.
+        Recurrent: blocks that a prompt takes besides its two to leave a state in its middle.
     stride_bytes : int
-        What the distance between two blocks must be a multiple of.
+        The distance between two blocks must be a multiple of this.
     """
 
     kind: str
@@ -56,12 +56,12 @@ class Page:
 
     @property
     def content_bytes(self) -> int:
-        """Bytes that hold something."""
+        """Bytes that hold content."""
         return self.bytes_each if self.kind == "mamba" else self.block_size * self.bytes_each
 
     @property
     def bytes(self) -> int:
-        """Bytes of the page, padding included."""
+        """Bytes of the page, including padding."""
         return self.content_bytes if self.padded_bytes is None else self.padded_bytes
 
     @property
@@ -71,7 +71,7 @@ class Page:
 
 
 Layers = Sequence[tuple[int, Page]]
-"""(number of the layer, its page), in the order in which the engine builds them."""
+"""(layer number, its page), in the order in which the engine builds them."""
 
 
 class Group(NamedTuple):
@@ -87,7 +87,7 @@ class Group(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """What the group keeps: full attention where latents and other full layers are mixed."""
+        """What the group caches: full attention if latents and other full layers are mixed."""
         kinds = {page.kind for page in self.pages}
         return kinds.pop() if len(kinds) == 1 else "full_attention"
 
@@ -98,7 +98,7 @@ class Group(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What decides how many blocks the longest request takes.
+    """What determines how many blocks the longest request takes.
 
     max_model_len : its tokens; in_flight_tokens : those scheduled and not yet settled (twice the token budget
     with asynchronous scheduling); encoder_tokens : of the input that cross attention sees.
@@ -110,10 +110,10 @@ class Request(NamedTuple):
 
 
 def blocks_of(page: Page, request: Request) -> int:
-    """Blocks that the longest request may hold of a group at once.
+    """Blocks of one group that the longest request may hold at once.
 
-    Full attention: of all tokens. Window and chunk: of what is seen and in flight, and a window may start
-    inside a block. Recurrent: one state; with prefixes kept two, and the checkpoints.
+    Full attention: for all tokens. Window and chunk: for what is seen and in flight; a window may start
+    inside a block. Recurrent: one state; with kept prefixes two, plus the checkpoints.
     """
     length = request.max_model_len
     if page.kind == "mamba" and not page.every_block:
@@ -133,9 +133,9 @@ def request_blocks(groups: Sequence[Group], request: Request) -> int:
 
 
 def longest_that_fits(groups: Sequence[Group], blocks: int, request: Request) -> int:
-    """The most tokens of a request that so many blocks hold, at most `max_model_len`; 0 if not even one.
+    """The most tokens of a request that `blocks` blocks hold, at most `max_model_len`; 0 if not even one.
 
-    Bisected as vLLM does, which matters only where a longer request needs fewer blocks: nowhere.
+    Bisected as in vLLM, which matters only if a longer request needs fewer blocks: it never does.
     """
 
     def fits(length: int) -> bool:
@@ -153,7 +153,7 @@ def longest_that_fits(groups: Sequence[Group], blocks: int, request: Request) ->
 def mergeable(pages: Sequence[Page]) -> bool:
     """Whether layers with these pages may share a block table as if they were one.
 
-    Full layers may differ in the window or chunk that they see, if only one of them sees one.
+    Full layers may differ in their window or chunk, if only one such size occurs.
     """
     first = pages[0]
     if first.kind != "full_attention":
@@ -172,7 +172,7 @@ def mergeable(pages: Sequence[Page]) -> bool:
 
 
 def same_slots(pages: Sequence[Page]) -> bool:
-    """Whether all layers need the same number of slots, though perhaps not of the same bytes."""
+    """Whether all layers need the same number of slots, though perhaps of different bytes."""
     first = pages[0]
     if len({page.block_size for page in pages}) > 1:
         return False
@@ -199,7 +199,7 @@ def bytes_per_block(groups: Sequence[Group], blocks_outermost: bool = False) -> 
 
 
 def scheduler_block_sizes(groups: Sequence[Group], block_size: int, prefix_caching: bool) -> tuple[int, int]:
-    """Tokens that schedules are rounded to, and tokens of a hash: the multiple and divisor of all groups."""
+    """Tokens that schedules are rounded to, and tokens per hash: the multiple and divisor of all groups."""
     if len(groups) <= 1:
         size = groups[0].page.block_size if groups else block_size
         return size, size

@@ -1,8 +1,8 @@
 """Names to specs: the built-in tables (models.toml, model_configs.toml, gpus.toml), or a model's config.json.
 
-Names match whatever their case, and "_", " " and "-" are the same: `A100_40GB` is `a100-40gb`. The table
-goes first; a path to a config.json, or to a folder that holds one, comes second; a model's name on the
-Hugging Face hub, with its owner or without, comes third; last a quantised checkpoint of one of these.
+Names match regardless of case, and "_", " " and "-" are the same: `A100_40GB` is `a100-40gb`. Lookup order:
+the table; a path to a config.json, or to a folder that holds one; a model's name on the Hugging Face hub,
+with or without its owner; a quantized checkpoint of one of these.
 """
 
 import os
@@ -27,13 +27,13 @@ QUANTIZED = {
     "gptq": ("-gptq", "-gptq-int4", "-quantized.w4a16"),
     "nvfp4": ("-nvfp4", "-fp4"),
 }
-"""Quantisation -> how the names of such checkpoints end."""
+"""Quantization -> suffixes of the names of such checkpoints."""
 
 __all__ = ["GIB", "gpu_named", "gpu_names", "hub_names", "model_named", "model_names"]
 
 
 def model_named(name_or_path: str) -> ModelSpec:
-    """The built-in model of that name, the model of the config.json at that path, or that of the hub."""
+    """The built-in model of this name, the model of the config.json at this path, or the hub's model."""
     name = _normal(name_or_path)
     if name in model_names():
         return _built_in(name)
@@ -46,19 +46,19 @@ def model_named(name_or_path: str) -> ModelSpec:
     if checkpoint is not None:
         return checkpoint
     if name_or_path.endswith(".json"):
-        return read_model(path)  # says why not
+        return read_model(path)  # raises the reason
     if "/" in name_or_path:
         raise _unknown_on_hub(name_or_path)
     raise unknown("model", name_or_path, model_names())
 
 
 def hub_names() -> list[str]:
-    """The names on the Hugging Face hub, with their owners, that find a built-in model."""
+    """The Hugging Face hub names, with their owners, that find a built-in model."""
     return list(dict.fromkeys(str(model.hub_name) for model in _hub().values()))
 
 
 def gpu_named(name: str) -> GpuSpec:
-    """The built-in GPU of that name."""
+    """The built-in GPU of this name."""
     found = _gpus().get(_normal(name))
     if found is None:
         raise unknown("gpu", name, gpu_names())
@@ -81,7 +81,7 @@ def _normal(name: str) -> str:
 
 @cache
 def _built_in(name: str) -> ModelSpec:
-    """A model of the tables: its own fields, or those of its config.json and published totals."""
+    """A model of the tables: from its own fields, or from its config.json and published totals."""
     plain = _table("models.toml").get(name)
     if plain is not None:
         specs = {field.name for field in fields(ModelSpec)}
@@ -98,7 +98,7 @@ def _table(file: str) -> Mapping[str, Any]:
 
 @cache
 def _hub() -> Mapping[str, ModelSpec]:
-    """Models by the hub's names, normal; also without their owners where nothing else is called so."""
+    """Models by normalized hub name; also without the owner unless another has that name."""
     found: dict[str, ModelSpec] = {}
     for name, entry in [*_table("models.toml").items(), *_table("model_configs.toml").items()]:
         for hub_name in dict.fromkeys([*_published_as(entry["source"]), *entry.get("hub", ())]):
@@ -110,7 +110,7 @@ def _hub() -> Mapping[str, ModelSpec]:
 
 
 def _quantized_on_hub(name: str) -> ModelSpec | None:
-    """The model that a quantised checkpoint is of, whoever published it; None of names that end otherwise."""
+    """The base model of a quantized checkpoint, whoever published it; None for other names."""
     plain = _normal(name)
     for method, ends in QUANTIZED.items():
         for end in ends:
@@ -122,13 +122,13 @@ def _quantized_on_hub(name: str) -> ModelSpec | None:
 
 
 def _published_as(source: str) -> Iterator[str]:
-    """The hub's name in the address of a config.json."""
+    """The hub name in the address of a config.json."""
     if source.startswith(HUB):
         yield source.removeprefix(HUB).partition(" ")[0].rstrip(",")
 
 
 def _unknown_on_hub(name: str) -> KvsimError:
-    """Suggests the nearest of the hub's names, and the way that is always open."""
+    """Suggests the nearest hub names, and the option that always works."""
     from difflib import get_close_matches
 
     near = get_close_matches(_normal(name), [known for known in _hub() if "/" in known], n=3, cutoff=0.6)

@@ -1,12 +1,12 @@
-"""The draft of a model: what proposes tokens, as a small model of its own geometry.
+"""The draft of a model: it proposes tokens, and is modelled as a small model with its own geometry.
 
     eagle, eagle3   one layer like the model's, dense; a matrix that joins hidden states and embeddings
                     (eagle3: of three layers, queries and keys read both; an output matrix over 32,000 tokens)
-    mtp             one layer of the model itself, experts included, and such a matrix
+    mtp             one layer of the model itself, including experts, and such a matrix
     draft_model     any other model
 
-EAGLE-3's for Llama-3.1-8B has 425 M parameters so, as published (yuhuili/EAGLE3-LLaMA3.1-Instruct-8B).
-Embeddings, and output matrices but eagle3's, are the model's own: they are read, and held once.
+EAGLE-3's for Llama-3.1-8B thus has 425 M parameters, as published (yuhuili/EAGLE3-LLaMA3.1-Instruct-8B).
+Embeddings, and output matrices except eagle3's, are the model's own: they are read, but held only once.
 """
 
 from dataclasses import replace
@@ -16,20 +16,20 @@ from kvsim.sim.models.spec import ModelSpec
 
 EAGLE3_VOCABULARY: Final = 32_000
 DENSE_WIDTH: Final = 4
-"""A dense layer of a draft for a mixture of experts: so many times the hidden size, as in older models."""
+"""Width of a draft's dense layer for a mixture of experts, in hidden sizes, as in older models."""
 
 
 class Draft(NamedTuple):
-    """A draft model, or head.
+    """A draft model or head.
 
     Attributes
     ----------
     model : ModelSpec
-        What one pass computes, the output matrix included.
+        What one pass computes, including the output matrix.
     weight_bytes : int
-        What it adds to the memory: all modules, nothing that the model has anyway.
+        Added memory: all modules, without anything the model already holds.
     kv_layers : int
-        Layers that keep keys and values of every token, of all modules.
+        Layers that cache keys and values of every token, over all modules.
     """
 
     model: ModelSpec
@@ -37,7 +37,7 @@ class Draft(NamedTuple):
     kv_layers: int
 
     def kv_bytes_per_token(self, tensor_parallel_size: int) -> int:
-        """Bytes of one token on each GPU, in all its layers."""
+        """Bytes per token on each GPU, in all its layers."""
         each = self.model.kv_bytes_per_token_per_gpu(tensor_parallel_size)
         return each * self.kv_layers // max(self.model.caching_layers, 1)
 
@@ -48,7 +48,7 @@ def eagle_of(model: ModelSpec, third: bool) -> Draft:
     inner = DENSE_WIDTH * hidden if model.experts else model.intermediate_size
     head_dim = hidden // model.heads if model.kv_latent_dim else model.head_dim
     attention, kept = model.heads * head_dim, 2 * model.kv_heads * head_dim
-    joined = 2 if third else 1  # hidden state and embedding, side by side
+    joined = 2 if third else 1  # hidden state and embedding, concatenated
     body = joined * hidden * (attention + kept) + attention * hidden + 3 * hidden * inner
     body += (3 if third else 2) * hidden * hidden
     vocabulary = min(EAGLE3_VOCABULARY, model.vocab_size) if third else model.vocab_size
@@ -85,7 +85,7 @@ def mtp_of(model: ModelSpec, modules: int) -> Draft:
 
 
 def model_draft(model: ModelSpec) -> Draft:
-    """A model of its own."""
+    """A separate model."""
     return Draft(model, model.weight_bytes, model.caching_layers)
 
 

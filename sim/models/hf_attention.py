@@ -7,7 +7,7 @@ from kvsim.sim.models.hf_keys import Config, family_of, find, listed, need, need
 from kvsim.sim.models.kv_layers import KvLayers, RecurrentState
 
 FP8_INDEX_NUMBERS = 132
-"""DeepSeek's index of a token: 128 numbers in fp8 and a scale in 32 bit."""
+"""DeepSeek's index per token: 128 numbers in fp8 and a 32-bit scale."""
 
 TYPES = {
     "full_attention": "full_attention",
@@ -22,14 +22,14 @@ TYPES = {
     "recurrent": "mamba",
     "hybrid": "hybrid",
 }
-"""What layer_types may hold."""
+"""What layer_types may contain."""
 
 Kinds = Sequence[str | None]
-"""The kind of each layer; None keeps nothing."""
+"""The kind of each layer; None caches nothing."""
 
 
 class Attention:
-    """The attention layers of a config: makes KvLayers of those numbers that it is told."""
+    """The attention layers of a config: builds KvLayers for the layer numbers it is given."""
 
     def __init__(self, config: Config, kv_heads: int, head_dim: int) -> None:
         self.config, self.kv_heads, self.head_dim = config, kv_heads, head_dim
@@ -48,7 +48,7 @@ class Attention:
         )
 
     def sliding(self, layers: Iterable[int]) -> KvLayers:
-        """These keep the last tokens."""
+        """These layers keep the last tokens."""
         if not self.window:
             raise KvsimError("sliding_window is missing: the config has layers of kind sliding_attention")
         return KvLayers(
@@ -57,11 +57,11 @@ class Attention:
             kv_heads=self.kv_heads,
             head_dim=self.head_dim,
             value_dim=self.value_dim,
-            window=self.window + (family_of(self.config) == "cohere2"),  # its window leaves out the token
+            window=self.window + (family_of(self.config) == "cohere2"),  # its window excludes the token
         )
 
     def chunked(self, layers: Iterable[int]) -> KvLayers:
-        """These keep the current chunk."""
+        """These layers keep the current chunk."""
         return KvLayers(
             kind="chunked_local_attention",
             layers=tuple(layers),
@@ -85,7 +85,7 @@ class Attention:
 
 
 def types_of(config: Config, layers: int) -> list[str] | None:
-    """`layer_types` in our words; None when it is not given."""
+    """`layer_types` in kvsim's terms; None if not given."""
     types = listed(config, "layer_types", layers) or listed(config, "layers_block_type", layers)
     if types is None:
         return None
@@ -99,7 +99,7 @@ def types_of(config: Config, layers: int) -> list[str] | None:
 
 
 def latent_layers(config: Config, count: int) -> list[KvLayers]:
-    """MLA: one latent for all heads; DeepSeek-V3.2 keeps an index beside it."""
+    """MLA: one latent for all heads; DeepSeek-V3.2 also keeps an index."""
     width = need(config, "kv_rank") + need(config, "rope_dim")
     layers = tuple(range(count))
     found = [KvLayers(kind="mla_attention", layers=layers, kv_heads=1, head_dim=width)]

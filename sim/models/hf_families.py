@@ -1,4 +1,4 @@
-"""Families that say in their own way which layers keep what: a pattern, a period, a list of numbers."""
+"""Families with their own ways to say which layers cache what: a pattern, a period, a list of numbers."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from kvsim.sim.models.kv_layers import KvLayers, RecurrentState
 
 
 def _interval(config: Config, attention: Attention) -> list[KvLayers]:
-    """Qwen3-Next, Qwen3.5: layer_types, or every n-th layer is full and the others gated delta nets."""
+    """Qwen3-Next, Qwen3.5: layer_types, or every n-th layer is full and the others are gated delta nets."""
     kinds: Kinds | None = types_of(config, attention.layers)
     if kinds is None:
         every = whole(config, "full_attention_interval") or 4
@@ -37,14 +37,14 @@ def _typed(config: Config, attention: Attention) -> list[KvLayers]:
 
 
 def _indexed(config: Config, attention: Attention) -> list[KvLayers]:
-    """Bamba: attention where attn_layer_indices says."""
+    """Bamba: attention in the layers of attn_layer_indices."""
     full = listed(config, "attn_layer_indices") or []
     kinds = ["full_attention" if number in full else "mamba" for number in range(attention.layers)]
     return attention.of_kinds(kinds, state_of(config))
 
 
 def _side_by_side(config: Config, attention: Attention) -> list[KvLayers]:
-    """Falcon-H1: every layer has both; vLLM numbers the Mamba halves after all attention."""
+    """Falcon-H1: every layer has both; vLLM numbers the Mamba halves after all attention layers."""
     count = attention.layers
     state = KvLayers(kind="mamba", layers=tuple(range(count, 2 * count)), state=state_of(config))
     return [attention.full(range(count)), state]
@@ -63,7 +63,7 @@ def _zamba(config: Config, attention: Attention) -> list[KvLayers]:
 
 
 PATTERN = {"M": "mamba", "*": "full_attention", "-": None, "E": None}
-"""Nemotron-H: a letter for each layer; MLPs and experts keep nothing."""
+"""Nemotron-H: one letter per layer; MLPs and experts cache nothing."""
 
 
 def _nemotron(config: Config, attention: Attention) -> list[KvLayers]:
@@ -98,7 +98,7 @@ def _llama4(config: Config, attention: Attention) -> list[KvLayers]:
 
 
 def _mimo(config: Config, attention: Attention) -> list[KvLayers]:
-    """MiMo-V2: windowed layers where the pattern has a 1, with heads of their own."""
+    """MiMo-V2: windowed layers, with their own heads, where the pattern has a 1."""
     pattern = listed(config, "hybrid_layer_pattern", attention.layers)
     if pattern is None:
         raise KvsimError("hybrid_layer_pattern is missing: a mimo_v2 model needs it")
@@ -118,7 +118,7 @@ def _mimo(config: Config, attention: Attention) -> list[KvLayers]:
 
 
 def _gemma_shared(config: Config, attention: Attention) -> list[KvLayers]:
-    """Gemma 3n and 4: the last layers read what earlier ones keep; full layers have their own size."""
+    """Gemma 3n and 4: the last layers read what earlier ones cache; full layers have their own sizes."""
     types = types_of(config, attention.layers)
     if types is None:
         pattern = find(config, "window_pattern") or (5 if family_of(config).startswith("gemma3n") else 6)
@@ -144,7 +144,7 @@ def _gemma_shared(config: Config, attention: Attention) -> list[KvLayers]:
 
 
 def _encoder_decoder(config: Config, attention: Attention) -> list[KvLayers]:
-    """Whisper: every decoder layer also attends to what the encoder heard."""
+    """Whisper: every decoder layer also attends to the encoder's output."""
     full = attention.full(range(attention.layers))
     cross = KvLayers(
         kind="cross_attention",
@@ -157,7 +157,7 @@ def _encoder_decoder(config: Config, attention: Attention) -> list[KvLayers]:
 
 
 def _cross(config: Config, attention: Attention) -> list[KvLayers]:
-    """Llama 3.2 Vision: some layers attend to the picture only."""
+    """Llama 3.2 Vision: some layers attend only to the image."""
     crossing = [int(str(number)) for number in listed(config, "cross_attention_layers") or []]
     full = attention.full(number for number in range(attention.layers) if number not in crossing)
     cross = KvLayers(
@@ -171,7 +171,7 @@ def _cross(config: Config, attention: Attention) -> list[KvLayers]:
 
 
 def _minimax_text(config: Config, attention: Attention) -> list[KvLayers]:
-    """MiniMax-Text-01: lightning attention with a matrix for each head, in 32 bit."""
+    """MiniMax-Text-01: lightning attention with a 32-bit matrix per head."""
     given = listed(config, "attn_type_list", attention.layers)
     kinds: Kinds | None = (
         ["full_attention" if each == 1 else "mamba" for each in given]
@@ -187,7 +187,7 @@ def _minimax_text(config: Config, attention: Attention) -> list[KvLayers]:
 
 
 def _short_convolutions(config: Config, attention: Attention) -> list[KvLayers]:
-    """LFM2: convolutions that keep their last inputs, and full attention between them."""
+    """LFM2: convolutions that keep their last inputs, with full attention in between."""
     kinds = types_of(config, attention.layers)
     if kinds is None:
         full = listed(config, "full_attn_idxs") or []
@@ -201,7 +201,7 @@ def _short_convolutions(config: Config, attention: Attention) -> list[KvLayers]:
 
 
 def _kimi_linear(config: Config, attention: Attention) -> list[KvLayers]:
-    """Kimi-Linear: Kimi delta attention, its state in 32 bit, and MLA; layers are counted from 1."""
+    """Kimi-Linear: Kimi delta attention with 32-bit state, and MLA; layers are counted from 1."""
     linear = config.get("linear_attn_config")
     if not isinstance(linear, dict):
         raise KvsimError("linear_attn_config is missing: a kimi_linear model needs it")
@@ -239,4 +239,4 @@ READERS: dict[str, Callable[[Config, Attention], list[KvLayers]]] = {
     "whisper": _encoder_decoder,
     "kimi_linear": _kimi_linear,
 }
-"""Family -> who reads its layers."""
+"""Family -> reader of its layers."""

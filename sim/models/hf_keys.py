@@ -1,4 +1,4 @@
-"""A Hugging Face config.json by facts: the same fact has many keys, the first that is set counts."""
+"""Facts from a Hugging Face config.json: one fact has many keys, the first that is set counts."""
 
 from collections.abc import Mapping
 
@@ -57,11 +57,11 @@ MAY_BE_ZERO = (
 )
 
 MOST_PARTS = 1 << 16
-"""Layers, or experts of a layer: they are gone through one by one."""
+"""Limit on layers, and on experts per layer: they are iterated one by one."""
 
 
 def whole(config: Config, key: str, least: int = 1) -> int | None:
-    """The whole number under a key; None when it is not set."""
+    """The whole number under a key; None if not set."""
     value = config.get(key)
     if value is None:
         return None
@@ -73,7 +73,7 @@ def whole(config: Config, key: str, least: int = 1) -> int | None:
 
 
 def need_whole(config: Config, key: str, default: int | None = None) -> int:
-    """The same where the model cannot be understood without it."""
+    """The same for a number without which the model cannot be understood."""
     value = whole(config, key)
     if value is None:
         value = default
@@ -83,7 +83,7 @@ def need_whole(config: Config, key: str, default: int | None = None) -> int:
 
 
 def find(config: Config, fact: str) -> int | None:
-    """The first of the fact's keys that is set; None when none is."""
+    """The first of the fact's keys that is set; None if none is."""
     for key in KEYS[fact]:
         value = whole(config, key, 0 if fact in MAY_BE_ZERO else 1)
         if value is not None:
@@ -92,7 +92,7 @@ def find(config: Config, fact: str) -> int | None:
 
 
 def need(config: Config, fact: str) -> int:
-    """The same of a fact that every model must state."""
+    """The same for a fact that every model must state."""
     value = find(config, fact)
     if value is None:
         raise KvsimError(f"{fact} is missing: none of the keys {', '.join(KEYS[fact])} is set")
@@ -100,7 +100,7 @@ def need(config: Config, fact: str) -> int:
 
 
 def listed(config: Config, key: str, count: int | None = None) -> list[object] | None:
-    """The list (or text, letter by letter) under a key, as long as there are layers; None when not set."""
+    """The list (or text, letter by letter) under a key, one entry per layer; None if not set."""
     value = config.get(key)
     if value is None:
         return None
@@ -112,5 +112,5 @@ def listed(config: Config, key: str, count: int | None = None) -> list[object] |
 
 
 def family_of(config: Config) -> str:
-    """The model_type in lower case; empty when it is not stated."""
+    """The model_type in lower case; empty if not stated."""
     return str(config.get("model_type") or "").lower()

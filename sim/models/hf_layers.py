@@ -1,12 +1,12 @@
-"""Which layers of a Hugging Face model keep what: its config.json -> KvLayers.
+"""Which layers of a Hugging Face model cache what: its config.json -> KvLayers.
 
-`layer_types` decides where it is given. Elsewhere each family says it in its own way (a pattern, a period,
-a list of numbers): `READERS` has a function for each such family. All others in PLAIN have one kind of
-layer: full attention, windowed where the config states a window that the family uses. What is not known
-here is an error that names it: a layer taken for another is wrong by a factor, and nobody would see it.
+`layer_types` decides if it is given. Otherwise families say it in their own ways (a pattern, a period, a list
+of numbers): `READERS` has a function for each such family. All others in PLAIN have one kind of layer: full
+attention, windowed if the config states a window that the family uses. Anything unknown raises an error that
+names it: a layer mistaken for another is wrong by a factor, and would go unnoticed.
 
-Layers are numbered as vLLM 0.33.0 numbers them, so groups can be compared with its own. A Falcon-H1 layer
-has attention and Mamba side by side: its Mamba half counts after all attention.
+Layers are numbered as in vLLM 0.33.0, so that groups can be compared with vLLM's. A Falcon-H1 layer has
+attention and Mamba in parallel: its Mamba half counts after all attention layers.
 """
 
 from kvsim.sim.errors import KvsimError
@@ -90,17 +90,17 @@ PLAIN = frozenset(
         *("qwen3_vl_text", "qwen3_vl_moe_text", "llada", "youtu", "pangu", "iquest", "mellum", "laguna"),
     )
 )
-"""Families whose layers are all alike, or told by layer_types, a window or a latent."""
+"""Families whose layers are all alike, or distinguished by layer_types, a window or a latent."""
 
 WINDOW_PATTERN = {"gemma2": 2, "gemma3": 6, "gemma3_text": 6, "cohere2": 4, "gpt_oss": 2}
-"""Families of which every so many-th layer is full and the others windowed; elsewhere all are windowed."""
+"""Families in which every n-th layer is full and the others windowed; in other families all are windowed."""
 
 WINDOW_SWITCHED = frozenset(("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3"))
-"""Families that state a window and use it only if `use_sliding_window` says so."""
+"""Families that state a window but use it only if `use_sliding_window` is set."""
 
 
 def kv_layers_of(config: Config, heads: int, kv_heads: int, head_dim: int) -> tuple[KvLayers, ...]:
-    """What each layer of a model keeps.
+    """What each layer of a model caches.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ def kv_layers_of(config: Config, heads: int, kv_heads: int, head_dim: int) -> tu
     Raises
     ------
     KvsimError
-        Naming the field, for a family or a kind of layer that is not known, or a contradiction.
+        Names the field, for an unknown family or kind of layer, or a contradiction.
     """
     family = family_of(config)
     attention = Attention(config, kv_heads, head_dim)
@@ -154,7 +154,7 @@ def _by_types(config: Config, attention: Attention) -> list[KvLayers]:
 
 
 def _windowed(config: Config, count: int) -> list[str]:
-    """The kinds of layers of a model that has a window and does not list its layers."""
+    """The layer kinds of a model that has a window and does not list its layers."""
     family = family_of(config)
     if family in WINDOW_SWITCHED:
         full = min(count, find(config, "unwindowed_layers") or 0)

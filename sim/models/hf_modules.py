@@ -1,16 +1,15 @@
 """The weight matrices of a Hugging Face model, one by one, counted from its geometry.
 
-    embeddings   vocab * hidden, twice unless tied; + positions * hidden where positions are learned
-    attention    hidden * head_dim * (2 * heads + 2 * kv_heads), and a gate as wide as the heads in some
+    embeddings   vocab * hidden, twice unless tied; + positions * hidden if positions are learned
+    attention    hidden * head_dim * (2 * heads + 2 * kv_heads); some have a gate as wide as the heads
     or latent    hidden * q_rank + q_rank * heads * (nope + rope)      query, in two steps or one
     (MLA)        + hidden * (kv_rank + rope) + kv_rank * heads * (nope + v) + heads * v * hidden
     MLP          hidden * intermediate * 3 (gated: gate, up, down) or 2 (up, down)
-    experts      an MLP each, and the shared ones, and hidden * experts for the router
+    experts      one MLP each, plus the shared ones, plus hidden * experts for the router
     recurrent    the projections into and out of the state, and its convolution
 
-Modules carry the names of the checkpoint, so that a quantization_config can leave some of them out by
-name. Left out: norms and biases (about 0.1 % of a model of a billion and more), heads that predict further
-tokens.
+Modules have their checkpoint names, so that a quantization_config can exclude some by name. Left out: norms
+and biases (about 0.1 % of a model of a billion or more), and heads that predict further tokens.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -35,12 +34,12 @@ GATED = frozenset(
         *("chatglm", "glm", "zamba2"),
     )
 )
-"""Families with a gate whose activation does not tell: hidden_act is a GELU, or is not given."""
+"""Families with a gate that the activation does not reveal: hidden_act is a GELU, or is not given."""
 
 GATED_ATTENTION = frozenset(
     ("qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", "step3p7")
 )
-"""Families whose query projection also makes a gate for the output."""
+"""Families whose query projection also produces a gate for the output."""
 
 LEARNED_POSITIONS = frozenset(("opt", "gpt2", "gpt_neo", "gpt_bigcode", "whisper"))
 
@@ -57,7 +56,7 @@ class Module(NamedTuple):
 
 
 class Geometry(NamedTuple):
-    """What `modules_of` needs to know beside the config."""
+    """What `modules_of` needs to know besides the config."""
 
     hidden: int
     heads: int
@@ -70,7 +69,7 @@ class Geometry(NamedTuple):
 
 
 def modules_of(config: Config, shape: Geometry, kept: Sequence[KvLayers]) -> list[Module]:
-    """All modules of a model whose layers keep `kept`."""
+    """All modules of a model whose layers cache `kept`."""
     return [
         *_embeddings(config, shape),
         *_mixers(config, shape, kept),
@@ -83,7 +82,7 @@ def _embeddings(config: Config, shape: Geometry) -> Iterator[Module]:
     yield Module("model.embed_tokens", shape.vocab * width, "embedding")
     if not shape.tied:
         yield Module("lm_head", shape.vocab * width, "head")
-    if width != shape.hidden:  # OPT-350M embeds narrower and projects, in and out
+    if width != shape.hidden:  # OPT-350M has narrower embeddings, projected in and out
         yield Module("model.project", 2 * shape.hidden * width, "embedding")
     if family_of(config) in LEARNED_POSITIONS:
         yield Module("model.embed_positions", shape.max_model_len * shape.hidden, "embedding")
@@ -100,7 +99,7 @@ def _embeddings(config: Config, shape: Geometry) -> Iterator[Module]:
 
 
 def _mixers(config: Config, shape: Geometry, kept: Sequence[KvLayers]) -> Iterator[Module]:
-    """What mixes tokens: each layer's attention, or the projections of its state."""
+    """Token mixers: each layer's attention, or the projections of its state."""
     attended: set[int] = set()
     for group in kept:
         if group.kind == "mamba":
@@ -118,7 +117,7 @@ def _mixers(config: Config, shape: Geometry, kept: Sequence[KvLayers]) -> Iterat
                 if group.kind == "mla_attention"
                 else _attention(config, shape, name, group)
             )
-    shared = whole(config, "num_kv_shared_layers", 0) or 0  # they have a query and an output of their own
+    shared = whole(config, "num_kv_shared_layers", 0) or 0  # these layers have their own query and output
     for number in range(shape.layers - shared, shape.layers):
         if number not in attended:
             width = shape.hidden * shape.heads * shape.head_dim
@@ -190,7 +189,7 @@ def _mlps(config: Config, shape: Geometry) -> Iterator[Module]:
     experts = find(config, "experts") or 0
     if experts <= 1:
         where: Iterable[int] = range(shape.layers)
-        if family == "zamba2":  # the shared blocks alone have MLPs
+        if family == "zamba2":  # only the shared blocks have MLPs
             where = range(whole(config, "num_mem_blocks") or 1)
         elif pattern := listed(config, "hybrid_override_pattern", shape.layers):
             where = [number for number, letter in enumerate(pattern) if letter == "-"]
@@ -256,7 +255,7 @@ def _sparse_layers(config: Config, count: int) -> tuple[Collection[int], Collect
         if len(plain) > count:
             raise KvsimError(f"dense layers must be at most the {count} layers, got {len(plain)}")
         sparse = {number for number in every - plain if (number + 1) % step == 0}
-    both = family in ("gemma4", "gemma4_text", "arctic")  # a dense MLP beside the experts of every layer
+    both = family in ("gemma4", "gemma4_text", "arctic")  # a dense MLP beside the experts in every layer
     return sparse, every if both else every - sparse
 
 

@@ -1,7 +1,7 @@
-"""The precision of a checkpoint's weights: its quantization_config -> bits of a weight, and of which ones.
+"""The precision of a checkpoint's weights: its quantization_config -> bits per weight, and for which weights.
 
-    method               bits of a weight, scales and zero points included          reference
-    fp8, fbgemm_fp8      8, + 32 / block where scales are by block                  DeepSeek-V3
+    method               bits per weight, including scales and zero points          reference
+    fp8, fbgemm_fp8      8, + 32 / block if scales are by block                     DeepSeek-V3
     awq                  w_bit + 16 / group + w_bit / group                          AutoAWQ
     gptq                 bits + 16 / group + bits / group                            AutoGPTQ
     compressed-tensors   num_bits, + 16 / group; fp4: 4 + 8 / 16; mxfp4: 4 + 8 / 32  llm-compressor
@@ -9,8 +9,8 @@
     modelopt             FP8: 8; NVFP4: 4 + 8 / 16                                   NVIDIA Model Optimizer
     bitsandbytes         8-bit: 8; 4-bit: 4 + 32 / 64, twice quantized 4 + 8 / 64 + 32 / (64 * 256)
 
-Embeddings, routers and norms stay in the model's type, and so do the output matrix (unless the config says
-otherwise) and whatever the config excludes by name. A method that is not listed is an error that names it.
+Embeddings, routers and norms stay in the model's type, as do the output matrix (unless the config says
+otherwise) and everything the config excludes by name. An unlisted method raises an error that names it.
 """
 
 import re
@@ -25,7 +25,7 @@ EXCLUSIONS = (
     *("modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules"),
     *("llm_int8_skip_modules", "modules_to_not_quantize", "dynamic"),
 )
-"""Keys under which methods list what they leave alone."""
+"""Keys under which methods list excluded modules."""
 
 METHODS = (
     *("fp8", "fbgemm_fp8", "awq", "gptq", "compressed-tensors", "mxfp4", "gpt_oss_mxfp4", "modelopt"),
@@ -42,12 +42,12 @@ class Quantization(NamedTuple):
 
 
 def quantization_of(given: object, modules: Iterable[Module]) -> Quantization | None:
-    """The quantization of a config whose model has these modules; None without one.
+    """The quantization of a config whose model has these modules; None if there is none.
 
     Raises
     ------
     KvsimError
-        For a method or a format that is not known.
+        For an unknown method or format.
     """
     if given is None or given == {}:
         return None
@@ -65,7 +65,7 @@ def quantization_of(given: object, modules: Iterable[Module]) -> Quantization | 
             f"got {given.get('quant_method')!r}"
         )
     if method == "compressed-tensors" and not given.get("config_groups"):
-        return None  # it may compress nothing but the cache
+        return None  # it may compress only the cache
     bits = _bits(method, given)
     return Quantization(
         method, bits, sum(module.parameters for module in modules if _is_quantized(method, given, module))
@@ -73,7 +73,7 @@ def quantization_of(given: object, modules: Iterable[Module]) -> Quantization | 
 
 
 def _bits(method: str, given: Mapping[str, object]) -> float:
-    """Bits of a weight with its share of what is stored beside it."""
+    """Bits per weight, including its share of scales and zero points."""
     if method in ("fp8", "fbgemm_fp8"):
         block = given.get("weight_block_size")
         return 8 + 32 / (block[0] * block[1]) if isinstance(block, list) and len(block) == 2 else 8
@@ -111,7 +111,7 @@ def _modelopt(given: Mapping[str, object]) -> float:
 
 
 def _compressed(given: Mapping[str, object]) -> float:
-    """compressed-tensors: the widest of its groups, which nearly always is the only one."""
+    """compressed-tensors: the widest of its groups, nearly always the only one."""
     groups = given["config_groups"]
     widest = 0.0
     for group in groups.values() if isinstance(groups, Mapping) else ():
@@ -146,14 +146,14 @@ def _is_quantized(method: str, given: Mapping[str, object], module: Module) -> b
 def _exclusions(given: Mapping[str, object]) -> Iterable[str]:
     for key in EXCLUSIONS:
         patterns = given.get(key)
-        if isinstance(patterns, Mapping):  # GPTQModel: "-:pattern" leaves out
+        if isinstance(patterns, Mapping):  # GPTQModel: "-:pattern" excludes
             patterns = [f"re:{key[2:]}" for key in patterns if str(key).startswith("-:")]
         if isinstance(patterns, list):
             yield from map(str, patterns)
 
 
 def _excludes(pattern: str, name: str) -> bool:
-    """Whether a pattern (a regular expression, a wildcard, or a part of the name) means this module."""
+    """Whether a pattern (a regular expression, a wildcard, or part of the name) matches this module."""
     if pattern.startswith("re:"):
         return re.search(pattern[3:], name) is not None
     if "*" in pattern:

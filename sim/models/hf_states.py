@@ -1,4 +1,4 @@
-"""The state of a Hugging Face model's recurrent layers: each family names its sizes in its own words."""
+"""The state of a Hugging Face model's recurrent layers: each family has its own names for its sizes."""
 
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.hf_keys import Config, family_of, need, need_whole, whole
@@ -79,7 +79,7 @@ def state_of(config: Config) -> RecurrentState:
         )
     if family in ("nemotron_h", "nemotron_h_puzzle"):
         heads, head_dim = need_whole(config, "mamba_num_heads"), need_whole(config, "mamba_head_dim")
-        stated = config.get("mamba_ssm_cache_dtype") or "float32"  # vLLM's own for this family
+        stated = config.get("mamba_ssm_cache_dtype") or "float32"  # vLLM's default for this family
         return mamba2_state(
             config,
             inner=heads * head_dim,
@@ -107,7 +107,7 @@ def state_of(config: Config) -> RecurrentState:
 
 
 def _dtype_bytes(name: object) -> int | None:
-    """Bytes of a number of a state's type; None: as the weights."""
+    """Bytes per number of a state's type; None: same as the weights."""
     known = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1}
     if name in (None, "auto"):
         return None

@@ -1,12 +1,12 @@
 """Any Hugging Face `config.json` -> ModelSpec.
 
-    hf_keys.py           the same fact under its many keys
-    hf_layers.py         which layers keep what
+    hf_keys.py           one fact under its many keys
+    hf_layers.py         which layers cache what
     hf_modules.py        the weight matrices, counted
     hf_quantization.py   their precision
 
-As in vLLM, 32-bit weights are served as 16-bit, and heads that predict further tokens are not loaded. What a
-reader of the numbers should know is in the model's `notes`.
+As in vLLM, 32-bit weights are served as 16-bit, and heads that predict further tokens are not loaded. The
+model's `notes` say what readers of the numbers should know.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ DEFAULTS: dict[str, dict[str, int]] = {
         **{"vocab_size": 262_208, "max_position_embeddings": 131_072},
     }
 }
-"""What the published configs of a family leave to transformers' defaults."""
+"""Values that a family's published configs leave to transformers' defaults."""
 
 WIDE_ROUTERS = ("minimax_m2", "glm4_moe")
 """Families whose routers vLLM computes in 32 bits (its models minimax_m2.py and glm4_moe.py)."""
@@ -50,13 +50,13 @@ UNTIED = frozenset(
         *("qwen3_5_text", "qwen3_5_moe", "qwen3_5", "bamba", "glm4"),
     )
 )
-"""Families whose output matrix is their own where tie_word_embeddings is not stated."""
+"""Families whose output matrix is separate if tie_word_embeddings is not stated."""
 
 DEFAULT_MODEL_LEN = 2048
-"""What vLLM assumes of a config that states no maximum (Falcon, some of Bloom)."""
+"""vLLM's assumption for a config that states no maximum (Falcon, some of Bloom)."""
 
 UNSCALED_ROPE = ("su", "longrope", "llama3", "yarn", "deepseek_yarn", "mrope", "default", "proportional")
-"""Types of rope_scaling whose factor is in max_position_embeddings already, or does not lengthen."""
+"""Types of rope_scaling whose factor is already in max_position_embeddings, or does not lengthen."""
 
 
 def read_model(path: Path) -> ModelSpec:
@@ -73,7 +73,7 @@ def read_model(path: Path) -> ModelSpec:
 
 
 def model_of(config: Mapping[str, object], folder: str) -> ModelSpec:
-    """The model of a parsed config.json; `folder` names it where the config does not."""
+    """The model of a parsed config.json; `folder` names it if the config does not."""
     outer, config = config, _text_part(config)
     family = family_of(config)
     config = {**DEFAULTS.get(family, {}), **config}
@@ -122,7 +122,7 @@ def model_of(config: Mapping[str, object], folder: str) -> ModelSpec:
 
 
 def _geometry(config: Config, outer: Config) -> tuple[Geometry, list[str]]:
-    """The sizes of a model, and what was assumed of them."""
+    """The sizes of a model, and the assumptions about them."""
     hidden, heads = need(config, "hidden_size"), need(config, "heads")
     layers, vocab = need(config, "layers"), need(config, "vocab_size")
     if find(config, "kv_rank"):
@@ -140,7 +140,7 @@ def _geometry(config: Config, outer: Config) -> tuple[Geometry, list[str]]:
 
 
 def _longest(config: Config) -> tuple[int, list[str]]:
-    """The longest sequence, as vLLM derives it from what is stated."""
+    """The longest sequence, as vLLM derives it from the config."""
     stated = find(config, "max_model_len")
     if stated is None:
         return DEFAULT_MODEL_LEN, [f"it states no maximum length: {DEFAULT_MODEL_LEN}, as vLLM assumes"]
@@ -159,7 +159,7 @@ def _longest(config: Config) -> tuple[int, list[str]]:
 
 
 def _window(kept: Sequence[KvLayers], max_model_len: int) -> tuple[int | None, int]:
-    """The sliding window and how many layers have it; (None, 0) when it hides nothing."""
+    """The sliding window and how many layers have it; (None, 0) if it hides nothing."""
     sliding = [layers for layers in kept if layers.window is not None]
     if not sliding or sliding[0].window is None or sliding[0].window >= max_model_len:
         return None, 0
@@ -167,7 +167,7 @@ def _window(kept: Sequence[KvLayers], max_model_len: int) -> tuple[int | None, i
 
 
 def _quantized(model: ModelSpec, given: object, modules: Sequence[Module]) -> ModelSpec:
-    """The model with the precision that its checkpoint has."""
+    """The model with its checkpoint's precision."""
     quantization = quantization_of(given, modules)
     scheme = given.get("kv_cache_scheme") if isinstance(given, Mapping) else None
     if isinstance(scheme, Mapping) and scheme.get("num_bits") == 8:
@@ -194,7 +194,7 @@ def _mtp_modules(config: Config) -> int:
 
 
 def _notes(config: Config, outer: Config, kept: Sequence[KvLayers]) -> list[str]:
-    """What surprises in the numbers of this model."""
+    """Surprising facts behind this model's numbers."""
     notes = []
     drafts = _mtp_modules(config)
     if drafts:
@@ -232,7 +232,7 @@ def _dtype_bytes(config: Config, outer: Config) -> int:
 
 
 def _text_part(config: Config) -> Config:
-    """The language model of a multimodal config, which sits under `text_config`."""
+    """The language model of a multimodal config, found under `text_config`."""
     for key in ("text_config", "llm_config", "language_config"):
         text = config.get(key)
         if isinstance(text, dict):
@@ -241,13 +241,13 @@ def _text_part(config: Config) -> Config:
 
 
 def _name(config: Config, folder: str) -> str:
-    """`facebook/opt-13b` as it is; of a local path only the last folder."""
+    """`facebook/opt-13b` unchanged; for a local path only the last folder."""
     name = str(config.get("_name_or_path") or "").rstrip("/")
     return name.rsplit("/", 1)[-1] if name.startswith(("/", ".", "~")) else name or folder
 
 
 def _exact(hidden: int, heads: int) -> int:
-    """The size of a head when the config leaves it out."""
+    """The head size if the config leaves it out."""
     if hidden % heads:
         raise KvsimError(f"head_dim is missing and hidden_size {hidden} is no multiple of the {heads} heads")
     return hidden // heads

@@ -1,4 +1,4 @@
-"""Which layers share a block table: full and windowed layers in groups of one size, over one pool of blocks.
+"""Which layers share a block table: full and windowed layers in equal-size groups, over one pool of blocks.
 
     10 full and 20 windowed layers, block 16, window 32, 112 tokens: 7 + 2 * 2 = 11 blocks
 
@@ -7,24 +7,24 @@
     window 2 |.|.|.|.|.|6|7|      10 layers
 
 A layer that sees only the last `window` tokens need not keep the rest. So that one pool serves both kinds,
-vLLM cuts the layers of each kind into groups of g layers, g the smaller of the two counts, and fills up the
-last group of a kind: a block holds `block_size` tokens of any one group, always the same bytes. A model
+vLLM splits the layers of each kind into groups of g layers, g being the smaller of the two counts, and pads
+the last group of a kind: a block holds `block_size` tokens of any one group, always the same bytes. A model
 with one kind of layer is one group.
 
-When blocks are freed (vLLM 0.11.0, `SlidingWindowManager.remove_skipped_blocks`): only as the request is
-scheduled again, before its new blocks are taken, and even if those do not fit. With `computed` tokens done,
-the next query sits at position `computed` (counted from 0) and sees positions `computed - window + 1` and
-later; that is the first useful token, and every block wholly before it goes:
+When blocks are freed (vLLM 0.11.0, `SlidingWindowManager.remove_skipped_blocks`): only when the request is
+scheduled again, before its new blocks are allocated, and even if those do not fit. With `computed` tokens
+done, the next query is at position `computed` (counted from 0) and sees positions from `computed - window +
+1` on; that is the first useful token, and every block entirely before it is freed:
 
-    freed blocks = max(0, computed - window + 1) // block_size        of each windowed group
+    freed blocks = max(0, computed - window + 1) // block_size        per windowed group
 
-A chunk of a prompt gets blocks for all of its tokens in every group, windowed or not: those behind the
-window go at the next schedule. While decoding, a block goes whenever `computed - window + 1` reaches a
+A chunk of a prompt gets blocks for all of its tokens in every group, windowed or not: those behind the window
+are freed at the next schedule. While decoding, a block is freed whenever `computed - window + 1` reaches a
 multiple of block_size: with block 16 and window 32 in the steps that feed tokens 48, 64, 80, ... (counted
-from 1). A finished or preempted request gives back what it still holds.
+from 1). A finished or preempted request frees everything it still holds.
 
-Left out: bytes of the layers that fill up a group are spent, as in vLLM; later releases of vLLM take the
-larger count where it is less than 1.25 (then 1.5) times the smaller; windows of several sizes.
+Left out: the bytes of padding layers are spent, as in vLLM; later releases of vLLM take the larger count if
+it is less than 1.25 (then 1.5) times the smaller; windows of several sizes.
 """
 
 from dataclasses import dataclass
@@ -34,16 +34,16 @@ from kvsim.sim.models.spec import ModelSpec
 
 @dataclass(frozen=True)
 class KvGroups:
-    """How a model's layers are kept.
+    """How a model's layers are grouped.
 
     Attributes
     ----------
     layers_per_group : int
-        Layers whose keys and values one block holds.
+        Layers whose keys and values a block holds.
     full_groups, window_groups : int
         Groups that keep every token, and groups that keep a window.
     window : int or None
-        Tokens that a windowed layer sees, the newest included; None when none is windowed.
+        Tokens that a windowed layer sees, including the newest; None if none is windowed.
     """
 
     layers_per_group: int
@@ -53,15 +53,15 @@ class KvGroups:
 
     @property
     def count(self) -> int:
-        """All groups: the blocks that the first token of a request takes."""
+        """Number of groups: also the blocks that the first token of a request takes."""
         return self.full_groups + self.window_groups
 
 
 def kv_groups(model: ModelSpec, disable_hybrid_kv_cache_manager: bool = False) -> KvGroups:
-    """The groups that vLLM 0.11.0 makes of a model's layers.
+    """The groups that vLLM 0.11.0 forms from a model's layers.
 
-    Without the hybrid manager a model with both kinds keeps every token in every layer; one whose layers
-    are all windowed still frees behind the window, as in vLLM.
+    Without the hybrid manager, a model with both kinds keeps every token in every layer; one with only
+    windowed layers still frees behind the window, as in vLLM.
     """
     windowed, full = model.window_layers, model.caching_layers - model.window_layers
     if not windowed or (full and disable_hybrid_kv_cache_manager):

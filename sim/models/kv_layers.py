@@ -1,6 +1,6 @@
-"""What each layer of a model keeps of a sequence: the input of every question about KV memory.
+"""What each layer of a model caches of a sequence: the basis of every question about KV memory.
 
-    kind                      keeps of a sequence of t tokens                    families
+    kind                      caches, for a sequence of t tokens                 families
     full_attention            key and value of all t                             most
     sliding_window            of the last `window`                               Mistral, Gemma, gpt-oss
     chunked_local_attention   of its current chunk of `chunk`                    Llama 4
@@ -8,8 +8,8 @@
     cross_attention           of the encoder's tokens                            Whisper, Llama 3.2 Vision
     mamba                     one state, whatever t                              Mamba, GDN, linear attention
 
-A model is a tuple of `KvLayers`, one for each sort of layer. Some layers keep nothing of their own (MLPs,
-layers that read another layer's keys and values): they are in none. The names of the kinds are vLLM's.
+A model is a tuple of `KvLayers`, one per type of layer. Some layers cache nothing of their own (MLPs, layers
+that read another layer's keys and values): they are in none. The names of the kinds are vLLM's.
 """
 
 from collections.abc import Iterable, Mapping
@@ -29,23 +29,23 @@ STATES = ("mamba1", "mamba2", "gdn", "linear", "conv")
 
 @dataclass(frozen=True, kw_only=True)
 class RecurrentState:
-    """The state of a recurrent layer: the last inputs of a convolution, and a matrix for each head.
+    """The state of a recurrent layer: the last inputs of a convolution, and a matrix per head.
 
     Attributes
     ----------
     kind : "mamba1", "mamba2", "gdn", "linear" or "conv"
         Mamba 1 and 2, gated delta net, plain linear attention, short convolution.
     conv_taps, conv_channels : int
-        Inputs kept of each channel (kernel size less 1), and channels outside the groups.
+        Inputs kept per channel (kernel size less 1), and channels outside the groups.
     groups, group_channels : int
-        Groups of heads that share their projections (Mamba 2), each with so many channels; GPUs that
-        share a layer each hold the groups that their heads need.
+        Groups of heads that share their projections (Mamba 2), and channels of each; GPUs that share a
+        layer each hold the groups that their heads need.
     heads, head_values : int
-        Heads, and numbers in the matrix of one.
+        Heads, and numbers in each head's matrix.
     chunk_tokens : int
         Tokens that a kernel scans at a time: states lie at multiples of it.
     conv_dtype_bytes, dtype_bytes : int or None
-        Bytes of a number in the two parts; None: as a weight in 16 bit.
+        Bytes per number in the two parts; None: as a 16-bit weight.
     """
 
     kind: str
@@ -78,10 +78,10 @@ class RecurrentState:
         )
 
     def scan_flops_per_token(self, tensor_parallel_size: int = 1) -> int:
-        """Operations of one layer for a token of a prompt, on each GPU.
+        """Operations of one layer per prompt token, on each GPU.
 
-        4 for each number of the state, which is written and read; and what the tokens of a chunk say to each
-        other, a head's matrix taken as square. Mamba 1 scans token by token on the vector units, 16 times
+        4 per number of the state, which is written and read; plus the interaction of the tokens within a
+        chunk, taking a head's matrix as square. Mamba 1 scans token by token on the vector units, 16 times
         slower than matrices: counted 16 times.
         """
         heads, values = self.shapes(tensor_parallel_size)[1]
@@ -90,9 +90,9 @@ class RecurrentState:
         return heads * (4 * values + 2 * self.chunk_tokens * isqrt(values))
 
     def scan_bytes_per_token(self, tensor_parallel_size: int = 1, dtype_bytes: int = 2) -> float:
-        """Bytes that one layer moves for a token of a prompt: the state of each chunk is written and read.
+        """Bytes that one layer moves per prompt token: the state of each chunk is written and read.
 
-        A scan token by token keeps it in registers.
+        A token-by-token scan keeps it in registers.
         """
         if self.chunk_tokens <= 1:
             return 0.0
@@ -100,7 +100,7 @@ class RecurrentState:
         return 2 * heads * values * (self.dtype_bytes or dtype_bytes) / self.chunk_tokens
 
     def refusal(self, tensor_parallel_size: int) -> str | None:
-        """Why so many GPUs cannot share the state, or None."""
+        """Why this many GPUs cannot share the state, or None."""
         tp = tensor_parallel_size
         if self.kind == "mamba2" and self.groups % tp and self.groups != 1:
             return (
@@ -116,22 +116,22 @@ class RecurrentState:
 
 @dataclass(frozen=True, kw_only=True)
 class KvLayers:
-    """Layers of one sort.
+    """Layers of one type.
 
     Attributes
     ----------
     kind : str
         One of KINDS.
     layers : tuple of int
-        Their numbers, in the order in which the engine builds them.
+        Layer numbers, in the order in which the engine builds them.
     kv_heads, head_dim, value_dim : int
-        Heads cached, and the numbers of a key and of a value; MLA: 1, the latent and 0.
+        Cached heads, and the sizes of a key and of a value; MLA: 1, the latent's size and 0.
     window, chunk : int or None
-        Tokens that a sliding window sees, the newest included; tokens of a chunk.
+        Tokens that a sliding window sees, including the newest; tokens per chunk.
     state : RecurrentState or None
-        Of recurrent layers.
+        For recurrent layers.
     dtype_bytes : int or None
-        Bytes of a cached number where the cache's type does not decide (an index of fp8).
+        Bytes per cached number if the cache's type does not decide (an index in fp8).
     """
 
     kind: str
@@ -154,18 +154,18 @@ class KvLayers:
                 raise KvsimError(f"{field} and kind {kind} need each other, got {self.kind}")
 
     def numbers_per_token(self, tensor_parallel_size: int = 1) -> int:
-        """Numbers cached of a token in one layer on each GPU; recurrent layers: 0."""
+        """Numbers cached per token in one layer on each GPU; recurrent layers: 0."""
         split = 1 if self.kind == "mla_attention" else tensor_parallel_size
         return kv_heads_per_gpu(self.kv_heads, split) * (self.head_dim + self.value_dim)
 
 
 def kv_heads_per_gpu(kv_heads: int, tensor_parallel_size: int) -> int:
-    """KV heads on each GPU: split evenly, or one each where there are more GPUs than heads."""
+    """KV heads on each GPU: split evenly, or one each if there are more GPUs than heads."""
     return max(1, kv_heads // tensor_parallel_size) if kv_heads else 0
 
 
 def kv_layers_from(entries: Iterable[KvLayers | Mapping[str, object]]) -> tuple[KvLayers, ...]:
-    """The records, also from the JSON form that a run's config.json has."""
+    """The records, also from the JSON form in a run's config.json."""
     return tuple(entry if isinstance(entry, KvLayers) else _from_json(entry) for entry in entries)
 
 

@@ -1,17 +1,17 @@
-"""A GPU in about six numbers: the user's own file for `--gpu FILE`, and every entry of gpus.toml.
+"""A GPU in about six numbers: a user's file for `--gpu FILE`, and every entry of gpus.toml.
 
-    name = "my-gpu"              else the file's name
-    memory_mib = 46068           as nvidia-smi shows it; or memory_gib = 45
+    name = "my-gpu"              default: the file's name
+    memory_mib = 46068           as shown by nvidia-smi; or memory_gib = 45
     bandwidth_gb_per_s = 960     device memory
-    bf16_tflops = 250            dense matrix products; fp16_tflops where there is no BF16
+    bf16_tflops = 250            dense matrix products; fp16_tflops if there is no BF16
     pcie_gb_per_s = 32           to the host, in one direction
-    link_gb_per_s = 56           to other GPUs, in one direction; left out where they talk over PCIe
-    node_gpus = 8                that these links join; beyond, GPUs talk over the network
-    network_gb_per_s = 50        of one GPU, in one direction: 50 for 400 Gb/s
+    link_gb_per_s = 56           to other GPUs, in one direction; left out if they communicate over PCIe
+    node_gpus = 8                GPUs joined by these links; between nodes, the network is used
+    network_gb_per_s = 50        per GPU, in one direction: 50 for 400 Gb/s
     peer_access = true           whether GPUs without links reach each other over PCIe, or through the host
 
-TOML or JSON, told apart by content, as is a calibrated profile, which is JSON too. How much of the two peaks
-kernels reach may be stated; otherwise it is as for all GPUs (GpuSpec).
+TOML or JSON, told apart by content, as is a calibrated profile, which is also JSON. The share of the two
+peaks that kernels reach may be stated; the default is that of all GPUs (GpuSpec).
 """
 
 import tomllib
@@ -26,7 +26,7 @@ GIB = 2**30
 
 PEAKS = ("bf16_tflops", "fp16_tflops")
 MEMORY = ("memory_gib", "memory_mib")
-"""A GPU has one of each."""
+"""A GPU states exactly one of each."""
 
 FIELDS: dict[str, tuple[float, float, str]] = {
     "memory_gib": (1, 4096, "GiB"),
@@ -43,13 +43,13 @@ FIELDS: dict[str, tuple[float, float, str]] = {
     "kernel_overhead_us": (0.01, 1000, "us"),
     "attention_latency_us": (0.01, 1000, "us"),
 }
-"""Name of each number -> the least and the most that it may be, to catch slips of the unit, and its unit."""
+"""Name of each number -> its least and greatest value, to catch unit slips, and its unit."""
 
 NEEDED = ("bandwidth_gb_per_s", "pcie_gb_per_s")
 TEXTS = ("name", "source")
 FLAGS = ("peer_access",)
 PROFILE_KEYS = frozenset(("kind", "format", "parts"))
-"""What a calibrated profile has, and a GPU in numbers has not."""
+"""Keys that a calibrated profile has and a GPU in numbers does not."""
 
 
 def gpu_of(entry: Mapping[str, object], name: str, source: str) -> GpuSpec:
@@ -58,7 +58,7 @@ def gpu_of(entry: Mapping[str, object], name: str, source: str) -> GpuSpec:
     Raises
     ------
     KvsimError
-        A field that is unknown or missing, or a value that cannot be.
+        A field is unknown or missing, or a value impossible.
     """
     known = [*TEXTS, *FIELDS, *FLAGS]
     for field, value in entry.items():
@@ -101,12 +101,12 @@ def gpu_of(entry: Mapping[str, object], name: str, source: str) -> GpuSpec:
 
 
 def read_own_gpu(path: Path) -> GpuSpec | None:
-    """The GPU in a file; None where the file is JSON of something else, as a calibrated profile.
+    """The GPU in a file; None if the file is JSON of something else, such as a calibrated profile.
 
     Raises
     ------
     KvsimError
-        A file that cannot be read, is neither TOML nor JSON, or holds no GPU that can be.
+        The file cannot be read, is neither TOML nor JSON, or holds no possible GPU.
     """
     try:
         text = content_of(path, f"gpu {str(path)!r}").decode("utf-8")
@@ -117,7 +117,7 @@ def read_own_gpu(path: Path) -> GpuSpec | None:
         found = json_in(text, "") if is_json else tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         if is_json:
-            return None  # whoever reads profiles says what is wrong
+            return None  # the reader of profiles reports what is wrong
         raise KvsimError(f"gpu {str(path)!r} is no valid TOML: {error}") from error
     if not isinstance(found, dict) or PROFILE_KEYS & found.keys():
         return None

@@ -1,13 +1,13 @@
-"""A model with other weights than it was published with: `--quantization`, by the names that vLLM knows.
+"""A model with weights other than those published: `--quantization`, by the names that vLLM knows.
 
-    fp8     8 bits, products in 8 bits where the GPU can
-    awq     4 bits and a scale and a zero for 128 weights; products in 16 bits
+    fp8     8 bits, products in 8 bits if the GPU can
+    awq     4 bits, and a scale and a zero point per 128 weights; products in 16 bits
     gptq    the same
-    mxfp4   4 bits and 8 for 32 weights; the experts alone, where a model has some
-    nvfp4   4 bits and 8 for 16 weights; products in 4 bits where the GPU can
+    mxfp4   4 bits, and 8 per 32 weights; only the experts, if a model has any
+    nvfp4   4 bits, and 8 per 16 weights; products in 4 bits if the GPU can
     none    16 bits, whatever the model's config says
 
-Embeddings and the output matrix stay as they are.
+Embeddings and the output matrix stay unchanged.
 """
 
 from dataclasses import replace
@@ -16,11 +16,11 @@ from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.spec import ModelSpec
 
 BITS = {"fp8": 8.0, "awq": 4.15625, "gptq": 4.15625, "mxfp4": 4.25, "nvfp4": 4.5}
-"""Name -> bits of a weight, scales included."""
+"""Name -> bits per weight, including scales."""
 
 
 def quantized(model: ModelSpec, name: str | None) -> ModelSpec:
-    """The model with these weights; as it is where no name is given."""
+    """The model with these weights; unchanged if no name is given."""
     if name is None or name == model.quantization:
         return model
     if name == "none":

@@ -1,9 +1,9 @@
 """A model and a GPU as the simulator sees them: two frozen records.
 
     ModelSpec     geometry of a transformer           (built in: models.toml; or any Hugging Face config.json)
-    GpuSpec       memory and speeds of one GPU        (built in: gpus.toml; or a file of the user's own)
+    GpuSpec       memory and speeds of one GPU        (built in: gpus.toml; or a user's own file)
 
-Each record is checked when it is built, so whoever holds one need not check again.
+Each record is checked when it is built, so its users need not check again.
 """
 
 from dataclasses import dataclass
@@ -27,9 +27,9 @@ KV_CACHE_DTYPES: dict[str, int | None] = {
     "bfloat16": 2,
     "fp32": 4,
 }
-"""What `kv_cache_dtype` may be -> bytes of a cached number; auto leaves it to the model."""
+"""Values of `kv_cache_dtype` -> bytes per cached number; auto leaves it to the model."""
 MOST_EXPERTS = 1 << 20
-"""In a layer; the largest published mixture has a million (arXiv:2407.04153)."""
+"""Per layer; the largest published mixture has a million (arXiv:2407.04153)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,49 +43,49 @@ class ModelSpec:
     layers, hidden_size, intermediate_size, heads, kv_heads, head_dim, vocab_size : int
         As in a Hugging Face config; `kv_heads` is below `heads` for grouped-query attention.
     parameters : int
-        All parameters, embeddings and all experts included.
+        All parameters, including embeddings and all experts.
     active_parameters : int or None
-        Those one token passes through (mixture of experts); None means all.
+        Parameters that one token passes through (mixture of experts); None means all.
     tie_word_embeddings : bool
         Whether the output matrix is the input embedding, held once.
     max_model_len : int
         The longest sequence in tokens, prompt and output together.
     dtype_bytes : int
-        Bytes of a weight, and of a cached number unless `kv_dtype_bytes` differs.
+        Bytes per weight, and per cached number unless `kv_dtype_bytes` differs.
     kv_dtype_bytes : int or None
-        Bytes of a cached number; None means as a weight.
+        Bytes per cached number; None: same as a weight.
     kv_latent_dim, kv_rope_dim : int or None
         Multi-head latent attention (MLA, DeepSeek): the numbers cached per token and layer, one vector for
-        all heads, and how many of them carry the position. `head_dim` is then the mean of the key's part
-        without position and the value's size. None: keys and values of each KV head.
+        all heads, and how many of them carry the position. `head_dim` is then the mean of the key's
+        non-positional part and the value's size. None: keys and values of each KV head.
     window : int or None
-        Sliding window: the tokens that a windowed layer sees, the newest included.
+        Sliding window: the tokens that a windowed layer sees, including the newest.
     window_layers : int
         How many of the layers are windowed.
     quantization : str or None
-        How the weights are quantized, by the name that engines give it (fp8, awq, mxfp4, ...).
+        How the weights are quantized, by the name engines use (fp8, awq, mxfp4, ...).
     weight_bits : float or None
-        Bits of a quantized weight, its share of scales and zero points included.
+        Bits per quantized weight, including its share of scales and zero points.
     quantized_parameters : int
         Parameters stored in `weight_bits`; all others have `dtype_bytes`.
     experts, experts_per_token, expert_parameters : int
-        Routed experts of a layer, how many of them a token passes through, and the parameters of all
-        routed experts of all layers; 0 without a mixture of experts.
+        Routed experts per layer, how many of them a token passes through, and the parameters of all
+        routed experts in all layers; 0 without a mixture of experts.
     mtp_modules : int
-        Modules of multi-token prediction, which can draft; they are not among the layers and parameters.
+        Modules of multi-token prediction, which can draft; not counted in layers and parameters.
     norms_over_heads : bool
-        Whether queries and keys are normed over all heads together, wherever these are (MiniMax-M2): GPUs
-        that share the heads then add up their squares in every layer.
+        Whether queries and keys are normed over all heads together, on whichever GPUs (MiniMax-M2): GPUs
+        that share the heads then sum their squares in every layer.
     router_bits : int
-        What scores the experts computes in: 16, or 32 (MiniMax-M2, GLM-4.5).
+        Precision in which experts are scored: 16, or 32 (MiniMax-M2, GLM-4.5).
     sinks : bool
         Whether attention has sinks, a learned share of the softmax (gpt-oss), which not all kernels have.
     kv_layers : tuple of KvLayers
-        What each layer caches, where not all layers do the same; empty: as the fields above say.
+        What each layer caches, if layers differ; empty: as the fields above say.
     notes : tuple of str
-        What a user of the numbers should know about this model; printed with every result.
+        What users of the numbers should know about this model; printed with every result.
     hub_name : str or None
-        The name on the Hugging Face hub that a built-in model was asked for by; results tell it.
+        The Hugging Face hub name by which a built-in model was requested; shown in results.
     """
 
     name: str
@@ -201,12 +201,12 @@ class ModelSpec:
 
     @property
     def latent_values(self) -> int:
-        """Numbers of MLA's latent that stand for the value, all but the position's; 0 without MLA."""
+        """Numbers of MLA's latent that form the value: all but the position's; 0 without MLA."""
         return (self.kv_latent_dim or 0) - (self.kv_rope_dim or 0)
 
     @property
     def uniform_kv_layers(self) -> tuple[KvLayers, ...]:
-        """What the layers cache where all do the same, or all but `window_layers` of unknown place."""
+        """What the layers cache if all do the same; empty if it is unknown which are the `window_layers`."""
         if self.window_layers and self.window_layers < self.layers:
             return ()
         numbers = tuple(range(self.layers))
@@ -225,20 +225,20 @@ class ModelSpec:
 
     @property
     def caching_layers(self) -> int:
-        """Layers that keep something of every token; all, unless some are recurrent or share."""
+        """Layers that cache something for every token; all, unless some are recurrent or share."""
         if not self.kv_layers:
             return self.layers
         return sum(len(each.layers) for each in self.kv_layers if each.kind != "mamba")
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Bytes of what is cached of one token, over all layers and KV heads."""
+        """Bytes cached per token, over all layers and KV heads."""
         return self.kv_bytes_per_token_per_gpu(1)
 
     def kv_bytes_per_token_per_gpu(self, tensor_parallel_size: int) -> int:
         """Bytes of one token on each GPU: kv_heads / tp heads, at least one (then GPUs hold copies).
 
-        The latent of MLA belongs to all heads: every GPU holds a copy.
+        MLA's latent belongs to all heads: every GPU holds a copy.
         """
         size, tp = self.kv_dtype_bytes or self.dtype_bytes, tensor_parallel_size
         if self.kv_layers:
@@ -251,7 +251,7 @@ class ModelSpec:
         return self.layers * 2 * self.head_dim * size * -(-self.kv_heads // tp)
 
     def state_bytes_per_sequence(self, tensor_parallel_size: int = 1) -> int:
-        """Bytes of the recurrent layers' states of one sequence, on each GPU."""
+        """Bytes of one sequence's recurrent states, on each GPU."""
         return sum(
             len(each.layers) * each.state.bytes_per_sequence(tensor_parallel_size, max(2, self.dtype_bytes))
             for each in self.kv_layers
@@ -259,7 +259,7 @@ class ModelSpec:
         )
 
     def scan_per_token(self, tensor_parallel_size: int = 1) -> tuple[int, float]:
-        """Operations and bytes of the recurrent layers for a token of a prompt, on each GPU."""
+        """Operations and bytes of the recurrent layers per prompt token, on each GPU."""
         flops, moved, width = 0, 0.0, max(2, self.dtype_bytes)
         for each in self.kv_layers:
             if each.state is not None:
@@ -274,18 +274,18 @@ class ModelSpec:
 
     @property
     def attention_layers(self) -> int:
-        """Layers that attend to what is cached, their own or another's: all, unless some are recurrent."""
+        """Layers that attend to cached tokens, their own or another's: all, unless some are recurrent."""
         recurrent = any(each.state is not None for each in self.kv_layers)
         return self.caching_layers if recurrent else self.layers
 
     @property
     def prefill_pair_flops(self) -> int:
-        """Operations of one (query, key) pair in a prompt, over all layers and heads: score and value."""
+        """Operations per (query, key) pair in a prompt, over all layers and heads: score and value."""
         return 2 * self.attention_layers * self.heads * (2 * self.head_dim + (self.kv_rope_dim or 0))
 
     @property
     def decode_pair_flops(self) -> int:
-        """The same while generating: MLA works on the latent itself, its matrices absorbed by the query."""
+        """The same while generating: MLA works on the latent itself, its matrices absorbed into the query."""
         if self.kv_latent_dim:
             return 2 * self.attention_layers * self.heads * (self.kv_latent_dim + self.latent_values)
         return self.prefill_pair_flops
@@ -300,12 +300,12 @@ class ModelSpec:
 
     @property
     def expert_bytes(self) -> float:
-        """Bytes of the routed experts, whose weights are those that quantization takes first."""
+        """Bytes of the routed experts, which are the first weights to be quantized."""
         return self.expert_parameters * (self.weight_bits or 8 * self.dtype_bytes) / 8
 
     @property
     def body_weight_bytes(self) -> int:
-        """Bytes of the layers: embeddings and output matrix, which are not quantized, left out."""
+        """Bytes of the layers, without embeddings and output matrix, which are not quantized."""
         return self.weight_bytes - (self.parameters - self.body_parameters) * self.dtype_bytes
 
     @property
@@ -315,12 +315,12 @@ class ModelSpec:
 
     @property
     def body_parameters(self) -> int:
-        """Parameters of the layers: all but the input embedding and the output matrix."""
+        """Parameters of the layers: all except the input embedding and the output matrix."""
         return self.parameters - self.head_parameters * (1 if self.tie_word_embeddings else 2)
 
 
 HOPPER_OR_LATER = ("h100", "h200", "h20", "h800", "gh200", "b100", "b200", "b300", "gb200", "gb300")
-"""How the names of GPUs with such kernels begin."""
+"""Prefixes of the names of GPUs with such kernels."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -334,20 +334,20 @@ class GpuSpec:
     bandwidth_bytes_per_s, flops_per_s, pcie_bytes_per_s : float
         Decimal, as in datasheets: device memory; dense 16-bit matrix products; host link, one direction.
     link_bytes_per_s : float or None
-        To other GPUs (NVLink, Infinity Fabric), one direction; None when there is none.
+        To other GPUs (NVLink, Infinity Fabric), one direction; None if there is none.
     node_gpus : int
-        GPUs that these links join, or that share a host over PCIe; beyond, GPUs talk over the network.
+        GPUs joined by these links, or sharing a host over PCIe; between nodes, the network is used.
     network_bytes_per_s : float
-        Of one GPU, one direction: 400 Gb/s unless told otherwise.
+        Per GPU, one direction: 400 Gb/s by default.
     peer_access : bool
-        Whether GPUs without links reach each other's memory over PCIe, or talk through the host's.
+        Whether GPUs without links access each other's memory over PCIe, or go through the host's.
     bandwidth_efficiency, matmul_efficiency : float
         Achieved share of the two peaks.
     kernel_overhead_s : float
         Start and end of one kernel, inside a CUDA graph.
     attention_latency_s : float
-        What no attention falls below beside that: reads that wait for each other (length, block table, keys,
-        values), and the kernel that joins the parts of split contexts.
+        Least additional time of any attention: dependent reads (length, block table, keys, values), and the
+        kernel that merges the parts of split contexts.
     """
 
     name: str
@@ -379,11 +379,11 @@ class GpuSpec:
 
     @property
     def is_hopper_or_later(self) -> bool:
-        """Whether its kernels are those of Hopper or Blackwell."""
+        """Whether it runs the kernels of Hopper or Blackwell."""
         return self.name.lower().startswith(HOPPER_OR_LATER)
 
 
 def can_split(model: ModelSpec, tensor_parallel_size: int) -> bool:
-    """Whether each GPU gets the same whole number of heads, KV heads split evenly or replicated."""
+    """Whether each GPU gets the same whole number of heads, with KV heads split evenly or replicated."""
     tp, kv_heads = tensor_parallel_size, model.kv_heads
     return model.heads % tp == 0 and (kv_heads % tp == 0 or tp % kv_heads == 0)

@@ -1,1 +1,1 @@
-"""What is written down of a run, and the numbers made from it."""
+"""What is recorded of a run, and the numbers derived from it."""

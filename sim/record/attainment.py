@@ -1,13 +1,13 @@
 """Whether a run met its goals: attainment, goodput, numbers per GPU and the cost of tokens.
 
-    good request     finished, and within every limit that is of each request;
-                     where all limits are quantiles, within each of them
+    good request     finished, and within every per-request limit;
+                     if all limits are quantiles, within each of them
     attained share   good requests / submitted requests
     goodput          good requests / duration
 
-as `vllm bench serve --goodput` and AIPerf define it. A limit with a quantile is met when that quantile over
-the finished requests is within it, and no more requests were rejected than it lets pass; one without is met
-when every request is within it. Rejected requests are within none.
+as defined by `vllm bench serve --goodput` and AIPerf. A limit with a quantile is met if that quantile over
+the finished requests is within it, and no more requests were rejected than the quantile allows; a limit
+without one is met if every request is within it. Rejected requests are within none.
 """
 
 from collections.abc import Mapping
@@ -29,18 +29,18 @@ def attained(  # noqa: PLR0917 - the parts of a run
     duration_s: float,
     gpus: int,
 ) -> dict[str, object]:
-    """The sections `slo`, `per_gpu` and `price` of a summary: those that were asked for.
+    """The requested sections of a summary among `slo`, `per_gpu` and `price`.
 
     Parameters
     ----------
     slo : Slo, optional
         The limits.
     price : float, optional
-        Of a GPU per hour, the mean where they are unlike.
+        Per GPU and hour, the mean if GPUs differ.
     table : mapping
         The table of requests.
     throughput : mapping
-        That section of the summary.
+        The section `throughput` of the summary.
     gpus : int
         In all replicas.
     """
@@ -78,7 +78,7 @@ def judged(slo: Slo, table: Numbers, duration_s: float, gpus: int) -> dict[str, 
 
 
 def good_requests(slo: Slo, table: Numbers) -> npt.NDArray[np.bool_]:
-    """Which requests of a table finished, and are within every limit that is of each request."""
+    """Which requests of a table finished, and are within every per-request limit."""
     good: npt.NDArray[np.bool_] = table["status"] != "rejected"
     for limit in slo.of_each:
         good = good & _within(limit, table)
@@ -86,7 +86,7 @@ def good_requests(slo: Slo, table: Numbers) -> npt.NDArray[np.bool_]:
 
 
 def _limit(limit: Limit, table: Numbers, done: npt.NDArray[np.bool_]) -> dict[str, object]:
-    """One limit: what was measured, the share of all requests within, and whether it is met."""
+    """One limit: the measured value, the share of all requests within it, and whether it is met."""
     values = np.asarray(table[limit.column], dtype=np.float64)[done]
     within = float(_within(limit, table).mean()) if len(done) else None
     measured_s = None
@@ -102,7 +102,7 @@ def _limit(limit: Limit, table: Numbers, done: npt.NDArray[np.bool_]) -> dict[st
 
 
 def _within(limit: Limit, table: Numbers) -> npt.NDArray[np.bool_]:
-    """Which requests are within a limit; rejected ones are not."""
+    """Which requests are within a limit; rejected ones never are."""
     return np.asarray(table[limit.column], dtype=np.float64) <= limit.limit_s
 
 

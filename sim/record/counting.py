@@ -1,11 +1,11 @@
-"""Spans counted one by one in 64-bit integers: what a compiled recorder does, where Python counts in bulk.
+"""Spans counted one by one in 64-bit integers, as a compiled recorder does; Python counts in bulk.
 
-The sums are those of `Integrals.add_spans` (span.py) and `Histogram.add_spans` (histogram.py), to the last
-unit. A product of slots and picoseconds fits into 64 bits, a sum of them need not, and is kept in halves:
+The sums equal those of `Integrals.add_spans` (span.py) and `Histogram.add_spans` (histogram.py), to the last
+unit. A product of slots and picoseconds fits into 64 bits; a sum of them may not, and is kept in halves:
 
     product = upper * 2^32 + lower        sum = sum(upper) * 2^32 + sum(lower)
 
-Spans with larger products are left for the bulk.
+Spans with larger products are left to bulk counting.
 """
 
 from typing import Final
@@ -17,18 +17,18 @@ from kvsim.sim.record.span import HELD_BY, Integrals, Rest, Span, peak_slots
 from kvsim.sim.serving.growth import Grown
 
 COMPILED: Final = not __file__.endswith(".py")
-"""Whether this module is compiled: interpreted, it would be slower than the bulk."""
+"""Whether this module is compiled: interpreted, it would be slower than bulk counting."""
 
 LONGEST_PS: Final = 1 << 40
 MOST_SLOTS: Final = 1 << 21
 LARGEST: Final = 1 << 61
-"""Products of a time and of slots below the first two are below the third: above, each is looked at. What
-a span holds never exceeds what it holds at its end."""
+"""Products of a time and of slots below the first two limits are below the third; larger ones are checked
+individually. What a span holds never exceeds what it holds at its end."""
 HALF: Final = 32
 LOWER: Final = (1 << 32) - 1
 BITS: Final = 10
 LEAST: Final = 1 << 9
-"""`MANTISSA_BITS` of the histogram, and the highest of them, as the compiler knows them."""
+"""`MANTISSA_BITS` of the histogram, and the highest mantissa bit, as constants for the compiler."""
 
 
 class Total:
@@ -39,19 +39,19 @@ class Total:
         self.lower: i64 = 0
 
     def add(self, value: i64) -> None:
-        """Add one."""
+        """Add one value."""
         self.upper += value >> HALF
         self.lower += value & LOWER
 
     def take(self) -> int:
-        """The sum, which begins again at 0."""
+        """The sum so far; restarts at 0."""
         upper, lower = int(self.upper), int(self.lower)
         self.upper = self.lower = 0
         return (upper << HALF) + lower
 
 
 class Sums:
-    """What `Integrals` sum up, of some spans."""
+    """The sums of `Integrals`, over some spans."""
 
     def __init__(self) -> None:
         self.time_ps, self.token, self.used = Total(), Total(), Total()
@@ -73,7 +73,7 @@ class Sums:
         self.held.add(held * total_ps)
 
     def add_grown(self, grown: Grown, ends: list[int], total_ps: i64) -> None:
-        """Add what growth within a span changed."""
+        """Add the changes from growth within a span."""
         used, internal, evicted, lefts, idle, shared = grown
         self.used.add(used)
         self.internal.add(internal)
@@ -85,7 +85,7 @@ class Sums:
             self.token.add(-slots * (total_ps - left_at))
 
     def give(self, to: Integrals) -> None:
-        """Add the sums to others, and begin again."""
+        """Add the sums to `to`, and restart at 0."""
         to.time_ps += self.time_ps.take()
         to.token += self.token.take()
         to.used += self.used.take()
@@ -104,11 +104,11 @@ class Counting:
     Attributes
     ----------
     spans : int
-        Counted since the sums were given away.
+        Spans counted since the sums were last handed over.
     tokens : int
-        That came behind another one, since the start.
+        Tokens that followed another one, since the start.
     max_running, peak_slots : int
-        The most that ran in any span, and the most slots that held a token.
+        The most requests running in any span, and the most slots that held a token.
     """
 
     def __init__(self, slots_per_token: int) -> None:
@@ -123,11 +123,11 @@ class Counting:
         self._longest_ps: i64 = 0
         self._weighted = Total()  # sum of the gaps
         self._weights = [0] * BINS
-        self._filled: list[int] = []  # bins that hold something
+        self._filled: list[int] = []  # nonempty bins
         self._shift: i64 = 0
 
     def add(self, span: Span) -> bool:
-        """Count a span; False: it is left for the bulk."""
+        """Count a span; False: it is left to bulk counting."""
         ends, start, grown = span
         held_by, rest = start[HELD_BY], start[6]
         if ends[-1] >= LARGEST or (grown is not None and not _is_small(grown)):
@@ -175,7 +175,7 @@ class Counting:
         return True
 
     def late(self, gap_ps: int, count: int) -> bool:
-        """Count so many equal gaps; False: they are left for the bulk."""
+        """Count `count` equal gaps; False: they are left to bulk counting."""
         if gap_ps >= LARGEST or count >= MOST_SLOTS:
             return False
         gap: i64 = gap_ps
@@ -191,7 +191,7 @@ class Counting:
     def give(
         self, saturated: Integrals, unsaturated: Integrals, held_ps: dict[str, int], gaps: Histogram
     ) -> None:
-        """Add what was counted since the last time to the sums of a recorder."""
+        """Add what was counted since the last call to a recorder's sums."""
         self._saturated.give(saturated)
         self._unsaturated.give(unsaturated)
         for held_by, duration_ps in self._held_ps.items():
@@ -210,16 +210,16 @@ class Counting:
         self.spans = self._count = self._longest_ps = 0
 
     def _add_gaps(self, ends: list[int], weight: i64, total: i64) -> i64:
-        """Count the steps of a span, each so many times, in their bins; returns the time behind each, summed.
+        """Bin the steps of a span, `weight` times each; returns the sum of the times after each step.
 
-        Steps become a little longer from one to the next: many in a row are in one bin.
+        Steps get slightly longer from one to the next: many in a row fall into one bin.
         """
         shift, longest = self._shift, self._longest_ps
         before: i64 = 0
         later: i64 = 0
-        low: i64 = 0  # the bin goes from here
-        high: i64 = 0  # to here
-        inside: i64 = 0  # steps in a row that are in it
+        low: i64 = 0  # start of the bin
+        high: i64 = 0  # end of the bin
+        inside: i64 = 0  # consecutive steps in the bin
         for at in ends:
             end: i64 = at
             gap = end - before
@@ -244,7 +244,7 @@ class Counting:
         return later
 
     def _fill(self, bin: i64, weight: i64) -> None:
-        """Count so many gaps in a bin."""
+        """Count `weight` gaps in a bin."""
         known: i64 = self._weights[bin]
         if not known:
             self._filled.append(int(bin))
@@ -252,13 +252,13 @@ class Counting:
 
 
 def _is_small(grown: Grown) -> bool:
-    """Whether what growth within a span changed fits into 64 bits."""
+    """Whether the changes from growth within a span fit into 64 bits."""
     used, internal, evicted, _, idle, shared = grown
     return used < LARGEST and internal < LARGEST and evicted < LARGEST and idle < LARGEST and shared < LARGEST
 
 
 def _highest_bits(rest: Rest) -> i64:
-    """A number that is at least as long as each of these, in binary."""
+    """A number with at least as many binary digits as each of these."""
     external: i64 = rest[0]
     cached: i64 = rest[1]
     idle: i64 = rest[2]

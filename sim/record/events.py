@@ -1,31 +1,31 @@
-"""What happens to each request, and why: written down on demand, for reports that explain.
+"""What happens to each request, and why: recorded on demand, for reports that explain.
 
-    admit      it enters the memory: `tokens` in all, of which the prefix cache had `cached`
-    refuse     it heads the queue and is not admitted, for this `reason`, which is written when it changes:
+    admit      it enters the memory: `tokens` in total, of which `cached` were in the prefix cache
+    refuse     it heads the queue and is not admitted, for this `reason`, recorded when it changes:
                no room, with the slots that it `need`s, those `free`, and the `largest` free extent;
-               watermark; seats; token budget; eviction (nobody enters in such a step); batch (it is not
-               over); swapped (they come first); future peak (it, and those that run, would need too much
+               watermark; seats; token budget; eviction (no request enters in such a step); batch (it is not
+               over); swapped (they come first); future peak (it and the running requests would need too much
                at once, or it is not yet its turn); same prefix (another computes what it could share);
-               storage (it waits for what is read from there)
-    decode     its prompt, or its recomputation, is done and gave a token
-    preempt    it is evicted and will be computed again: `tokens` are lost; the request `by` took the room
+               storage (it waits for a read from storage)
+    decode     its prompt, or its recomputation, is done and produced a token
+    preempt    it is evicted and will be recomputed: `tokens` are lost; request `by` took the room
     swap_out   it goes to the host pool with `tokens`, for the room that `by` took
     swap_in    it is back
-    load       `tokens` of its prompt are found elsewhere: it holds memory, and waits for them
+    load       `tokens` of its prompt are found elsewhere: it holds memory and waits for them
     load_beside  `tokens` are loaded from the host while the step that it enters computes, layer by layer
     load_first  `tokens` are loaded from the host before the step that it enters computes
-    loaded     they are there
-    ask        a storage below the host is asked for `tokens`
-    fetched    the host has `tokens` from there: all that there were, or all until it no longer waited
-    fork       one more sequence shares its `tokens`
+    loaded     they have arrived
+    ask        a storage tier below the host is asked for `tokens`
+    fetched    the host has `tokens` from there: all that existed, or all that came before it stopped waiting
+    fork       another sequence shares its `tokens`
     copy       `tokens` slots are copied: on a write into a shared block, or to move to a larger extent
     hand_over  its prompt is computed, and its `tokens` are held for another server to read
-    finish     the last token of a sequence is there
+    finish     the last token of a sequence is done
     reject     it can never be served: `reason`
 
-Decisions bear the time at which their step starts; `decode`, `finish` and the forks that follow a prompt that
-at which it ends. A `reject` at an arrival bears its time, and the first step that starts then or later.
-Nothing here changes a run: with and without events its results are the same integers.
+Decisions have their step's start time; `decode`, `finish` and the forks after a prompt have its end time.
+A `reject` at an arrival has the arrival's time, and the first step that starts then or later.
+Nothing here changes a run: its results are the same integers with and without events.
 """
 
 from array import array
@@ -45,13 +45,13 @@ SAME_PREFIX = "same prefix"
 STORAGE = "storage"
 NUMBERS = ("time_ps", "step", "request", "sample", "tokens", "cached", "by", "need", "free", "largest")
 AT_ONCE = 4096
-"""Numbers that are put into an array together."""
+"""Numbers that are moved into an array in one go."""
 NONE = int(np.iinfo(np.int64).min)
-"""In a column: there is no such number."""
+"""In a column: no such number."""
 
 
 class Texts(NamedTuple):
-    """A column of texts, few of them different: row i says `texts[codes[i]]`."""
+    """A column of texts, few of them distinct: row i is `texts[codes[i]]`."""
 
     codes: Int64Column
     texts: list[str]
@@ -69,7 +69,7 @@ class Texts(NamedTuple):
         return cls(np.concatenate(codes), list(code))
 
     def in_order(self, order: Int64Column) -> "Texts":
-        """The rows in another order, the texts in that in which they then first appear."""
+        """The rows in another order, with the texts in the order of first appearance."""
         codes = self.codes[order]
         used, first = np.unique(codes, return_index=True)
         used = used[np.argsort(first)]
@@ -105,18 +105,18 @@ class Refusal(NamedTuple):
 
 
 class Events:
-    """Collects while the engine runs; `table` has a row per event.
+    """Collects events while the engine runs; `table` has a row per event.
 
     Attributes
     ----------
     changed : bool
-        Whether the last step changed anything, or anybody finished since.
+        Whether the last step changed anything, or a request finished since.
     """
 
     def __init__(self) -> None:
         self.changed = True
         self._numbers = array("q")  # rows of NUMBERS
-        self._latest: list[int] = []  # those that are not among them yet
+        self._latest: list[int] = []  # not yet in _numbers
         self._event, self._reason = TextColumn(), TextColumn()
         self._last_refusal: tuple[int, int, str] | None = None  # request, sample and reason
 
@@ -135,10 +135,10 @@ class Events:
         allocator: Allocator,
         happened: bool,
     ) -> None:
-        """The head of the queue was not admitted; said once, until the head or the reason changes.
+        """The head of the queue was not admitted; recorded once, until the head or the reason changes.
 
-        The reason is looked at only when something `happened`, not while sequences just decode on: so
-        it is the same whether steps are taken one by one or many at once.
+        The reason is checked only when something `happened`, not while sequences just decode on, so it
+        is the same whether steps are taken one by one or in bulk.
         """
         refusal = (request.index, request.sample, reason)
         if refusal != self._last_refusal and (
@@ -149,7 +149,7 @@ class Events:
             self._add("refuse", request, now_ps, step, reason, need=need, free=free, largest=largest)
 
     def decodes(self, request: Request, now_ps: int, step: int) -> None:
-        """All of a prompt, or of a recomputation, is computed."""
+        """A prompt, or a recomputation, is fully computed."""
         self._add("decode", request, now_ps, step, tokens=request.computed)
 
     def left(self, event: str, request: Request, now_ps: int, step: int, by: Request | None) -> None:
@@ -157,28 +157,28 @@ class Events:
         self._add(event, request, now_ps, step, tokens=request.computed, by=NONE if by is None else by.index)
 
     def loads(self, request: Request, now_ps: int, step: int, tokens: int) -> None:
-        """So much of a prompt begins to be loaded."""
+        """Loading `tokens` of a prompt begins."""
         self._last_refusal = None
         self._add("load", request, now_ps, step, tokens=tokens)
 
     def loads_beside(self, request: Request, now_ps: int, step: int, tokens: int) -> None:
-        """So much of a prompt is loaded while the step that is decided computes."""
+        """`tokens` of a prompt are loaded while the step being decided computes."""
         self._add("load_beside", request, now_ps, step, tokens=tokens)
 
     def loads_first(self, request: Request, now_ps: int, step: int, tokens: int) -> None:
-        """So much of a prompt is loaded before the step that is decided computes."""
+        """`tokens` of a prompt are loaded before the step being decided computes."""
         self._add("load_first", request, now_ps, step, tokens=tokens)
 
     def loaded(self, request: Request, now_ps: int, step: int, tokens: int) -> None:
-        """It is there."""
+        """The load has arrived."""
         self._add("loaded", request, now_ps, step, tokens=tokens)
 
     def asks(self, request: Request, now_ps: int, step: int, tokens: int) -> None:
-        """A storage is asked for so much of a prompt."""
+        """A storage is asked for `tokens` of a prompt."""
         self._add("ask", request, now_ps, step, tokens=tokens)
 
     def fetched(self, request: Request, now_ps: int, step: int, tokens: int) -> None:
-        """So much came from there; the next refusal is told anew."""
+        """`tokens` came from storage; the next refusal is recorded again."""
         self._last_refusal = None
         self._add("fetched", request, now_ps, step, tokens=tokens)
 
@@ -187,11 +187,11 @@ class Events:
         self._add("swap_in", request, now_ps, step, tokens=request.computed)
 
     def forked(self, child: Request, now_ps: int, step: int) -> None:
-        """A sequence shares all of another one of its request."""
+        """A sequence shares everything of another one of its request."""
         self._add("fork", child, now_ps, step, tokens=child.computed)
 
     def copied(self, request: Request, now_ps: int, step: int, slots: int) -> None:
-        """Slots were copied on behalf of a request; none are not worth a row."""
+        """Slots were copied for a request; zero slots get no row."""
         if slots:
             self._add("copy", request, now_ps, step, tokens=slots)
 
@@ -210,7 +210,7 @@ class Events:
         self._add("reject", Request(row, 0, 1), now_ps, step, reason)
 
     def table(self) -> tuple[dict[str, Int64Column], dict[str, Texts]]:
-        """The columns so far in order of time, numbers and texts; NONE where a number does not apply."""
+        """The columns so far in order of time, numbers and texts; NONE if a number does not apply."""
         self._keep()
         rows = np.array(self._numbers, dtype=np.int64).reshape(-1, len(NUMBERS))
         order = np.argsort(rows[:, 0], kind="stable")
@@ -219,7 +219,7 @@ class Events:
         return numbers, {name: column.in_order(order) for name, column in texts.items()}
 
     def _keep(self) -> None:
-        """Put the latest rows to the others, many at once: each number takes less room there."""
+        """Move the latest rows into the array in bulk: each number takes less memory there."""
         self._numbers.frombytes(pack(f"{len(self._latest)}q", *self._latest))
         self._latest.clear()
 

@@ -1,8 +1,8 @@
-"""What a fleet leaves behind: its replicas together, and each by itself.
+"""The results of a fleet: its replicas combined, and each one separately.
 
-Integrals of the replicas are added, also of the time after a replica's last request: so means over time are
-those of one replica, and times the number of replicas those of the fleet. Counts are added, peaks are the
-largest. The capacity of unlike replicas is their mean; `beyond` makes up for what it is off in their time.
+Integrals of the replicas are added, including the time after a replica's last request: so means over time are
+those of one replica, and multiplied by the number of replicas those of the fleet. Counts are added, peaks are
+the largest. If capacities differ, their mean is used; `beyond` corrects for the difference over time.
 """
 
 from collections.abc import Sequence
@@ -28,20 +28,20 @@ LARGEST = ("end_ps", "max_running", "peak_used_tokens")
 
 
 def in_turn(results: Sequence[Result]) -> Result:
-    """A replica that died and came back: its lives, one after the other, as one."""
+    """A replica that died and came back: its lives, joined into one in sequence."""
     if len(results) == 1:
         return results[0]
     steps = [result.steps for result in results if result.steps is not None]
     counted, tier = _counted(results), results[-1].tier
     if counted.tier is not None and tier is not None:
-        counted.tier.capacity_bytes = tier.capacity_bytes  # one after the other, not beside each other
+        counted.tier.capacity_bytes = tier.capacity_bytes  # in sequence, not in parallel
     return replace(
         counted,
         timeline=_behind([result.timeline for result in results]),
         steps=_behind(steps) if steps else None,
         saturated=_sum([result.saturated for result in results]),
         unsaturated=_sum([result.unsaturated for result in results]),
-        step_count=max(result.step_count for result in results),  # each goes on counting
+        step_count=max(result.step_count for result in results),  # each life continues counting
     )
 
 
@@ -50,7 +50,7 @@ def _behind(tables: Sequence[dict[str, Int64Column]]) -> dict[str, Int64Column]:
 
 
 def together(results: Sequence[Result], servers: Sequence[Server]) -> Result:
-    """The replicas as one; the timeline and the step log have a column more, `replica`."""
+    """The replicas combined; the timeline and the step log get an extra column, `replica`."""
     end_ps = max(result.end_ps for result in results)
     capacity = sum(result.capacity_slots for result in results) // len(results)
     saturated = [replace(result.saturated) for result in results]
@@ -75,7 +75,7 @@ def together(results: Sequence[Result], servers: Sequence[Server]) -> Result:
 
 
 def _counted(results: Sequence[Result]) -> Result:
-    """The first with what all of them counted."""
+    """The first result, with the counts of all of them."""
     gaps = Histogram()
     for result in results:
         gaps.add(result.token_gaps)
@@ -94,7 +94,7 @@ def _counted(results: Sequence[Result]) -> Result:
 
 
 def part(result: Result, place: int) -> Result:
-    """What one replica leaves behind, as a run of its own requests: the rows that went to it."""
+    """What one replica leaves behind, as a run of the requests routed to it."""
     if result.replica is None:
         return result
     rows = np.flatnonzero(result.replica == place)
@@ -119,7 +119,7 @@ def part(result: Result, place: int) -> Result:
 
 
 def requests_of(workload: Workload, rows: Int64Column) -> Workload:
-    """Some requests of a workload, in the same order; they wait for none that is not among them."""
+    """Some requests of a workload, in the same order; waits on requests outside them are dropped."""
     content, priority, samples = workload.content, workload.priority, workload.samples
     return replace(
         workload,
@@ -140,7 +140,7 @@ def _waits_of(waits: Chain | Clients, rows: Int64Column) -> Chain | Clients:
     """What some requests wait for, as far as it is among them."""
     if isinstance(waits, Clients):
         return Clients(waits.clients, waits.think_ps[rows])
-    place = np.full(len(waits.after) + 1, -1, np.int64)  # the last for those that wait for nobody
+    place = np.full(len(waits.after) + 1, -1, np.int64)  # the last entry is for requests that wait for none
     place[rows] = np.arange(len(rows))
     return Chain(place[waits.after[rows]], waits.think_ps[rows])
 
@@ -150,13 +150,13 @@ def _sum(parts: Sequence[Integrals]) -> Integrals:
 
 
 def _counts(parts: Sequence[dict[str, int]]) -> dict[str, int]:
-    """Sums of what any of them has."""
+    """Sums over all keys that any of them has."""
     names = dict.fromkeys(name for each in parts for name in each)
     return {name: sum(each.get(name, 0) for each in parts) for name in names}
 
 
 def _added(kind: type[T], parts: Sequence[T]) -> T | None:
-    """The sums of what replicas counted; None where none did."""
+    """The sums of the replicas' counts; None if there are none."""
     if not parts:
         return None
     names = [each.name for each in fields(kind)]  # a compiled instance has no vars()
@@ -173,13 +173,13 @@ def _drafts(parts: Sequence[DraftTotals]) -> DraftTotals | None:
 
 
 def _drafts_of(totals: DraftTotals, rows: Int64Column) -> DraftTotals:
-    """The same where only some rows of the workload are left."""
+    """The same, restricted to some rows of the workload."""
     kept = {place: totals.rows[row] for place, row in enumerate(rows.tolist()) if row in totals.rows}
     return DraftTotals(totals.verified, totals.drafted, totals.accepted, totals.vain, kept)
 
 
 def _joined(tables: Sequence[dict[str, Int64Column]], time: str) -> dict[str, Int64Column]:
-    """The rows of all tables in order of time, and which table each is from."""
+    """The rows of all tables in order of time, and the table each comes from."""
     counts = [len(table[time]) for table in tables]
     names = dict.fromkeys(name for table in tables for name in table)
     columns = {

@@ -1,8 +1,8 @@
 """A histogram of non-negative integers with weights, in bounded memory.
 
-Values below 1,024 are exact; above, a bin is at most 0.2 % wide, and quantiles answer its middle
+Values below 1,024 are exact; above, a bin is at most 0.2 % wide, and quantiles return its middle
 (error <= 0.1 % below 2**53). Count, sum and maximum are exact. Made for the gaps between tokens, of
-which a long run has hundreds of millions, so it takes them in bulk.
+which a long run has hundreds of millions, so values are added in bulk.
 """
 
 from collections.abc import Sequence
@@ -27,20 +27,20 @@ class Histogram:
         self._weights = np.zeros(BINS, dtype=np.int64)
 
     def add(self, other: "Histogram") -> None:
-        """Count all that another histogram has counted."""
+        """Add everything that another histogram has counted."""
         self.count += other.count
         self.total += other.total
         self.maximum = max(self.maximum, other.maximum)
         self._weights += other._weights
 
     def add_spans(self, spans: Sequence[Sequence[int]], weights: Sequence[int]) -> None:
-        """Count gaps: of each span, `weight` times those between 0, its first number, its second, ..."""
+        """Count gaps: per span, `weight` times those between 0, its first number, its second, ..."""
         counts = list(map(len, spans))
         ends = np.fromiter(chain.from_iterable(spans), np.int64, sum(counts))
         self.add_ends(ends, np.array(counts), np.array(weights, np.int64))
 
     def add_ends(self, ends: Int64Column, lengths: Int64Column, weights: Int64Column) -> None:
-        """The same of spans one behind the other, of so many numbers each."""
+        """The same for concatenated spans with the given lengths."""
         behind = lengths.cumsum()
         self.count += int(weights @ lengths)
         self.total += sums_of_products(weights[None], ends[behind - 1])[0]
@@ -55,24 +55,24 @@ class Histogram:
         self._weights[: len(found)] += found.astype(np.int64)
 
     def add_bins(self, bins: list[int], weights: list[int], count: int, total: int, maximum: int) -> None:
-        """Count gaps that are in bins by now, each bin once: so many, which sum to `total`."""
+        """Count gaps that are already binned, each bin once: `count` gaps, which sum to `total`."""
         self.count += count
         self.total += total
         self.maximum = max(self.maximum, maximum)
         self._weights[bins] += np.array(weights, dtype=np.int64)
 
     def mean(self) -> float | None:
-        """Exact mean; None when empty."""
+        """Exact mean; None if empty."""
         return self.total / self.count if self.count else None
 
     def bins(self) -> list[tuple[int, int]]:
-        """(lower end, weight) of every bin that holds something, ascending."""
+        """(lower end, weight) of every nonempty bin, ascending."""
         used = np.flatnonzero(self._weights)
         lows = (used & ((1 << MANTISSA_BITS) - 1)) << (used >> MANTISSA_BITS)
         return list(zip(lows.tolist(), self._weights[used].tolist(), strict=True))
 
     def quantiles(self, shares: list[float]) -> list[float | None]:
-        """The smallest values that at least the given shares (0..1) do not exceed; None when empty."""
+        """The smallest values that at least the given shares (0..1) do not exceed; None if empty."""
         if not self.count:
             return [None] * len(shares)
         lows, weights = zip(*self.bins(), strict=True)
@@ -85,6 +85,6 @@ class Histogram:
 
 
 def _middle(low: int, maximum: int) -> float:
-    """The middle of a bin, but nothing that is larger than any value seen."""
+    """The middle of a bin, but never larger than the largest value seen."""
     width = 1 << max(low.bit_length() - MANTISSA_BITS, 0)
     return min(low + (width - 1) / 2, float(maximum))

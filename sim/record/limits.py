@@ -1,4 +1,4 @@
-"""What holds requests back: while the head of the queue is not admitted, one limit holds back all of it."""
+"""What holds requests back: while the head of the queue is not admitted, one limit blocks the whole queue."""
 
 from kvsim.sim.record.events import FUTURE_PEAK, NO_ROOM, SAME_PREFIX, STORAGE
 from kvsim.sim.schedulers.base import Scheduler
@@ -19,14 +19,14 @@ _OF_REASON = {
     SAME_PREFIX: BATCH,
     STORAGE: BATCH,
 }
-"""What a scheduler's `held_back` says -> the limit behind it."""
+"""Values of a scheduler's `held_back` -> the limit behind them."""
 
 
 def limit(server: Server, scheduler: Scheduler) -> str:
     """What keeps the head of the queue out of the step that was just decided.
 
-    Where nobody queues, but sequences are in the host pool, it is the memory. An allocator that can hold no
-    more sequences has no seat.
+    If the queue is empty but sequences are in the host pool, it is the memory. An allocator that can hold no
+    more sequences has no free seat.
     """
     most = server.allocator.most_sequences
     if most is not None and server.waiting and len(server.running) >= most:

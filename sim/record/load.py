@@ -1,18 +1,17 @@
-"""How much was asked of the server, whether it kept up, and what held requests back (sim/record/limits.py).
+"""How much load the server got, whether it kept up, and what held requests back (sim/record/limits.py).
 
-Overloaded is a server where requests arrive faster than they leave; its queue grows for as long as they come.
-
-Overload is judged by the second half of the time in which requests arrive, when a server that is short of
+A server is overloaded if requests arrive faster than they leave; its queue grows as long as they arrive.
+Overload is judged on the second half of the time in which requests arrive, when a server that is short of
 anything is full. All three must hold:
 
-1. more requests come than leave;
-2. somebody waits to be scheduled for the first time, at every instant;
+1. more requests arrive than leave;
+2. at every instant, some request waits to be scheduled for the first time;
 3. at the last arrival more than 3 * c * sqrt(requests) wait, where c is the coefficient of variation of the
-   gaps between arrivals, at least 1: chance alone hardly ever piles up as many at a load of 1.
+   gaps between arrivals, at least 1: at a load of 1, chance alone hardly ever queues as many.
 
-A closed loop asks only when it has its answers, so it cannot overload a server. Where the last request
-came before the first one left, there is no rate to compare; all at once they came if at one instant.
-Rejected requests count in none of this.
+A closed loop sends a request only after an answer, so it cannot overload a server. If the last request came
+before the first one left, there is no rate to compare; if all arrivals share one instant, they are "all at
+once". Rejected requests are not counted in any of this.
 """
 
 from collections.abc import Mapping
@@ -24,13 +23,13 @@ from kvsim.sim.record.recorder import Result
 from kvsim.sim.workload import PS_PER_S, Int64Column
 
 CHANCE = 3.0
-"""Standard deviations of a queue that only wanders."""
+"""Standard deviations of a queue that only fluctuates."""
 
 OPEN, AT_ONCE, CLOSED = "open", "all at once", "closed loop"
 
 
 def load(result: Result) -> dict[str, object]:
-    """The section `load` of a summary: rates in requests per second, None where they do not apply."""
+    """The section `load` of a summary: rates in requests per second, None if they do not apply."""
     held_ps, whole_ps = result.held_ps, result.saturated.time_ps + result.unsaturated.time_ps
     return {
         **_arrivals(result),
@@ -79,12 +78,12 @@ def _arrivals(result: Result) -> Mapping[str, object]:
 
 
 def _within(times_ps: Int64Column, after_ps: int, to_ps: int) -> int:
-    """How many of these sorted times lie after the one instant and not after the other."""
+    """How many of these sorted times lie in (after_ps, to_ps]."""
     upto = np.searchsorted(times_ps, [after_ps, to_ps], side="right")
     return int(upto[1] - upto[0])
 
 
 def _waiting(arrival_ps: Int64Column, scheduled_ps: Int64Column, at_ps: Int64Column) -> Int64Column:
-    """Requests that have arrived and were never scheduled, at these instants; both columns sorted."""
+    """Requests that have arrived but were not yet scheduled, at these instants; both columns sorted."""
     came, entered = (np.searchsorted(column, at_ps, side="right") for column in (arrival_ps, scheduled_ps))
     return (came - entered).astype(np.int64)

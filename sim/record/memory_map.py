@@ -1,15 +1,15 @@
-"""What lies where in the arena, at some instants: the map of the KV memory, recorded on demand.
+"""What lies where in the arena at chosen instants: the map of the KV memory, recorded on demand.
 
-    instant 0   | 17 ..... | 17 ..... | 4 ...... | free               |     all of the arena
+    instant 0   | 17 ..... | 17 ..... | 4 ...... | free               |     the whole arena
     instant 1              | 9 ...... |          | 17 ..... |               what changed
 
 Instants are spread evenly over the tokens that the run computes, so that a busy minute gets as many as an
-idle hour; there are about as many as asked for, fewer where prefixes are cached, more where requests are
-computed again. Each lies at the start of a step, its memory allocated, its tokens counted as there.
+idle hour. There are about as many as requested, fewer if prefixes are cached, more if requests are
+recomputed. Each is at the start of a step, with its memory allocated and its tokens counted as present.
 
-A row says who holds a range of slots from then on. The ranges of an instant cover wholly whatever they
-touch of the one before: to replay, drop every range that overlaps a new one, then add the new ones.
-Neighbours that are free, or cached, are one range. Where layers are kept in groups, a range names its layers.
+A row says which request holds a range of slots from then on. The ranges of an instant fully cover everything
+they touch of the previous one: to replay, drop every range that overlaps a new one, then add the new ones.
+Neighbours that are free, or cached, form one range. If layers are kept in groups, a range names its layers.
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -24,11 +24,11 @@ from kvsim.sim.serving.request import Request
 from kvsim.sim.workload import Int64Column
 
 COLUMNS = ("start", "size", "owners", "filled", "cached", "idle", "held", "layers")
-"""The last three are left out of the table where they say nothing."""
+"""The last three are left out of the table if they carry no information."""
 
 
 _REGIONS = 1 << 18
-"""Of the instants that wait, about: so many are put into columns by one call of numpy each."""
+"""Approximate number of pending regions that are converted to columns by one call of numpy each."""
 
 
 class MemoryMap:
@@ -37,13 +37,13 @@ class MemoryMap:
     Parameters
     ----------
     tokens : int
-        What the run will compute, as far as it is known beforehand.
+        Tokens the run will compute, as far as known beforehand.
     instants : int
-        How many instants to keep, about.
+        About how many instants to keep.
     idles : bool
         Whether slots may be idle.
     holds : bool
-        Whether slots may be held for another server to read them.
+        Whether slots may be held for another server to read.
     """
 
     def __init__(self, tokens: int, instants: int, idles: bool = False, holds: bool = False) -> None:
@@ -51,11 +51,11 @@ class MemoryMap:
         self.every_tokens = max(1, -(-tokens // instants))
         self._computed = 0
         self._next = 0
-        self._drawn: list[_Drawn] = []  # instants that wait
+        self._drawn: list[_Drawn] = []  # pending instants
         self._waiting = 0  # their regions
-        self._last = np.empty((len(COLUMNS), 0), dtype=np.int64)  # all ranges of the instant before them
+        self._last = np.empty((len(COLUMNS), 0), dtype=np.int64)  # all ranges of the instant before
         self._changes: list[Int64Column] = []  # columns x ranges
-        self._times_ps: list[Int64Column] = []  # of the same ranges
+        self._times_ps: list[Int64Column] = []  # of these ranges
         self._names: dict[str, int] = {"": 0}  # of owners, numbered
         self._layers: dict[str, int] = {"": 0}
 
@@ -69,7 +69,7 @@ class MemoryMap:
         return max(1, -(-(self._next - self._computed) // max(decoding, 1)))
 
     def passed(self, tokens: int) -> None:
-        """So many tokens were computed."""
+        """`tokens` tokens were computed."""
         self._computed += tokens
 
     def draw(
@@ -80,10 +80,10 @@ class MemoryMap:
         lengths: Mapping[int, int],
         held: Container[int] = (),
     ) -> None:
-        """Write down what changed since the last instant.
+        """Record what changed since the last instant.
 
-        `owners` says whose each sequence is, `lengths` how many tokens the living ones have; `held` are those
-        who only wait until another server has read them.
+        `owners` maps sequences to requests, `lengths` gives the tokens of living sequences; `held` are those
+        that only wait for another server to read them.
         """
         self._next = self._computed + self.every_tokens
         layout, numbers = allocator.layout(), self._names
@@ -95,7 +95,7 @@ class MemoryMap:
             kinds.setdefault(name, len(kinds))
         layers = [kinds[name] for name in layout.layers]
         waits = [int(all([seq in held for seq in seqs])) for seqs in layout.owners] if held else []
-        waits[:1] = [0] if waits else []  # nobody comes first
+        waits[:1] = [0] if waits else []  # the empty owner comes first
         self._drawn.append(_Drawn(now_ps, layout, codes, longest, layers, waits))
         self._waiting += len(layout.starts)
         if self._waiting >= _REGIONS:
@@ -117,7 +117,7 @@ class MemoryMap:
         return {"time_ps": times_ps, **columns}, texts
 
     def _settle(self) -> None:
-        """Keep of the instants that wait what changed from one to the next."""
+        """Reduce the pending instants to what changed from one to the next."""
         if not self._drawn:
             return
         drawn, self._drawn, self._waiting = self._drawn, [], 0
@@ -132,7 +132,7 @@ class MemoryMap:
 
 
 class _Drawn(NamedTuple):
-    """An instant as it was seen."""
+    """An instant as captured."""
 
     time_ps: int
     layout: Layout
@@ -141,9 +141,9 @@ class _Drawn(NamedTuple):
     longest: list[int]
     """tokens of the longest sequence of each of these"""
     layers: list[int]
-    """of each region, as codes; empty: of all"""
+    """of each region, as codes; empty: all layers"""
     held: list[int]
-    """1 or 0 of each of the owners; empty: nothing is"""
+    """1 or 0 for each owner; empty: none is held"""
 
 
 def _ranges(drawn: Sequence[_Drawn]) -> tuple[Int64Column, Int64Column]:
@@ -182,9 +182,9 @@ def _ranges(drawn: Sequence[_Drawn]) -> tuple[Int64Column, Int64Column]:
 
 
 def _changed(ranges: Int64Column, instant: Int64Column, first: int) -> npt.NDArray[np.bool_]:
-    """Which ranges from the first on were not there an instant earlier, exactly as they are.
+    """Which ranges, starting at `first`, did not exist identically an instant earlier.
 
-    All are in order of instant, then of address.
+    All are ordered by instant, then by address.
     """
     span = int(ranges[0].max()) + 1
     places = instant * span + ranges[0]
@@ -207,5 +207,5 @@ def _column(numbers: Sequence[int]) -> Int64Column:
 
 
 def _name(request: Request) -> str:
-    """The request's number in the trace; of a further sample, that too."""
+    """The request's number in the trace, plus the sample's number for further samples."""
     return f"{request.index}.{request.sample}" if request.sample else str(request.index)

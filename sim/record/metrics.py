@@ -1,8 +1,8 @@
-"""Result -> the numbers of the summary, and the columns of the tables that a run writes.
+"""Result -> the numbers of the summary, and the columns of the tables a run writes.
 
 TTFT: arrival to first token. TPOT: (E2E - TTFT) / (output - 1), 0 for one token. ITL: every gap between
-two tokens of a request. E2E: arrival to last token. Normalised latency: E2E / output tokens. Queueing
-delay: arrival to first being scheduled. Memory shares are time-weighted percentages of the capacity.
+two tokens of a request. E2E: arrival to last token. Normalized latency: E2E / output tokens. Queueing
+delay: arrival to first scheduling. Memory shares are time-weighted percentages of the capacity.
 """
 
 from collections.abc import Container, Mapping, Sequence
@@ -33,9 +33,9 @@ def _seconds(column_ps: Int64Column) -> Float64Column:
 
 
 def request_table(result: Result, frontend_s: float | Float64Column = 0.0) -> dict[str, Column]:
-    """A row per request in the order of the trace; times and steps are NaN where it was rejected.
+    """One row per request in trace order; times and steps are NaN if it was rejected.
 
-    What a request spends in front of the engine and behind it, `frontend_s`, is in TTFT and E2E.
+    Time spent in front of and behind the engine, `frontend_s`, is part of TTFT and E2E.
     """
     workload, done = result.workload, result.finished
     output = result.output_tokens
@@ -78,7 +78,7 @@ def request_table(result: Result, frontend_s: float | Float64Column = 0.0) -> di
 
 
 def _draft_columns(totals: DraftTotals, rows: int) -> dict[str, Column]:
-    """Drafts of each request: verified, accepted; and the mean of the tokens that each of them gave."""
+    """Drafts per request: verified, accepted; and the mean number of tokens per verification."""
     counts = np.array([totals.rows.get(row, (0, 0, 0)) for row in range(rows)], dtype=np.int64).reshape(-1, 3)
     times, drafted, accepted = counts.T
     with np.errstate(invalid="ignore"):
@@ -87,16 +87,16 @@ def _draft_columns(totals: DraftTotals, rows: int) -> dict[str, Column]:
 
 
 def answered_tokens(result: Result) -> Int64Column:
-    """Tokens generated for each request, in all its samples."""
+    """Tokens generated per request, over all its samples."""
     samples = result.workload.samples
     if samples is None:
         return result.output_tokens
-    room = np.repeat(result.output_tokens, np.diff(samples.offsets))  # those of the longest, as it was cut
+    room = np.repeat(result.output_tokens, np.diff(samples.offsets))  # those of the longest, truncated
     return np.add.reduceat(np.minimum(samples.tokens, room), samples.offsets[:-1])
 
 
 def sample_table(result: Result) -> dict[str, Column] | None:
-    """A row per answer, where requests have several; times and steps are NaN where it was never finished."""
+    """One row per answer, if requests have several; times and steps are NaN if it never finished."""
     samples = result.workload.samples
     if samples is None or result.samples is None:
         return None
@@ -117,12 +117,12 @@ def timeline_table(result: Result) -> dict[str, Column]:
 
 
 def step_table(result: Result) -> dict[str, Column] | None:
-    """The step log with its times in seconds; None when it was not asked for."""
+    """The step log with its times in seconds; None if not requested."""
     return None if result.steps is None else _with_seconds(result.steps)
 
 
 def event_table(events: Events | None) -> Table | None:
-    """A row per event; numbers that do not apply are NaN. None when they were not asked for."""
+    """One row per event; numbers that do not apply are NaN. None if not requested."""
     if events is None:
         return None
     numbers, texts = events.table()
@@ -141,7 +141,7 @@ def event_table(events: Events | None) -> Table | None:
 
 
 def map_table(memory_map: MemoryMap | None) -> Table | None:
-    """A row per range of slots that changed hands; None when no map was asked for."""
+    """One row per range of slots that changed hands; None if no map was requested."""
     if memory_map is None:
         return None
     numbers, texts = memory_map.table()
@@ -158,9 +158,9 @@ def map_table(memory_map: MemoryMap | None) -> Table | None:
 
 
 def together(tables: Sequence[Table | None]) -> Table | None:
-    """The tables of all replicas of a fleet, in order of time, and which replica each row is from.
+    """The tables of all replicas of a fleet, in order of time, with the replica of each row.
 
-    One table alone stays as it is; None when they were not asked for.
+    A single table stays unchanged; None if not requested.
     """
     known = [table for table in tables if table is not None]
     if len(known) < 2:
@@ -195,7 +195,7 @@ def _with_seconds(columns: Mapping[str, Int64Column]) -> dict[str, Column]:
 def summary(result: Result, table: Mapping[str, Column]) -> dict[str, object]:
     """The numbers of a run, ready for JSON; `table` is its `request_table`.
 
-    Latencies are over finished requests; None where there is none.
+    Latencies are over finished requests; None if there are none.
     """
     done = result.finished
     duration_s = result.end_ps / PS_PER_S
@@ -279,7 +279,7 @@ def _percent(part: int, whole: int) -> float | None:
 
 
 def _tier(totals: TierTotals, result: Result) -> dict[str, float | None]:
-    """The tier below the memory; of a fleet, all of them together."""
+    """The tier below the memory; for a fleet, all tiers combined."""
     prompts = int(result.workload.prompt_tokens[result.finished].sum())
     waited = totals.waited_requests
     replicas = 1 if result.replica is None else int(result.replica.max(initial=0)) + 1
@@ -309,7 +309,7 @@ def _tier(totals: TierTotals, result: Result) -> dict[str, float | None]:
 
 
 def _speculation(totals: DraftTotals) -> dict[str, float | None]:
-    """What became of drafts: `wasted` tokens were computed and thrown away."""
+    """What became of drafts: `wasted` tokens were computed and discarded."""
     length = _ratio(totals.accepted, totals.verified)
     return {
         "verifications": totals.verified,
@@ -333,10 +333,10 @@ def _upkeep(totals: UpkeepTotals) -> dict[str, float]:
 
 
 def kinds(sums: Integrals, capacity: int, known: Container[str] = ()) -> dict[str, int]:
-    """The integrals of the kinds of the ledger; they sum to capacity x time.
+    """The integrals of the ledger's kinds; they sum to capacity x time.
 
-    `held` and `idle` are there where they are `known`, so that they may occur.
-    Of unlike memories `beyond` is added.
+    `held` and `idle` are included if they are `known`, meaning that they may occur.
+    For memories of different sizes, `beyond` is added.
     """
     return {
         "token": sums.token - sums.held,
@@ -351,7 +351,7 @@ def kinds(sums: Integrals, capacity: int, known: Container[str] = ()) -> dict[st
 
 
 def _shares(sums: Integrals, capacity: int, known: Container[str]) -> Numbers | None:
-    """Percent of capacity x time by ledger kind; None for no time at all."""
+    """Percent of capacity x time by ledger kind; None if no time passed."""
     if not sums.time_ps:
         return None
     whole = capacity * sums.time_ps + sums.beyond

@@ -1,6 +1,6 @@
-"""What the requests of a run spend outside of the engine, their wait for the front end left out.
+"""Time the requests of a run spend outside the engine, without their wait for the front end.
 
-That wait is in the time between arrival and first token already: the engine hears of a request later.
+That wait is already in the time between arrival and first token: the engine sees a request later.
 """
 
 from kvsim.sim.cost.frontend import Floats, Frontend
@@ -9,7 +9,7 @@ from kvsim.sim.workload import Clients
 
 
 def seconds_of(result: Result, frontend: Frontend, servers: int) -> Floats | float:
-    """What each request of a run spends in the front end; clients spread evenly over the servers."""
+    """Front-end time of each request; clients are spread evenly over the servers."""
     if not frontend:
         return 0.0
     waits = result.workload.waits

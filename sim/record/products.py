@@ -1,4 +1,4 @@
-"""Sums of slots times picoseconds, exact whatever their size: in bulk where 64 bits are enough."""
+"""Sums of slots times picoseconds, exact at any size: in bulk if 64 bits suffice."""
 
 from operator import mul
 from typing import Any, Final
@@ -6,7 +6,7 @@ from typing import Any, Final
 import numpy as np
 
 Times = np.ndarray[tuple[int], np.dtype[Any]]
-"""Picoseconds: int64, or Python's integers where these may be too short."""
+"""Picoseconds: int64, or Python integers if 64 bits may not suffice."""
 
 FITS: Final = 1 << 62
 PART_BITS: Final = 21
@@ -14,9 +14,9 @@ PART: Final = (1 << PART_BITS) - 1
 
 
 def sums_of_products(rows: np.ndarray[tuple[int, int], np.dtype[np.int64]], times_ps: Times) -> list[int]:
-    """Of each row, the sum of its numbers times these times; none of them is negative.
+    """Per row, the sum of its numbers times these times; none of them is negative.
 
-    Times are taken in three parts of 21 bits, so that no sum of products leaves 64.
+    Times are split into three parts of 21 bits, so that no sum of products exceeds 64 bits.
     """
     most = int(rows.max(initial=0)) * len(times_ps)
     if times_ps.dtype != np.int64 or most << PART_BITS >= FITS:

@@ -1,9 +1,9 @@
-"""What is written down during a run: columns, sums and samples, never one object per token.
+"""What is recorded during a run: columns, sums and samples, never one object per token.
 
 Sums are integrals over time in slot-picoseconds (or requests x picoseconds): exact integers. They are
-kept apart for steps at whose start somebody waited (saturated) and for those at which nobody did.
-The timeline holds instants: every step at first; whenever `timeline_rows` are full, every other one
-is dropped and the spacing doubles. So a run of any length has between half that number and all of it.
+kept separately for steps at whose start a request waited (saturated) and for all other steps.
+The timeline holds instants: at first every step; whenever `timeline_rows` are full, every other one is
+dropped and the spacing doubles. So a run of any length keeps between half that number and all of it.
 """
 
 from collections.abc import Callable
@@ -55,7 +55,7 @@ STEP_COLUMNS = (
 
 
 class Instant(NamedTuple):
-    """A row of the timeline: what the memory holds, and who runs and waits."""
+    """A row of the timeline: what the memory holds, and what runs and waits."""
 
     time_ps: int
     token: int
@@ -81,13 +81,13 @@ TIMELINE_COLUMNS = Instant._fields
 @mypyc_attr(native_class=False)
 @dataclass(frozen=True)
 class Result:
-    """What a run leaves behind: integers, as numpy columns, and sums.
+    """The results of a run: integers, as numpy columns, and sums.
 
-    `requests` has a row per request of the workload, valid where `finished` is True. `timeline` and
-    `steps` are tables of the columns named in this file; `samples` has a row per answer, where requests
-    have several. `held_ps` is the time for which each limit (sim/record/limits.py) held the queue back; they
-    sum to the saturated time. The column `idle` is there where the allocator may have idle slots, `held`
-    where the server holds prompts for another one.
+    `requests` has a row per request of the workload, valid if `finished` is True. `timeline` and `steps`
+    are tables of the columns named in this file; `samples` has a row per answer, if requests have several.
+    `held_ps` is the time for which each limit (sim/record/limits.py) held the queue back; these times sum to
+    the saturated time. The column `idle` exists if the allocator may have idle slots, `held` if the server
+    holds prompts for another one.
     """
 
     workload: Workload
@@ -120,34 +120,34 @@ class Result:
     samples: dict[str, Int64Column] | None = None
     slots_per_token: int = 1
     replica: Int64Column | None = None
-    """which replica each request went to, where there are several"""
+    """the replica each request went to, if there are several"""
     resent: Int64Column | None = None
-    """how often each request was sent again, where replicas died"""
+    """how often each request was resent, if replicas died"""
     stages: dict[str, Int64Column] | None = None
-    """when the stages of a hand-over were over, where prompts are computed apart"""
+    """when each stage of a hand-over ended, if prefill and decode are disaggregated"""
     upkeep: UpkeepTotals | None = None
-    """the other work of an allocator that has any"""
+    """the allocator's other work, if it has any"""
     tier: TierTotals | None = None
-    """what went to the tier below the memory, if there is one"""
+    """traffic to the tier below the memory, if there is one"""
     drafts: DraftTotals | None = None
-    """what became of drafts, where the engine speculates"""
+    """what became of drafts, if the engine speculates"""
     memory_stats: dict[str, int] | None = None
-    """what a deep-learning framework would report of its memory, if it is one's"""
+    """what a deep-learning framework would report about its memory, if it manages it"""
 
 
 class Recorder:
-    """Collects what one replica does while it runs; it is given facts and reads no server.
+    """Collects what one replica does during a run; it is given facts and reads no server.
 
     Parameters
     ----------
     log : RequestLog
-        Where requests are written down, with those of other replicas.
+        The log of requests, shared with other replicas.
     step_log : bool
         Whether to keep a row per step.
     timeline_rows : int
         At most this many instants are kept.
     slots_per_token : int
-        Slots that a token takes.
+        Slots per token.
     """
 
     def __init__(
@@ -172,11 +172,11 @@ class Recorder:
         self.rejected: dict[str, int] = {}
         self.truncated = 0
         self.finished_count = 0
-        self.first_tokens = 0  # tokens that had none before them
-        self._spans: list[Span] = []  # that are not counted yet
+        self.first_tokens = 0  # tokens without a previous token
+        self._spans: list[Span] = []  # not counted yet
         self._counting = Counting(slots_per_token) if COMPILED else None
         self._late_gaps: list[tuple[int, int]] = []
-        self._uncounted = self._spans, self._late_gaps, 0  # and the tokens that were counted before them
+        self._uncounted = self._spans, self._late_gaps, 0  # and the tokens counted before them
         self._timeline: list[Instant] = []
         self._spacing_ps = 0
         self._steps: list[tuple[int, ...]] = []
@@ -193,7 +193,7 @@ class Recorder:
         self.log.truncate(index, output_tokens)
 
     def finish(self, request: Request, now_ps: int, step: int) -> bool:
-        """Write down a finished request, or one of its samples: True when it was the last of them."""
+        """Record a finished request, or one of its samples: True if it was the last of them."""
         if not self.log.finish(request, now_ps, step):
             return False
         self.end_ps = now_ps
@@ -211,7 +211,7 @@ class Recorder:
     ) -> None:
         """Add time in which nothing was computed; `held_by` and `rest` as in `Start`.
 
-        `kept` are slots that hold a token, are used, or are used in vain: of those whose KV is on its way.
+        `kept` are slots that hold a token, are used, or are used in vain, for KV in transit.
         """
         sums = self.saturated if held_by else self.unsaturated
         if held_by:
@@ -235,7 +235,7 @@ class Recorder:
             self.flush()
 
     def add_unlike(self, span: Span, contexts: list[int]) -> None:
-        """Count what a span holds beyond `add`, where steps add unlike numbers and have so many tokens."""
+        """Count what a span with `contexts` tokens per step, unevenly added, holds beyond `add`."""
         start = span[1]
         sums = self.saturated if start[HELD_BY] else self.unsaturated
         sums.token += unlike_tokens(span, contexts)
@@ -244,17 +244,17 @@ class Recorder:
             self.peak_used_slots = held
 
     def late(self, gap_ps: int, count: int) -> None:
-        """Add times between two tokens that are not the duration of one step."""
+        """Add gaps between two tokens that are not the duration of one step."""
         if self._counting is not None and self._counting.late(gap_ps, count):
             return
         self._late_gaps.append((gap_ps, count))
 
     def keeper(self) -> Callable[[Span], None]:
-        """What keeps steps that were carried out, as `add` does; asked for once, it is quicker."""
+        """The function that keeps carried-out steps, as `add` does; faster if fetched once."""
         return self._spans.append if self._counting is None else self.add
 
     def flush(self) -> None:
-        """Count the spans and the late tokens collected so far; a few of these wait for the last spans."""
+        """Count the spans and late tokens collected so far; a few late tokens wait for the last spans."""
         spans = self._spans[:]
         self._uncounted = spans, *self._uncounted[1:]
         self._spans.clear()
@@ -273,14 +273,14 @@ class Recorder:
         self._uncounted = self._spans, self._late_gaps, counted
 
     def tokens(self) -> int:
-        """Tokens generated so far, the last step carried out included; may be asked from another thread."""
+        """Tokens generated so far, including the last step carried out; may be called from another thread."""
         spans, late, tokens = self._uncounted
         tokens += sum([len(ends) * start[0] for ends, start, _ in spans[:]])
         tokens += sum([count for _, count in late[:]])
         return self.first_tokens + tokens + (0 if self._counting is None else int(self._counting.tokens))
 
     def _count(self, spans: list[Span], sums: Integrals) -> None:
-        """Count spans that all go to the same sums."""
+        """Count spans that all go into the same sums."""
         if not spans:
             return
         columns = Columns(spans, self.slots_per_token)
@@ -293,13 +293,13 @@ class Recorder:
         sums.add_spans(columns)
 
     def _take_counted(self, counting: Counting) -> None:
-        """The same of spans that were counted one by one, compiled."""
+        """The same for spans that were counted one by one, compiled."""
         counting.give(self.saturated, self.unsaturated, self.held_ps, self.token_gaps)
         self.max_running = max(self.max_running, int(counting.max_running))
         self.peak_used_slots = max(self.peak_used_slots, int(counting.peak_slots))
 
     def sample(self, row: Instant) -> None:
-        """Add a row to the timeline; thin it when it is full."""
+        """Add a row to the timeline; thin it if it is full."""
         now_ps = row.time_ps
         if self._timeline and self._timeline[-1].time_ps == now_ps:
             self._timeline[-1] = row
@@ -313,16 +313,16 @@ class Recorder:
         self.next_sample_ps = now_ps + self._spacing_ps
 
     def log_start(self, row: tuple[int, ...], waiting: int) -> None:
-        """Begin a row of the step log, as far as `kv_tokens`; `waiting` stays what it was at the start."""
+        """Begin a row of the step log, up to `kv_tokens`; `waiting` keeps its value from the start."""
         self._row, self._waiting, self._finished_before = row, waiting, self.finished_count
 
     def log_end(self, running: int, blocks_in_use: int) -> None:
-        """Complete the row: what the step left behind."""
+        """Complete the row with the state after the step."""
         finished = self.finished_count - self._finished_before
         self._steps.append((*self._row, finished, running, self._waiting, blocks_in_use))
 
     def rows(self) -> list[Instant]:
-        """The timeline so far, each row whole; may be asked from another thread."""
+        """The timeline so far, with whole rows; may be called from another thread."""
         return self._timeline[:]
 
     # -- the end ------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
-"""What is written down of each request: columns, never an object per token; shared by all replicas.
+"""What is recorded per request: columns, never an object per token; shared by all replicas.
 
-A row belongs to one replica, so that a fleet needs no more memory than one server.
+A row belongs to one replica, so a fleet needs no more memory than one server.
 """
 
 from array import array
@@ -24,7 +24,7 @@ REQUEST_COLUMNS = (
     "finish_step",
 )
 FIRSTS = ("first_scheduled_ps", "first_token_ps", "first_scheduled_step", "first_token_step")
-"""Columns of a request that its earliest sample decides."""
+"""Columns of a request that are determined by its earliest sample."""
 
 
 class RequestLog:
@@ -33,13 +33,13 @@ class RequestLog:
     Attributes
     ----------
     arrival_ps, output_tokens : int64 arrays, shape (n,)
-        As in the workload, but for arrivals that waited for an answer, and answers that were cut.
+        As in the workload, except for arrivals that waited for an answer, and truncated answers.
     replica : array or None
-        Which replica each request went to, where there are several; the last, where it was sent again.
+        The replica each request went to, if there are several; the last one if it was resent.
     resent : array or None
-        How often each was sent again, where replicas die.
+        How often each request was resent, if replicas die.
     rejected : set of int
-        Who was turned away.
+        Requests that were rejected.
     """
 
     def __init__(self, workload: Workload, replicas: int = 1) -> None:
@@ -55,10 +55,10 @@ class RequestLog:
         self.rejected: set[int] = set()
         self._finished = bytearray(rows)
         self._columns = {name: array("q", bytes(8 * rows)) for name in REQUEST_COLUMNS}
-        self._views = [memoryview(column) for column in self._columns.values()]  # quicker to write to
+        self._views = [memoryview(column) for column in self._columns.values()]  # faster to write to
         self._answers: dict[str, array[int]] | None = None
-        self._unfinished: array[int] | None = None  # samples of each request, where there are several
-        self._begun: set[int] = set()  # requests of which some sample is finished, but not all
+        self._unfinished: array[int] | None = None  # samples per request, if there are several
+        self._begun: set[int] = set()  # requests with some samples finished, but not all
         samples, beam = workload.samples, workload.beam
         if samples is not None or beam is not None:
             counts = np.ones(rows) if samples is None else np.diff(samples.offsets)
@@ -71,7 +71,7 @@ class RequestLog:
             }
 
     def on_the_clock(self, now_ps: int, steps: int) -> int:
-        """The same time, after so many steps; KvsimError if it is later than the clock goes."""
+        """The same time, after `steps` steps; KvsimError if it is beyond the clock's limit."""
         if now_ps > LATEST_PS:
             goes_s, ends_s = truediv(now_ps, PS_PER_S), truediv(LATEST_PS, PS_PER_S)
             raise KvsimError(
@@ -86,12 +86,12 @@ class RequestLog:
         self.output_tokens[index] = output_tokens
 
     def send(self, index: int, replica: int) -> None:
-        """Note which replica a request goes to."""
+        """Note the replica that a request goes to."""
         if self.replica is not None:
             self.replica[index] = replica
 
     def send_again(self, index: int) -> None:
-        """Its replica died: forget what was written down of it."""
+        """Its replica died: discard what was recorded about it."""
         self.output_tokens[index] = self.workload.output_tokens[index]
         if self.resent is None:
             self.resent = array("q", bytes(8 * len(self.workload)))
@@ -104,30 +104,30 @@ class RequestLog:
             self._unfinished[index] = count * (1 if beam is None else beam.width)
 
     def is_over(self, index: int) -> bool:
-        """Whether a request has its answers, or was turned away."""
+        """Whether a request has its answers, or was rejected."""
         return bool(self._finished[index]) or index in self.rejected
 
     def finished_between(self, from_ps: int, to_ps: int) -> Int64Column:
-        """The rows that finished from a time on, and before another one."""
+        """The rows that finished in [from_ps, to_ps)."""
         finish_ps = np.frombuffer(self._columns["finish_ps"], dtype=np.int64)
         rows = np.flatnonzero(np.frombuffer(self._finished, dtype=np.bool_))
         return rows[(from_ps <= finish_ps[rows]) & (finish_ps[rows] < to_ps)]
 
     def times_resent(self) -> Int64Column | None:
-        """How often each request was sent again; None where none was."""
+        """How often each request was resent; None if none was."""
         return None if self.resent is None else np.frombuffer(self.resent, dtype=np.int64)
 
     def preempted(self, index: int, times: int = 1) -> None:
-        """Count preemptions of a request that is finished, or rejected."""
+        """Count preemptions of a request that is finished or rejected."""
         self._columns["num_preemptions"][index] += times
 
     def arrive(self, index: int, now_ps: int) -> None:
-        """Note when a request came that waited for another one's answer."""
+        """Note the arrival of a request that waited for another one's answer."""
         self.arrival_ps[index] = now_ps
 
     def finish(self, request: Request, now_ps: int, step: int) -> bool:
-        """Write down a finished request, or one of its samples: True when it was the last of them."""
-        index: Any = request.index  # an integer, which a compiler need not look at
+        """Record a finished request, or one of its samples: True if it was the last of them."""
+        index: Any = request.index  # an integer; spares the compiler a check
         scheduled_ps, token_ps, finish_ps, preemptions, scheduled_step, token_step, finish_step = self._views
         if self._unfinished is None:
             scheduled_ps[index] = request.first_scheduled_ps or 0
@@ -166,10 +166,10 @@ class RequestLog:
         self._begun.discard(index)
         return True
 
-    # -- looking on, from another thread ------------------------------------------------------
+    # -- observers, from another thread -------------------------------------------------------
 
     def latest_ttft_ps(self, most: int) -> Int64Column:
-        """Times to first token of finished requests among the last `most` up to the latest such arrival."""
+        """TTFT of the finished requests among the last `most` rows up to the latest finished one."""
         last = self._finished.rfind(1) + 1
         rows = slice(max(0, last - most), last)
         done = np.frombuffer(self._finished[rows], dtype=np.bool_)
@@ -184,7 +184,7 @@ class RequestLog:
         return np.frombuffer(self._finished, dtype=np.bool_)
 
     def columns(self) -> dict[str, Int64Column]:
-        """The columns of `REQUEST_COLUMNS`, valid where a request is finished."""
+        """The columns of `REQUEST_COLUMNS`, valid for finished requests."""
         found = {name: np.frombuffer(column, dtype=np.int64) for name, column in self._columns.items()}
         begun_ps = found["first_scheduled_ps"]
         for row in np.flatnonzero(self.finished & (begun_ps < self.arrival_ps))[:1].tolist():
@@ -194,11 +194,11 @@ class RequestLog:
         return found
 
     def replicas(self) -> Int64Column | None:
-        """Which replica each request went to, where there are several."""
+        """The replica each request went to, if there are several."""
         return None if self.replica is None else np.frombuffer(self.replica, dtype=np.int32).astype(np.int64)
 
     def sample_columns(self) -> dict[str, Int64Column] | None:
-        """Likewise with a row per answer, where requests have several."""
+        """Columns with one row per answer, if requests have several."""
         if self._answers is None:
             return None
         return {name: np.frombuffer(column, dtype=np.int64) for name, column in self._answers.items()}

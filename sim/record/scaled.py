@@ -1,7 +1,7 @@
-"""Load, replicas and attainment on one time axis: what scaling is judged by.
+"""Load, replicas and attainment on one time axis: the basis for judging scaling.
 
-Each part of the run tells when it begins, how many requests came per second, how many replicas cost something
-in the mean, and which share of the requests that came met the limits.
+Each part of the run has its start, the requests that arrived per second, the mean number of billed replicas,
+and the share of the arrived requests that met the limits.
 """
 
 from collections.abc import Callable
@@ -21,16 +21,16 @@ def over_time(
     alive_ps: Callable[[int], int],
     end_ps: int,
 ) -> list[dict[str, float | None]]:
-    """A row for each part; none of a run that took no time.
+    """One row per part; none for a run that took no time.
 
     Parameters
     ----------
     arrival_ps : int64 array, shape (n,)
-        When each request came.
+        Arrival of each request.
     good : bool array, shape (n,), or None
-        Which met the limits; None: there are none.
+        Which requests met the limits; None: there are no limits.
     alive_ps : callable
-        For how long all replicas together cost something, up to a time in ps.
+        Total billed time of all replicas, up to a time in ps.
     """
     if end_ps < PARTS:
         return []

@@ -3,7 +3,7 @@
 ttft:p99=0.5s, tpot:p99=50ms, e2e=10s
 |    |    |
 |    |    the limit, with its unit: s, ms or us
-|    over requests: 99 % of them are to be within; left out: each request is
+|    over requests: 99 % of them must be within; left out: every request must be
 ttft, tpot, e2e, normalized or queueing
 """
 
@@ -41,7 +41,7 @@ class Limit:
     latency : str
         One of LATENCIES.
     quantile : float or None
-        Which share of the requests is to be within, above 0 and below 1; None: each.
+        Share of the requests that must be within, above 0 and below 1; None: every request.
     limit_s : float
         In seconds, above 0.
     """
@@ -52,12 +52,12 @@ class Limit:
 
     @property
     def name(self) -> str:
-        """`ttft:p99`, or `e2e` for one of each request."""
+        """`ttft:p99`, or `e2e` for a per-request limit."""
         return self.latency if self.quantile is None else f"{self.latency}:p{100 * self.quantile:.10g}"
 
     @property
     def statistic(self) -> str:
-        """`p99`, or `max` for one of each request."""
+        """`p99`, or `max` for a per-request limit."""
         return self.name.partition(":")[2] or "max"
 
     @property
@@ -66,7 +66,7 @@ class Limit:
         return LATENCIES[self.latency]
 
     def __str__(self) -> str:
-        """As it may be given: `ttft:p99=0.5s`, `tpot:p99=50ms`."""
+        """As users write it: `ttft:p99=0.5s`, `tpot:p99=50ms`."""
         short = self.limit_s < 0.1
         return f"{self.name}={self.limit_s * (1e3 if short else 1):.10g}{'ms' if short else 's'}"
 
@@ -79,7 +79,7 @@ class Slo:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """From `ttft:p99=0.5s,tpot:p99=50ms,e2e=10s`; KvsimError names the part that is wrong."""
+        """From `ttft:p99=0.5s,tpot:p99=50ms,e2e=10s`; KvsimError names the wrong part."""
         limits = tuple(_limit(part.strip()) for part in text.split(","))
         names = [limit.name for limit in limits]
         for name in names:
@@ -89,11 +89,11 @@ class Slo:
 
     @property
     def of_each(self) -> tuple[Limit, ...]:
-        """The limits that a single request is held against: those of each, or all where there is none."""
+        """The limits that a single request is held to: the per-request ones, or all if there are none."""
         return tuple(limit for limit in self.limits if limit.quantile is None) or self.limits
 
     def __str__(self) -> str:
-        """As it may be given."""
+        """As users write it."""
         return ",".join(map(str, self.limits))
 
 

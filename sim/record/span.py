@@ -1,7 +1,7 @@
-"""A span of steps as the books count it, and the sums over time that spans are added to.
+"""A span of steps as it is counted, and the sums over time that spans are added to.
 
-A span is written down when its steps were carried out, and counted with others (recorder.py): exact integers
-in slot-picoseconds, or requests times picoseconds.
+A span is recorded after its steps were carried out, and counted with others (recorder.py): exact integers in
+slot-picoseconds, or requests times picoseconds.
 """
 
 from collections.abc import Sequence
@@ -20,26 +20,26 @@ Rest = tuple[int, int, int, int, int]
 
 
 Start = tuple[int, int, int, int, int, str, Rest | None]
-"""How it was when a span began.
+"""State at the start of a span.
 
-Sequences that get a token in each step, none of them late; requests that run; slots that hold a token in the
-first step (in each later one those of so many tokens more), that are used, and that will never be written, of
-these before any growth in the span; the limit that held the queue back (sim/record/limits.py), empty where
-nobody waited; and the rest, None for allocators without any.
+Sequences that get a token in each step, none of them late; running requests; slots that hold a token in the
+first step (each later step adds one token per such sequence), slots that are used, and slots that will never
+be written, these before any growth in the span; the limit that held the queue back (sim/record/limits.py),
+empty if nothing waited; and the rest, None for allocators without any.
 """
 HELD_BY: Final = 5
-"""Where that limit stands."""
+"""Index of that limit."""
 
 Span = tuple[list[int], Start, Grown | None]
 """Steps that were carried out without a decision between them.
 
-When each ended, in picoseconds from the start of the span; how it was then; and what growth within the span
-changed, None where nobody could grow. A plain tuple: nothing is quicker to make and to count.
+The end of each, in picoseconds from the start of the span; the state at the start; and the changes from
+growth within the span, None if nothing could grow. A plain tuple: the fastest to create and to count.
 """
 
 
 def unlike_tokens(span: Span, contexts: Sequence[int]) -> int:
-    """Slot picoseconds of tokens, where each step has so many, beyond those of `decoding` more a step."""
+    """Slot-picoseconds of tokens beyond `decoding` more per step, if steps have `contexts` tokens."""
     (ends, start, _), first = span, contexts[0]
     steps, total = len(ends), ends[-1]
     held: int = ends[0] * first + sum(map(mul, contexts[1:], map(sub, ends[1:], ends)))
@@ -47,7 +47,7 @@ def unlike_tokens(span: Span, contexts: Sequence[int]) -> int:
 
 
 def peak_slots(steps: int, held: int, more: int, grown: Grown | None) -> int:
-    """The most slots that held a token in any of so many steps, each of which adds `more`."""
+    """The most slots that held a token in any of `steps` steps, each of which adds `more`."""
     if grown is None or not grown[3]:
         return held + more * (steps - 1)
     peak, gone = held, 0
@@ -58,18 +58,18 @@ def peak_slots(steps: int, held: int, more: int, grown: Grown | None) -> int:
 
 
 class Columns:
-    """Spans side by side, to count many at once.
+    """Spans in columns, to count many at once.
 
     Attributes
     ----------
     starts : int64 array, shape (5, spans)
         The first five numbers of every `Start`.
     steps, totals_ps : int64 arrays, shape (spans,)
-        How many steps each span has, and its duration.
+        Number of steps of each span, and its duration.
     ends_ps : int64 array, shape (steps,)
-        When each step of all of them ended, from the start of its span.
+        End of each step of all spans, from the start of its span.
     more : int64 array, shape (spans,)
-        Slots that every step after the first adds.
+        Slots added by every step after the first.
     """
 
     def __init__(self, spans: list[Span], slots_per_token: int) -> None:
@@ -89,12 +89,12 @@ class Columns:
     def peak_slots(self, known: int) -> int:
         """The most slots that held a token in any step, or `known` if that is more."""
         steps, held = self.steps, self.starts[2]
-        if int((held + self.more * (steps - 1)).max()) <= known:  # even if nobody left any behind
+        if int((held + self.more * (steps - 1)).max()) <= known:  # even if no sequence left any behind
             return known
         return max(known, *map(peak_slots, steps.tolist(), held.tolist(), self.more.tolist(), self.grown))
 
     def later_ps(self) -> Times:
-        """Of each span, the time behind its steps, summed: step i holds i * more slots than the first."""
+        """Per span, the summed time after its steps: step i holds i * more slots than the first."""
         steps, totals_ps = self.steps, self.totals_ps
         if int(steps.max()) * int(totals_ps.max()) < FITS:
             later: Times = steps * totals_ps - np.add.reduceat(self.ends_ps, self._behind - steps)
@@ -108,9 +108,9 @@ class Columns:
 class Integrals:
     """Sums over time of what the memory held: slots (or requests) times picoseconds.
 
-    `shared` counts the tokens that sequences hold beyond the slots that hold them, `held` those of `token`
-    that wait for another server to read them, `beyond` the slots of unlike memories beyond the capacity that
-    stands for all of them.
+    `shared` counts the tokens that sequences hold beyond the slots that store them, `held` those of `token`
+    that wait for another server to read them, `beyond` the slots of differing memories beyond the one
+    capacity used for all of them.
     """
 
     time_ps: int = 0
@@ -126,7 +126,7 @@ class Integrals:
     beyond: int = 0
 
     def __reduce__(self) -> tuple[type["Integrals"], tuple[int, ...]]:
-        """For processes that hand it on: a compiled class cannot be pickled otherwise."""
+        """For passing to other processes: a compiled class cannot be pickled otherwise."""
         return Integrals, astuple(self)
 
     def add_spans(self, spans: Columns) -> None:
@@ -142,7 +142,7 @@ class Integrals:
     def add_changes(
         self, ends: Sequence[list[int]], rests: Sequence[Rest | None], changes: Sequence[Grown | None]
     ) -> None:
-        """Add what most allocators never have, and what growth within spans changed."""
+        """Add what most allocators never have, and the changes from growth within spans."""
         if any(rests):
             for each, rest in zip(ends, rests, strict=True):
                 if rest is not None:
@@ -162,7 +162,7 @@ class Integrals:
                     self.token -= slots * (each[-1] - each[step - 1])
 
     def add_rest(self, duration_ps: int, rest: Rest) -> None:
-        """Add those that most allocators never have."""
+        """Add the kinds that most allocators never have."""
         external, cached, idle, shared, held = rest
         self.external += external * duration_ps
         self.cached += cached * duration_ps

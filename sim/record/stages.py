@@ -1,9 +1,9 @@
-"""Where the time of a request went that was computed on one server and answered on another.
+"""Where time went for requests that were prefilled on one server and decoded on another.
 
     arrival -> prompt computed -> read begins -> read ends -> first token -> last token
        prefill              decode           link       decode ...
 
-A fleet is bound by the stage in which those requests were longest that miss a limit: prefill (its queue and
+A fleet is bound by the stage in which requests that miss a limit spent the most time: prefill (its queue and
 the prompt), the link (its queue and the copy), or decode (room for the prompt, the proxy, and all steps).
 """
 
@@ -18,12 +18,12 @@ Numbers = Mapping[str, npt.NDArray[np.generic]]
 SIDES = ("prefill", "link", "decode")
 _TO_FIRST = (("prompt_computed_s", "prefill"), ("read_begin_s", "decode"), ("read_end_s", "link"))
 _REACH = {"ttft_s": "first_token_s", "e2e_s": "finish_s", "normalized_s_per_token": "finish_s"}
-"""Latencies of several sides -> the time at which they end."""
+"""Latencies that span several sides -> the time at which they end."""
 _OF_ONE = {"queueing_s": "prefill", "tpot_s": "decode"}
 
 
 def shares(table: Numbers, limit: Limit) -> dict[str, float]:
-    """By side, the share of the time of those that miss a limit; nothing where servers are not apart.
+    """By side, the share of time of requests that miss a limit; empty if servers are not disaggregated.
 
     Parameters
     ----------

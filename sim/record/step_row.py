@@ -1,4 +1,4 @@
-"""A row of the step log, in two halves: what was decided, and what the step left behind."""
+"""A row of the step log, in two halves: what was decided, and the state after the step."""
 
 from kvsim.sim.serving.decision import Decision
 from kvsim.sim.serving.server import Server
@@ -9,7 +9,7 @@ def start_of_step(  # noqa: PLR0917 - what the replica knows already
 ) -> tuple[int, ...]:
     """The columns of `STEP_COLUMNS` up to `kv_tokens`.
 
-    `held` slots hold a token; so many run and wait as the engine itself counts them.
+    `held` slots hold a token; `running` and `waiting` are as counted by the engine itself.
     """
     allocator, swaps = server.allocator, server.memory.abilities.swaps
     unit = allocator.block_slots
@@ -39,6 +39,6 @@ def start_of_step(  # noqa: PLR0917 - what the replica knows already
 
 
 def end_of_step(server: Server, running: int) -> tuple[int, int]:
-    """(running, blocks in use) when the step is over."""
+    """(running, blocks in use) after the step."""
     allocator = server.allocator
     return running, allocator.used_slots // allocator.block_slots

@@ -1,4 +1,4 @@
-"""A row of the timeline: what the memory holds at an instant, and who runs and waits."""
+"""A row of the timeline: what the memory holds at an instant, and what runs and waits."""
 
 from kvsim.allocators.base import InvariantError
 from kvsim.sim.record.recorder import Instant
@@ -8,7 +8,7 @@ NO_TIER = (0, 0, 0)
 
 
 def instant_of(server: Server, tokens: int) -> Instant:
-    """The row for now, when so many slots hold a token; InvariantError where a kind of slot is negative."""
+    """The row for now, if `tokens` slots hold a token; InvariantError if a kind of slot is negative."""
     allocator, tier = server.allocator, server.totals.tier
     used, cached, external = allocator.used_slots, allocator.cached_slots, server.external_slots()
     internal = server.memory.internal_slots()
@@ -30,7 +30,7 @@ def instant_of(server: Server, tokens: int) -> Instant:
         held,
     )
     fields += NO_TIER if tier is None else (tier.held_bytes, tier.loaded_bytes, tier.stored_bytes)
-    found: Instant = tuple.__new__(Instant, fields)  # what Instant(*fields) does, at half its price
+    found: Instant = tuple.__new__(Instant, fields)  # the same as Instant(*fields), at half the cost
     if reserved < 0 or internal < 0 or free < 0 or tokens < held:
         raise InvariantError(f"no kind of slot can be negative, got {found} of {used} slots in use")
     return found

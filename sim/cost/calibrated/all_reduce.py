@@ -1,13 +1,13 @@
-"""An all-reduce of a group of GPUs by a profile: measured within a node, modelled beyond.
+"""An all-reduce over a group of GPUs by a profile: measured within a node, modelled beyond.
 
-    node      ring of n GPUs: start, and 2 (n - 1) / n of the bytes over the share of the links of as many
-              as are in the node
-    one shot  where every GPU may send all it has to every other, in one go: one start and g - 1 messages,
-              shorter where they are small (one_shot_s: seconds a byte of the link)
-    network   start and bytes of sim/cost/collective.py; the node's own runs beside it, the longer counts
+    node      ring of n GPUs: start, and 2 (n - 1) / n of the bytes over the links' share for the number of
+              GPUs in the node
+    one shot  if every GPU may send everything to every other directly: one start and g - 1 messages; taken
+              if shorter, as for small messages (one_shot_s: seconds per byte of the link)
+    network   start and bytes of sim/cost/collective.py; the node's own part overlaps, the longer one counts
 
-A node without measurements is the roofline's, as are GPUs without peer access: the tables' have it. What was
-not measured counts as outside.
+A node without measurements is priced as in the roofline, as are GPUs without peer access: the tables assume
+peer access. Anything not measured counts as outside.
 """
 
 from bisect import bisect_right
@@ -20,7 +20,7 @@ from kvsim.sim.workload import PS_PER_S
 
 
 class AllReduce:
-    """An all-reduce of the GPUs of a group; `part` is None where the profile has none."""
+    """An all-reduce over the GPUs of a group; `part` is None if the profile has none."""
 
     def __init__(
         self, part: Part | None, gpu: GpuSpec, group: Group, one_shot_s: float | None = None
@@ -39,7 +39,7 @@ class AllReduce:
         self._least_ps = self._in_node(0.0).ps
 
     def priced(self, size: float) -> Priced:
-        """Of so many bytes on each GPU."""
+        """An all-reduce of `size` bytes on each GPU."""
         found = self._in_node(size)
         if self._shot_ps is not None and self._least_ps + size * self._shot_ps < found.ps:
             return Priced(self._least_ps + size * self._shot_ps)
@@ -57,6 +57,6 @@ class AllReduce:
 
 
 def _by_count(values: Mapping[str, float], gpus: int, default: float) -> float:
-    """Of so many GPUs, else of the next smaller number, else of the least."""
+    """The value for `gpus` GPUs, else for the next smaller number, else for the smallest."""
     known = sorted(map(int, values))
     return values[str(known[max(bisect_right(known, gpus) - 1, 0)])] if known else default

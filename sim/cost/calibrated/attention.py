@@ -1,12 +1,12 @@
 """Attention of all layers on one GPU, priced by a calibrated profile.
 
-Layers that see everything and layers with a sliding window are priced apart, decoding sequences apart from
-the chunks of prompts. A profile may have a part for each precision of the cache (`decode_fp8`).
+Full-attention layers and sliding-window layers are priced separately, as are decoding sequences and the
+chunks of prompts. A profile may have a part for each precision of the cache (`decode_fp8`).
 
-What a profile lacks is outside what was measured: decoding over latents (MLA), where it has no part for it,
-goes by the bandwidth of the products and their peak, prompts of such models always by their pairs at the rate
-of prefill attention. Recurrent layers, which stand where attention would, go by bandwidth and peak: their
-states and scans as in the roofline.
+What a profile lacks counts as outside. Without a part for it, decoding over latents (MLA) is priced by the
+bandwidth and the peak of the matrix products; prompts of such models are always priced by their pairs at the
+rate of prefill attention. Recurrent layers, which replace attention, are priced by bandwidth and peak: states
+and scans as in the roofline.
 """
 
 from collections.abc import Mapping
@@ -31,12 +31,12 @@ class Attention:
     Attributes
     ----------
     decode : DecodePart or None
-        Of layers that see everything, over keys and values or latents; None where there are none, or latents
-        that were not measured.
+        Full-attention layers, over keys and values or latents; None if there are none, or if latents were not
+        measured.
     windowed : DecodePart or None
-        Of those with a sliding window.
+        Layers with a sliding window.
     prompts, windowed_prompts : PrefillPart
-        Of the chunks of prompts; the first also of a model all of whose layers have a window.
+        The chunks of prompts; the first exists even if all layers of the model have a window.
     """
 
     def __init__(self, shard: Shard, measured: Measured, mixes_launches: bool) -> None:
@@ -60,7 +60,7 @@ class Attention:
         )
         tiled = self.decode or self.windowed
         self._one_launch = mixes_launches and tiled is not None and tiled.one_launch
-        self._known: dict[tuple[int, int, int], Priced] = {}  # whole prompts of one length come again
+        self._known: dict[tuple[int, int, int], Priced] = {}  # whole prompts of one length recur
 
     def _decode_part(self, layers: int, geometry: Mapping[str, int]) -> DecodePart | None:
         shard, measured, most = self._shard, self._measured, self._shard.most_bytes_per_s
@@ -81,7 +81,7 @@ class Attention:
     # -- decoding sequences -------------------------------------------------------------------
 
     def decode_ends_ps(self, seqs: int, total: int, spread: Spread | None, steps: int) -> tuple[float, float]:
-        """Decoding sequences in a step, and so many steps later."""
+        """Decode attention of a step, and of the step `steps` later."""
         if self.decode is not None and self.windowed is None:
             return self.decode.ends_ps(seqs, total, spread, steps)
         later = spread and spread.later(steps, seqs)
@@ -101,7 +101,7 @@ class Attention:
         return found
 
     def beside_prompts_ps(self, seqs: int, total: int, spread: Spread | None) -> float | None:
-        """Decoding sequences in a step with prompts; None where prompts do not matter."""
+        """Decode attention in a step with prompts; None if prompts make no difference."""
         if not self._one_launch:
             return None
         found, flop_ps, window = 0.0, self.prompts.part.work_ps, self._shard.model.window
@@ -115,7 +115,7 @@ class Attention:
         return found
 
     def verifying_ps(self, seqs: int, drafts: int, total: int) -> float:
-        """Operations where each sequence has drafts beside its token."""
+        """Time for the operations if each sequence has drafts beside its token."""
         model, seen = self._shard.model, float(total)
         if model.window and model.attention_layers:
             share = model.window_layers / model.attention_layers
@@ -124,14 +124,14 @@ class Attention:
         return work_ps * model.decode_pair_flops / self._shard.tp * seen * (1 + drafts / seqs)
 
     def decode_outside(self, seqs: int) -> list[Place]:
-        """Where so many decoding sequences lie outside, their contexts left out."""
+        """Where `seqs` decoding sequences lie outside, leaving their contexts aside."""
         part = self.decode or self.windowed
         if part:
             return part.outside(seqs)
         return [LATENT] if self._shard.model.kv_latent_dim else []
 
     def context_limits(self) -> tuple[float, float] | None:
-        """The mean contexts that were measured, as far as they matter: a window does not grow further."""
+        """The mean contexts that were measured, as far as they matter: a window grows no further."""
         if self.decode is not None:
             return self.decode.limits["context_tokens"]
         window = self._shard.model.window
@@ -143,7 +143,7 @@ class Attention:
     # -- prompts ------------------------------------------------------------------------------
 
     def prefill(self, sequences: int, tokens: int, pairs: int) -> Priced:
-        """The chunks of prompts; `pairs` of queries and keys see each other."""
+        """The chunks of prompts; `pairs` counts the (query, key) pairs that attend."""
         chunks = sequences, tokens, pairs
         found = self._known.get(chunks)
         if found is None:
@@ -153,7 +153,7 @@ class Attention:
         return found
 
     def _prefill_of(self, sequences: int, tokens: int, pairs: int) -> list[Priced]:
-        """Layers that see everything, and windowed ones: no token of theirs sees more than the window."""
+        """Full-attention layers, and windowed ones, whose tokens see no more than the window."""
         model, part, found = self._shard.model, self.prompts.part, []
         if model.kv_latent_dim:
             work = pairs * model.prefill_pair_flops / self._shard.tp
@@ -167,7 +167,7 @@ class Attention:
         return found + self.states(0, tokens)
 
     def states(self, sequences: int, tokens: int) -> list[Priced]:
-        """Recurrent layers: states, read and written once a sequence and step; scans of prompts' tokens."""
+        """Recurrent layers: states, read and written once per sequence and step; scans over prompt tokens."""
         model, tp, product = self._shard.model, self._shard.tp, self._measured.product
         if not model.recurrent_layers:
             return []
@@ -177,7 +177,7 @@ class Attention:
         return [Priced.of(ps + model.recurrent_layers * product.t0_ps, [RECURRENT])]
 
     def limits(self, part: str) -> Mapping[str, tuple[float, float]]:
-        """What was measured of "prefill", "decode" or "latent": axis -> least and most."""
+        """The measured range of "prefill", "decode" or "latent": axis -> least and most."""
         if part == "prefill":
             return self.prompts.part.limits
         found = self.decode or self.windowed
@@ -187,7 +187,7 @@ class Attention:
 def _within(
     window: int, tile: int, seqs: int, total: int, spread: Spread | None
 ) -> tuple[int, Spread | None]:
-    """What a window sees of contexts: their sum, and how they differ."""
+    """What a window sees of the contexts: their sum, and how they differ."""
     if spread is not None:
         rounded = min(spread.rounded, -(-window // tile) * tile * seqs)
         spread = Spread(min(spread.longest, window), rounded)

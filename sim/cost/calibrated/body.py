@@ -1,12 +1,12 @@
-"""What tokens need in all layers but for attention, priced by a calibrated profile.
+"""What tokens cost in all layers apart from attention, priced by a calibrated profile.
 
     a layer   2 norms, QKV, out, up and gate, down, rotary, activation, KV write, 2 all-reduces;
-              of experts a router (router.py) and theirs
+              with experts: a router (router.py) and the experts
 
-layer.py says which products and experts a layer has, and in which precision. What a profile lacks is outside
-what was measured: without a part for experts they go by the form of matrix products, and those are read that
-the tokens are expected to choose; weights of other bits go by small_weights.py, or by experts that unpack
-theirs.
+layer.py says which products and experts a layer has, and in which precision. What a profile lacks counts as
+outside: without a part for experts, they are priced by the form of matrix products, reading the experts that
+the tokens are expected to choose. Weights of other bit widths are priced by small_weights.py, or by experts
+that unpack theirs.
 """
 
 from kvsim.sim.cost.calibrated.all_reduce import AllReduce
@@ -25,16 +25,16 @@ Weights = Product | SmallWeights | ExpertsPart | PaddedExperts
 
 
 class Body:
-    """All layers of a model without attention, on one GPU.
+    """All layers of a model apart from attention, on one GPU.
 
     Attributes
     ----------
     over_tp, over_ranks : AllReduce
         Over the GPUs that share a layer, and over the ranks of attention.
     router : Router or None
-        Of layers with experts.
+        For layers with experts.
     products : list or None
-        What a layer computes with its weights; None where the profile cannot say.
+        What a layer computes with its weights; None if the profile cannot say.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Body:
         self._known: dict[int, Priced] = {}
 
     def tokens(self, n: int) -> Priced:
-        """What n tokens need; kept, as batches come again."""
+        """What n tokens cost; cached, as batch sizes recur."""
         found = self._known.get(n)
         if found is None:
             found = self._known[n] = self._through_layers(n)
@@ -71,12 +71,12 @@ class Body:
             by_bytes("elementwise", 6 * n * (model.intermediate_size // shard.tp)),
             by_bytes("kv_write", n * shard.kept * (2 + shard.element_bytes)),
         ]
-        if model.norms_over_heads:  # their squares, the sum of these over the GPUs, and the norm
+        if model.norms_over_heads:  # squares, their sum over the GPUs, and the norm
             layer += [rotary] * 2
         if shard.tp > 1:
             layer += [self.over_tp.priced(summed)] * 2
             if model.norms_over_heads:
-                layer.append(self.over_tp.priced(8 * n))  # two sums of 32 bits a token
+                layer.append(self.over_tp.priced(8 * n))  # two 32-bit sums per token
         if shard.ranks > 1:  # to the experts and back: an all-gather and a reduce-scatter
             layer.append(self.over_ranks.priced(shard.ranks * summed))
         if self.router is not None:
@@ -123,7 +123,7 @@ class Body:
         return [*found, ExpertsPart(part, layer.experts, self._chosen.expert_skew, small)]
 
     def _unmeasured_products(self, n: int) -> Priced:
-        """Those of other layers, by the form: what is needed is read, what is chosen computed with."""
+        """Products of other layers, by the form: needed weights are read, chosen ones computed with."""
         model, tp, ranks = self._shard.model, self._shard.tp, self._shard.ranks
         form, share = self._measured.product, 1 / (model.layers * tp)
         idle = model.parameters - (model.active_parameters or model.parameters)  # experts not chosen

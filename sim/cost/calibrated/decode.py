@@ -3,35 +3,35 @@
 The form, and a ratio by sequences x KV heads and by the mean context:
 
     bytes   2 * sum * kv_heads * head_dim * element_bytes
-    work    tiles one after the other in the longest program. All tiles are shared out among as many programs
-            as the GPU holds at once (constant `shares`, by head size); what is cut is merged by a second
-            kernel, which takes `merge_s`:
+    work    tiles in sequence in the longest program. All tiles are divided among as many programs as the GPU
+            holds at once (constant `shares`, by head size); a second kernel, which takes `merge_s`, merges
+            the pieces:
                 n      = min(shares // kv_heads, max(ceil(sum / least_piece_tokens), sequences)), at least 1
-                work   = ceil(rounded / tile / n), and of n = 1 nothing is merged
-            but where sequences * kv_heads <= shares and longest < 2 * least_piece_tokens
+                work   = ceil(rounded / tile / n), and for n = 1 nothing is merged
+            but if sequences * kv_heads <= shares and longest < 2 * least_piece_tokens
                 work   = max(ceil(longest / tile), 1), and nothing is merged
-            Profiles with the constant `programs` are of kernels that cut each context alone, of which
+            Profiles with the constant `programs` are of kernels that split each context separately, of which
             `at_once` programs run at the same time:
                 work   = max(piece, rounded * kv_heads / at_once) / tile
                 most   = max(round(programs / (sequences * kv_heads)), 1)
                 piece  = longest / max(min(most, longest // least_piece_tokens), 1)
 
-Beside prompts FlashAttention 2 has one launch for all, made for prompts: in every query head a decoding
-sequence is a tile of ROWS queries, one of them its own, and no context is cut. A program computes as fast as
-one of a prompt, one a multiprocessor. The heads of a group read the same keys one after the other: again from
-memory, as far as the keys that one head has of all sequences do not stay in the L2 cache (constant
-`l2_bytes`; without it launches are apart).
+In steps with prompts, FlashAttention 2 has one launch for everything, made for prompts: in every query head a
+decoding sequence is a tile of ROWS queries, only one of them real, and no context is split. A program runs as
+fast as a prompt's, one per multiprocessor. The heads of a group read the same keys in turn: again from
+memory, to the extent that one head's keys of all sequences do not stay in the L2 cache (constant `l2_bytes`;
+without it, launches are separate).
 
     flops   4 * ROWS * head_dim * max(sum * heads, longest * multiprocessors), at prefill attention's rate
-    reads   group * sequences / multiprocessors, from 1 to group, of those keys that the cache lost; else 1
+    reads   group * sequences / multiprocessors, from 1 to group, for keys that the cache lost; else 1
             lost = min(2 * (1 - l2_bytes / keys), 1), keys = sum * 2 * head_dim * element_bytes
     time    sqrt((reads * alone)^2 + (flops / rate)^2)
 
-Of what LLMServingSim measured on two GPUs (batches of 1 to 128 beside a chunk of 256 tokens, medians) the sum
-of two launches is 38 to 61 % short; this is 10 to 12 % off, and nothing in it was fitted to them.
+Against what LLMServingSim measured on two GPUs (batches of 1 to 128 beside a chunk of 256 tokens, medians)
+the sum of two launches is 38 to 61 % short; this is 10 to 12 % off, and nothing in it was fitted to them.
 
-Latents (MLA) are one row a token, key and value of all query heads, which are taken in blocks: these take the
-place of KV heads in the form, and each row is read once. Their ratio goes by sequences and the mean context.
+Latents (MLA) are one row per token, key and value of all query heads. Query heads are taken in blocks, which
+replace KV heads in the form; each row is read once. Their ratio goes by sequences and the mean context.
 """
 
 from math import sqrt
@@ -42,20 +42,20 @@ from kvsim.sim.cost.step_cost import Spread
 from kvsim.sim.workload import PS_PER_S
 
 ROWS = 64
-"""Queries of a tile of FlashAttention 2 where the cache is paged."""
+"""Queries per tile of FlashAttention 2 with a paged cache."""
 
 
 class Kernel(NamedTuple):
     """How a model's decode attention runs."""
 
     kv_heads: int
-    """or blocks of query heads that read the same latents: programs side by side"""
+    """or blocks of query heads that read the same latents: parallel programs"""
     token_bytes: int
-    """of a context's token in one layer"""
+    """of one context token in one layer"""
     tile: int
     """tokens"""
     shares: int
-    """programs that the GPU holds at once; 0: each context is cut alone"""
+    """programs that the GPU holds at once; 0: each context is split separately"""
     by_heads: bool
     """whether the ratio goes by sequences x KV heads, or by sequences"""
 
@@ -69,7 +69,7 @@ def over_heads(part: Part, kv_heads: int, head_dim: int, element_bytes: int) -> 
 
 
 def over_latents(part: Part, heads: int, width: int, element_bytes: int) -> Kernel:
-    """Over latents of `width` numbers, those of the position included."""
+    """Over latents of `width` numbers, including those of the position."""
     size = str(element_bytes)
     rows, tile, shares = (int(part.constants[name][size]) for name in ("rows", "tile_tokens", "shares"))
     return Kernel(-(-heads // min(heads, rows)), width * element_bytes, tile, shares, False)
@@ -81,25 +81,25 @@ class DecodePart:
     Parameters
     ----------
     part : Part
-        Of the profile; what never changes in a run is fixed.
+        From the profile; axes that never change in a run are fixed.
     kernel : Kernel
         `over_heads` or `over_latents`.
     group, head_dim, element_bytes : int
-        Query heads of a KV head, and what a key is: where one kernel takes prompts too.
+        Query heads per KV head, and the shape of a key: needed if one kernel takes prompts too.
     most_bytes_per_s : float
-        Of the memory.
+        Memory bandwidth.
 
-    Ratios between cells, and beyond them, may say that memory is faster than it is: contexts take at least
-    what reading them at `most_bytes_per_s` takes, the datasheet's.
+    Ratios between cells, and beyond them, may imply memory faster than it is: contexts take at least the time
+    to read them at `most_bytes_per_s`, the datasheet's figure.
 
     Attributes
     ----------
     tile : int
-        Tokens of a tile: contexts count as rounded up to whole ones.
+        Tokens per tile: contexts count as rounded up to whole tiles.
     one_launch : bool
-        Whether the kernel takes prompts and decoding sequences at once.
+        Whether one launch of the kernel takes both prompts and decoding sequences.
     limits : mapping
-        What was measured: axis -> least and most.
+        The measured range: axis -> least and most.
     """
 
     def __init__(
@@ -135,24 +135,24 @@ class DecodePart:
         self.limits = part.limits
 
     def outside(self, seqs: int) -> list[Place]:
-        """What lies outside of what was measured, the contexts left out."""
+        """What lies outside what was measured, leaving contexts aside."""
         counted = {self._axis: seqs * self._counted}
         return [*self._part.outside_always, *self._part.outside(counted)]
 
     def _line(self, seqs: int) -> tuple[Line, int]:
-        """Of so many sequences: the ratio by mean context, times layers; most pieces of a context."""
+        """For `seqs` sequences: the ratio by mean context, times layers; most pieces per context."""
         found = self._part.line("context_tokens", **{self._axis: float(seqs * self._counted)})
         line = Line(found.values, found.offset, [self._layers * ratio for ratio in found.ratio])
         known = self._lines[seqs] = line, max(round(self._programs / (seqs * self._kv_heads)), 1)
         return known
 
     def ends_ps(self, seqs: int, total: int, spread: Spread | None, steps: int) -> tuple[float, float]:
-        """Picoseconds of a step, and of the one so many steps later.
+        """Picoseconds of a step, and of the one `steps` later.
 
-        Contexts that are all alike end half a tile after a whole one in the mean, and have at least a tile.
+        Contexts that are all alike end half a tile after a whole one on average, and have at least one tile.
 
-        Pieces are those of the steps between the two: where another piece or tile begins just at one of them,
-        it is not taken for theirs. The first may lie before all contexts but the longest: `total` is then 0.
+        Piece and tile counts are those of the steps in between: a piece or tile that begins exactly at either
+        end does not count. The first step may precede all contexts but the longest: `total` is then 0.
         """
         line, most = self._lines.get(seqs) or self._line(seqs)
         part, mean, further = self._part, total / seqs, steps * seqs
@@ -189,10 +189,10 @@ class DecodePart:
         lengths: tuple[float, float],
         tiled: tuple[float, float],
     ) -> tuple[float, float, float]:
-        """Of the longest program in a step and in a later one, and of merging; where tiles are shared out.
+        """Times of the longest program in a step and in a later one, and of merging; for divided tiles.
 
-        Whether they are is decided for the first of the two. Tiles and shares are those of the steps between:
-        just after the first, just before the last. Contexts that are all alike enter a tile together.
+        Whether tiles are divided is decided for the first step. Tiles and shares are those just after the
+        first step and just before the last. Contexts that are all alike enter a tile together.
         """
         (longest, length), tile, tile_ps = lengths, self.tile, self._part.work_ps
         tiles, ending = longest // tile + 1, -(-length // tile)  # of the longest context
@@ -211,7 +211,7 @@ class DecodePart:
     def beside_prompts_ps(
         self, alone_ps: float, seqs: int, total: int, spread: Spread | None, flop_ps: float
     ) -> float:
-        """Of sequences that take `alone_ps` without prompts; `flop_ps`: an operation of prefill attention."""
+        """Sequences that take `alone_ps` without prompts; `flop_ps`: one operation of prefill attention."""
         if not self._l2_bytes:
             return alone_ps
         reads, keys = 1.0, total * self._key_bytes
@@ -224,5 +224,5 @@ class DecodePart:
         return sqrt((reads * alone_ps) ** 2 + computing**2)
 
     def _pieces(self, most: int, longest: float) -> int:
-        """Into how many the longest context is cut, of contexts that are cut each alone."""
+        """Pieces of the longest context, for kernels that split each context separately."""
         return max(min(most, int(longest // self._least_piece)), 1)

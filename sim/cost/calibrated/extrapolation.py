@@ -1,7 +1,7 @@
-"""How much of the simulated time lies outside of what was measured, and what of it.
+"""How much of the simulated time lies outside what was measured, and why.
 
-The cost model says of each part of a step where it lies outside; here the durations are added up as they are
-carried out, in whole picoseconds. So it does not matter how steps were taken together, nor that a span was
+The cost model says for each part of a step where it lies outside. Here the durations are added up as steps
+are carried out, in whole picoseconds, so it does not matter how steps were grouped, or that a span was
 planned longer than it became.
 """
 
@@ -14,23 +14,23 @@ class Extrapolation:
     """Time outside, and its reasons."""
 
     def __init__(self) -> None:
-        self.time_ps = 0  # of all steps
-        self.outside_ps = 0  # of the parts of them that lie outside
+        self.time_ps = 0  # in all steps
+        self.outside_ps = 0  # in parts of steps that lie outside
         self._reasons: dict[tuple[str, str], _Reason] = {}
 
     @property
     def share(self) -> float:
-        """Of the time in steps, what went into parts that lie outside."""
+        """Share of step time spent in parts that lie outside."""
         return self.outside_ps / self.time_ps if self.time_ps else 0.0
 
     def note(self, priced: Priced, steps: int = 1) -> None:
-        """Count what lies outside, in each of some steps."""
+        """Count what lies outside, for each of `steps` steps."""
         self.outside_ps += steps * int(priced.outside_ps)
         for place, ps in priced.reasons:
             self.add(place, steps * int(ps))
 
     def add(self, place: Place, duration_ps: int) -> None:
-        """Note time under one of its reasons."""
+        """Add time under one reason."""
         part, axis, value = place
         reason = self._reasons.get((part, axis))
         if reason is None:
@@ -38,18 +38,18 @@ class Extrapolation:
         reason.add(value, duration_ps)
 
     def words(self, limits: Mapping[tuple[str, str], tuple[float, float]]) -> list[str]:
-        """A phrase for each reason, the longest time first: what occurred, and what was measured."""
+        """A phrase per reason, longest time first: what occurred, and what was measured."""
         ordered = sorted(self._reasons.items(), key=lambda item: (-item[1].time_ps, item[0]))
         return [_phrase(part, axis, reason, limits.get((part, axis))) for (part, axis), reason in ordered]
 
     @property
     def axes(self) -> list[tuple[str, str]]:
-        """(part, axis) of all reasons that have an axis."""
+        """(part, axis) of all reasons with an axis."""
         return [(part, axis) for part, axis in self._reasons if axis]
 
 
 class _Reason:
-    """The time under one reason, and the least and most that occurred."""
+    """The time under one reason, and the range that occurred."""
 
     def __init__(self, value: float) -> None:
         self.time_ps = 0

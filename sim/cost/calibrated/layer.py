@@ -1,15 +1,15 @@
 """What a layer of a model computes with its weights on one of its GPUs, and in which precision.
 
     dense     QKV, out, up and gate, down: inputs x outputs
-    experts   the same attention; a router (router.py); what is neither attention nor routed experts (shared
-              experts, dense layers) as one more gated MLP, spread over all layers; the experts themselves
-    latent    (MLA) beside experts and router: the latent, which every GPU computes whole; two products that
-              take queries into it and values out of it; out; what is left (queries, shared experts, dense
-              layers) as four products of as many parameters, whose shapes are not known
+    experts   the same attention; a router (router.py); everything else (shared experts, dense layers) as one
+              more gated MLP, spread over all layers; the routed experts themselves
+    latent    (MLA) besides experts and router: the latent, which every GPU computes whole; two products that
+              project queries into it and values out of it; out; the rest (queries, shared experts, dense
+              layers) as four products with as many parameters, whose shapes are not known
 
 The precision chooses the part of the profile: products in 16 bits, in 8 (fp8 weights and inputs) or in 4
-(nvfp4). Weights of 4 bits whose inputs stay 16-bit (awq, gptq, mxfp4), and 8 bits where the GPU has no part
-for them, are read as what they are and computed in 16 bits.
+(nvfp4). Weights of 4 bits whose inputs stay 16-bit (awq, gptq, mxfp4), and of 8 bits if the GPU has no part
+for them, are read in their own size and computed in 16 bits.
 """
 
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from kvsim.sim.models.spec import ModelSpec
 
 FP4_BITS = 5.5
-"""Weights of more bits are 8-bit ones, scales included."""
+"""Weights with more bits count as 8-bit, scales included."""
 MARLIN = ("_int4_wo", "_w4a16_mxfp4", "")
-"""Experts that unpack their weights as they read them, and compute in 16 bits: of any size, by one kernel."""
+"""Experts that unpack their weights as they read them and compute in 16 bits: any bit width, one kernel."""
 WEIGHT_ONLY = ("awq", "gptq", "mxfp4", "int4", "bitsandbytes", "wna16")
-"""Names, or parts of them, of quantizations that compute in 16 bits."""
+"""Names, or parts of names, of quantizations that compute in 16 bits."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,11 @@ class Experts:
     experts: int
     local: int
     ranks: int = 1
-    """ranks of attention whose tokens they compute: data parallel"""
+    """attention ranks whose tokens they compute: data parallel"""
 
     @property
     def shared(self) -> float:
-        """1 where they are shared out over GPUs, 0 where every GPU has a part of each."""
+        """1 if whole experts are distributed over GPUs, 0 if every GPU has a part of each."""
         return float(self.local < self.experts)
 
 
@@ -62,9 +62,9 @@ class Layer:
 
 
 def layer_of(model: ModelSpec, tp: int, expert_parallel: bool = False, ranks: int = 1) -> Layer | None:
-    """The layer; None where its matrices cannot be told from the model's numbers.
+    """The layer; None if its matrices cannot be derived from the model's numbers.
 
-    Of `ranks` each computes attention and dense layers with `tp` GPUs; the experts are spread over all GPUs.
+    Each of `ranks` computes attention and dense layers on `tp` GPUs; the experts are spread over all GPUs.
     """
     hidden, heads, kv_heads = model.hidden_size, model.heads // tp, -(-model.kv_heads // tp)
     attention = heads * model.head_dim
@@ -96,13 +96,13 @@ def layer_of(model: ModelSpec, tp: int, expert_parallel: bool = False, ranks: in
     rest -= 2 * hidden * model.head_dim * (model.heads + model.kv_heads)
     products = [(hidden, qkv), (attention, hidden)]
     shared = int(rest / 3 / hidden / tp)
-    if shared * 16 >= hidden:  # less are biases and norms
+    if shared * 16 >= hidden:  # anything less is biases and norms
         products += [(hidden, 2 * shared), (shared, hidden)]
     return Layer(tuple(products), router, experts)
 
 
 def _latent_products(model: ModelSpec, tp: int, rest: float) -> tuple[tuple[int, int], ...]:
-    """Those of a layer with latent attention that has `rest` parameters beside experts and router."""
+    """Products of a latent-attention layer with `rest` parameters besides experts and router."""
     hidden, values, latent = model.hidden_size, model.latent_values, model.kv_latent_dim or 0
     heads = model.heads // tp * model.head_dim
     known = 2 * values * model.heads * model.head_dim + model.heads * model.head_dim * hidden
@@ -127,11 +127,11 @@ class Precision:
     Attributes
     ----------
     parts : tuple of str
-        What follows the name of a part in a profile, the first that is there: `_fp8`; "" is 16 bits.
+        Suffixes of a part's name in a profile, the first present is taken: `_fp8`; "" is 16 bits.
     weight_bytes : float
-        Of a weight.
+        Bytes per weight.
     like : tuple of str
-        Parts of other weights, the first that is there, where none of these is.
+        Suffixes of parts for other weights, the first present is taken, if none of `parts` is.
     """
 
     parts: tuple[str, ...]
@@ -140,7 +140,7 @@ class Precision:
 
 
 def dense_precision(model: ModelSpec) -> Precision:
-    """Of the dense products: 16 bits where nothing but the experts is quantized."""
+    """Precision of the dense products: 16 bits if only the experts are quantized."""
     bits = model.weight_bits
     if bits is None:
         return Precision(("_fp8", "") if model.dtype_bytes == 1 else ("",), float(model.dtype_bytes))
@@ -152,9 +152,9 @@ def dense_precision(model: ModelSpec) -> Precision:
 
 
 def expert_precision(model: ModelSpec) -> Precision:
-    """Of the routed experts; those in fp8 have scales by block in all models of today.
+    """Precision of the routed experts; fp8 experts have scales by block in all models of today.
 
-    mxfp4 computes in 8 bits where the GPU can: what the measured servers on Blackwell show.
+    mxfp4 computes in 8 bits if the GPU can: the measured servers on Blackwell show it.
     """
     bits, name = model.weight_bits, (model.quantization or "").lower()
     if bits is None:
@@ -168,6 +168,6 @@ def expert_precision(model: ModelSpec) -> Precision:
 
 
 def weight_only(model: ModelSpec) -> bool:
-    """Whether its quantized weights are computed with in 16 bits."""
+    """Whether computing with its quantized weights is done in 16 bits."""
     name = (model.quantization or "").lower()
     return any(each in name for each in WEIGHT_ONLY)

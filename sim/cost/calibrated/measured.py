@@ -1,4 +1,4 @@
-"""What a profile measured, as one GPU of a deployment asks for it: parts by name, and what they cover."""
+"""What a profile measured, as one GPU of a deployment needs it: parts by name, and what they cover."""
 
 from collections.abc import Mapping
 from math import inf
@@ -9,33 +9,33 @@ from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.models.spec import GpuSpec, ModelSpec
 
 BLOCK_SIZE = 16
-"""Of those that keep keys and values in one piece: what the profile's main tables were measured with."""
+"""For allocators without blocks: the block size of the profile's main tables."""
 REDUCE = "all_reduce"
 BY_SIZE = ("sampling", "elementwise", "kv_write", "block_copy", "to_host", "to_gpu", REDUCE)
 """Parts that only move bytes."""
 
 
 class Shard(NamedTuple):
-    """What one of the `tp` GPUs that share every layer has of a model."""
+    """What each of the `tp` GPUs that share every layer holds of a model."""
 
     model: ModelSpec
     gpu: GpuSpec
     tp: int
     ranks: int
-    """of attention, each with its own sequences (data parallel)"""
+    """attention ranks, each with its own sequences (data parallel)"""
     heads: int
     kv_heads: int
     kept: int
-    """numbers of the KV cache for a token, in a layer"""
+    """numbers in the KV cache per token and layer"""
     element_bytes: int
-    """of one of them"""
+    """of one such number"""
     block_size: int
     most_bytes_per_s: float
     """no kernel reads faster"""
 
     @classmethod
     def of(cls, deployment: Deployment) -> "Shard":
-        """That of a deployment."""
+        """The shard of a deployment."""
         model, gpu, tp = deployment.served_model, deployment.served_gpu, deployment.tensor_parallel_size
         kv_heads = -(-model.kv_heads // tp)
         elsewhere = deployment.cost == "measured-elsewhere"
@@ -55,7 +55,7 @@ class Measured:
     Attributes
     ----------
     product : Part
-        Matrix products in 16 bits; what was not measured goes by its form.
+        Matrix products in 16 bits; anything not measured is priced by its form.
     reduce : Part or None
         All-reduces within a node.
     """
@@ -72,33 +72,33 @@ class Measured:
         return name in self._parts
 
     def part(self, name: str) -> Part:
-        """A part, whose limits may be asked for."""
+        """A part, whose limits can then be asked for."""
         found = Part(name, self._parts[name])
         self._limits[name] = found.limits
         return found
 
     def raw(self, name: str) -> Mapping[str, Any]:
-        """A part as the profile has it."""
+        """A part as stored in the profile."""
         found: Mapping[str, Any] = self._parts[name]
         return found
 
     def moves(self, name: str) -> bool:
-        """Whether a part was measured along the bytes that it moves, and nothing else."""
+        """Whether a part was measured along the bytes it moves, and nothing else."""
         return name in self._by_size
 
     def by_bytes(self, name: str, moved: float) -> Priced:
-        """A launch that only moves so many bytes."""
+        """A launch that only moves `moved` bytes."""
         return self._by_size[name].priced(moved, 0.0, moved)
 
     def in_precision(self, name: str, *suffixes: str) -> str:
-        """The first of a part's names in these precisions that the profile has; else its name in 16 bits."""
+        """The first of a part's names in these precisions that the profile has; else its 16-bit name."""
         return in_precision(self._parts, name, *suffixes)
 
     def limits(self, part: str) -> Mapping[str, tuple[float, float]]:
-        """What was measured of a part: axis -> least and most."""
+        """The measured range of a part: axis -> least and most."""
         return self._limits[part]
 
 
 def in_precision(parts: Mapping[str, Any], name: str, *suffixes: str) -> str:
-    """The first of a part's names in these precisions that the profile has; else its name in 16 bits."""
+    """The first of a part's names in these precisions that `parts` has; else its 16-bit name."""
     return next((name + each for each in suffixes if name + each in parts), name)

@@ -1,23 +1,23 @@
-"""Calibrated step times: the measured parts of a profile put together, and what of them was not measured.
+"""Calibrated step times: the measured parts of a profile put together, and what was not measured.
 
-    GPU     all that n tokens need beside attention + decode attention + prefill attention (step.py)
-    graph   replay + GPU, for steps that only decode and have at most 512 sequences: what engines capture,
-            unless they are told to launch all kernels one by one (enforce_eager)
-    pieces  steps with prompts, of at most 512 tokens: a graph between every two attentions, but of
-            PLAIN_PROMPTS (sim/cost/host.py), so max(GPU, attention kernels * host time of a launch)
-    cut     contexts are shared out before decode attention, once a step: apart for layers with a window
-    drafts  verified with the tokens of their sequences: contexts are read once, and computed with for each
-            token at prefill attention's rate, whichever takes longer
-    eager   max(GPU, kernels * host time of a launch), for all others
+    GPU     everything n tokens need besides attention + decode attention + prefill attention (step.py)
+    graph   replay + GPU, for decode-only steps of at most 512 sequences: what engines capture, unless
+            they are told to launch all kernels one by one (enforce_eager)
+    pieces  steps with prompts, of at most 512 tokens: a graph between consecutive attentions, except for
+            PLAIN_PROMPTS (sim/cost/host.py), so max(GPU, attention kernels * host time per launch)
+    cut     contexts are divided before decode attention, once per step: separately for windowed layers
+    drafts  verified with their sequences' tokens: the longer of reading contexts once and of computing
+            with them for each token at prefill attention's rate
+    eager   max(GPU, kernels * host time per launch), for all others
     step    one of these, + copies within the GPU, + blocks from and to the host, and the host's own work
-            (sim/cost/host.py): added, or, with asynchronous scheduling, what a step takes at least
+            (sim/cost/host.py): added, or, with asynchronous scheduling, a step's least time
 
-Decode attention follows the sum of the contexts, the longest of them and their sum in whole tiles
-(decode.py), which all grow by the same in every step. It is computed where the mean context is a multiple
-of 64 tokens, and follows a straight line in between: so a span costs little more than one step.
+Decode attention depends on the sum of the contexts, the longest context and the sum in whole tiles
+(decode.py), which grow by fixed amounts per step. It is computed at multiples of 64 tokens of the mean
+context and interpolated linearly in between, so a span costs little more than one step.
 
-A part of a step that lies outside what was measured is *extrapolated*: the form still holds, the ratio is
-that of the edge. The time of these parts is counted (extrapolation.py), and every output says what it was.
+A part of a step that lies outside what was measured is *extrapolated*: the form still holds, with the ratio
+at the edge. The time of these parts is counted (extrapolation.py), and every output reports it.
 """
 
 from bisect import bisect_left
@@ -41,34 +41,34 @@ from kvsim.sim.files.reading import understood
 from kvsim.sim.workload import PS_PER_S
 
 GRAPH_SEQS = 512
-"""Largest batch that vLLM captures in a CUDA graph unless told otherwise."""
+"""Largest batch that vLLM captures in a CUDA graph by default."""
 KERNELS_PER_LAYER = 9
 """Two norms, four products, rotary, KV write, activation; without attention and all-reduces."""
 KERNELS_PER_STEP = 3
 """Norm, LM head, sampling."""
 STRETCH, FIRST_STRETCH = 64, 8
-"""Steps from one computed attention time to the next, and while the mean context is below STRETCH tokens:
-a tile takes its latency until reading it takes longer, which is no straight line."""
+"""Steps from one computed attention time to the next; FIRST_STRETCH while the mean context is below STRETCH
+tokens: a tile takes its latency until reading it takes longer, which is not linear."""
 
 
 NOTHING = Priced(0.0)
 
 
 class Decoding(NamedTuple):
-    """What is the same in all steps that only decode a number of sequences."""
+    """What all decode-only steps of one batch size share."""
 
     beside_ps: int
-    """all but attention"""
+    """everything but attention"""
     least_ps: int
-    """what the whole takes at least: to launch its kernels"""
+    """least time of the whole step: to launch its kernels"""
     outside: tuple[Priced, ...]
-    """of what is beside attention, that which lies outside what was measured"""
+    """parts besides attention that lie outside what was measured"""
     places: tuple[Place, ...]
     """where attention lies outside, whatever the contexts"""
 
 
 class Calibrated(CostModel):
-    """The step times of one deployment by its profile."""
+    """The step times of a deployment by its profile."""
 
     declares: ClassVar[type] = CalibratedOptions
     batches: ClassVar[str] = "each"
@@ -77,7 +77,7 @@ class Calibrated(CostModel):
 
     @classmethod
     def of(cls, deployment: Deployment, argument: str) -> CostModel:
-        """That of a deployment."""
+        """The model for a deployment."""
         return super().of(deployment, argument) if argument else cls(deployment)
 
     def __init__(self, deployment: Deployment) -> None:
@@ -113,8 +113,8 @@ class Calibrated(CostModel):
         self._limits = attention.context_limits()
         self._extrapolation = Extrapolation()
         self._decoding: dict[int, Decoding] = {}
-        self._last: tuple[StepShape | None, int, list[Priced]] = None, 0, []  # it is asked for twice
-        self._last_line = (0, 0, 0, 0), 0, 0  # where, and its numbers
+        self._last: tuple[StepShape | None, int, list[Priced]] = None, 0, []  # each shape is asked for twice
+        self._last_line = (0, 0, 0, 0), 0, 0  # key, and its line
 
     # -- what a step takes --------------------------------------------------------------------
 
@@ -155,7 +155,7 @@ class Calibrated(CostModel):
         return self.durations_ps(decode_seqs, context_tokens, steps, None)
 
     def durations_ps(self, seqs: int, total: int, steps: int, spread: Spread | None) -> list[int]:
-        """`span_ps` of contexts that differ."""
+        """Like `span_ps`, for contexts that differ."""
         if not seqs:
             return [1] * steps
         found: list[int] = []
@@ -168,7 +168,7 @@ class Calibrated(CostModel):
     def span_ends(
         self, decode_seqs: int, context_tokens: int, steps: int, limit_ps: int, spread: Spread | None = None
     ) -> list[int]:
-        """As every model, but a later step may be shorter than the first: interpolated ratios may fall."""
+        """As in every model, but a later step may be shorter than the first: interpolated ratios may fall."""
         if COMPILED and limit_ps < LONGEST_PS:
             return self._ends_one_by_one(decode_seqs, context_tokens, steps, limit_ps, spread)
         stretch = _rising(*self._stretch(decode_seqs, context_tokens, steps, spread))
@@ -199,7 +199,7 @@ class Calibrated(CostModel):
         return ends
 
     def _stretch(self, seqs: int, total: int, steps: int, spread: Spread | None) -> tuple[int, int, int, int]:
-        """A span to the end of its stretch: the first duration, more a step, the least, how many."""
+        """A span up to the end of its stretch: first duration, increase per step, least, step count."""
         beside, least, _, _ = self._decoding.get(seqs) or self._only_decoding(seqs)
         since, start, more = self._line(seqs, total, spread)
         left = (STRETCH if total >= STRETCH * seqs else FIRST_STRETCH) - since
@@ -208,7 +208,7 @@ class Calibrated(CostModel):
         return beside + start + more * since, more, least, steps
 
     def _line(self, seqs: int, total: int, spread: Spread | None) -> tuple[int, int, int]:
-        """Decode attention around a step: steps since its stretch began, ps there, more a step."""
+        """Decode attention around a step: steps since its stretch began, ps there, more ps per step."""
         stretch = STRETCH if total >= STRETCH * seqs else FIRST_STRETCH
         since = total // seqs % stretch
         total -= since * seqs
@@ -226,7 +226,7 @@ class Calibrated(CostModel):
         return since, start, more
 
     def _beside_decode(self, shape: StepShape) -> tuple[int, list[Priced]]:
-        """A step with prompts, without attention of the decoding sequences: ps, and what lies outside."""
+        """A step with prompts, without decode attention: ps, and what lies outside."""
         last, beside, outside = self._last
         if last is not shape:
             parts, (tokens, pairs, sequences, seqs, *_) = self._parts, shape
@@ -255,7 +255,7 @@ class Calibrated(CostModel):
         return known
 
     def _launches_ps(self, seqs: int, prompts: bool) -> int:
-        """What the host needs to launch all kernels one by one."""
+        """Host time to launch all kernels one by one."""
         kernels = KERNELS_PER_LAYER + 2 * (seqs > 0) + prompts + 2 * (self._tp > 1)
         return int((self._layers * kernels + KERNELS_PER_STEP) * self._eager_ps)
 
@@ -263,20 +263,20 @@ class Calibrated(CostModel):
 
     @property
     def extrapolated_share(self) -> float:
-        """Share of the time in steps that went into parts which lie outside what was measured.
+        """Share of step time spent in parts that lie outside what was measured.
 
-        A launch lies outside where it does on any axis of its part: all its time counts, that of the others
-        in the same step does not. What decode attention takes is what a step takes longer than all else.
+        A launch lies outside if it does on any axis of its part: all its time counts, that of other launches
+        in the same step does not. Decode attention is charged what a step takes beyond everything else.
         """
         return self._extrapolation.share
 
     def outside(self) -> list[str]:
-        """Part, axis, the values that occurred and those that were measured."""
+        """Part, axis, the values that occurred and the values that were measured."""
         books, parts = self._extrapolation, self._parts
         return books.words({(part, axis): parts.limits(part)[axis] for part, axis in books.axes})
 
     def carried_out(self, shape: StepShape, duration_ps: int) -> None:
-        """Add up the time of a step, and that of its parts which lie outside."""
+        """Add up the time of a step, and of its parts that lie outside."""
         seqs, books = shape.decode_seqs, self._extrapolation
         books.time_ps += duration_ps
         if shape.copied_tokens or shape.swapped_in_blocks or shape.swapped_out_blocks:
@@ -294,7 +294,7 @@ class Calibrated(CostModel):
             self._note_decoding(seqs, shape.context_tokens, (duration_ps,))
 
     def span_carried_out(self, decode_seqs: int, context_tokens: int, ends: Sequence[int]) -> None:
-        """The same for the steps of a span."""
+        """Add up the time of a span's steps."""
         self._extrapolation.time_ps += ends[-1]
         self._note_decoding(decode_seqs, context_tokens, ends)
 
@@ -307,7 +307,7 @@ class Calibrated(CostModel):
     def _note_attention(
         self, places: Sequence[Place], seqs: int, total: int, beside_ps: int, ends: Sequence[int]
     ) -> None:
-        """Of steps that end at `ends`: what they take longer than `beside_ps`, where that lies outside."""
+        """For steps that end at `ends`: the time beyond `beside_ps`, if attention lies outside."""
         books = self._extrapolation
         if places:
             duration = ends[-1] - len(ends) * beside_ps
@@ -329,7 +329,7 @@ class Calibrated(CostModel):
 
 
 def _rising(first: int, more: int, least: int, steps: int) -> Sequence[int]:
-    """So many durations from `first`, each `more` longer than the one before, but at least `least`."""
+    """`steps` durations from `first`, each `more` longer than the last, but at least `least`."""
     last = first + more * (steps - 1)
     if first < least or last < least:
         return [max(first + more * step, least) for step in range(steps)]
@@ -337,7 +337,7 @@ def _rising(first: int, more: int, least: int, steps: int) -> Sequence[int]:
 
 
 def source(profile: Profile, deployment: Deployment) -> str:
-    """Which profile, of when and by which versions; whose it is; that it is a rehearsal where it is one."""
+    """Which profile, its date and versions; whose it is; and whether it is a rehearsal."""
     tp, measured, error = deployment.tensor_parallel_size, profile["measured"], profile["composed_error"]
     what = f"{deployment.model.name} on {f'{tp} x ' if tp > 1 else ''}{deployment.gpu.name}"
     date, host = str(measured["date"])[:10], [host_words(deployment), frontend_words(deployment)]

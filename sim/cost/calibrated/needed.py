@@ -1,8 +1,8 @@
-"""What a deployment needs of a profile: the parts that it uses, and of tables what lies around its sizes.
+"""What a deployment needs from a profile: the parts it uses, and the table entries around its sizes.
 
-A shipped profile holds tables for any model. A run keeps its own share of them in config.json: of each axis
-that a model fixes once (heads, matrices, experts, GPUs) only the values next to its own, so that every ratio
-stays the same to the last bit.
+A shipped profile holds tables for any model. A run keeps its share of them in config.json: along each axis
+that a model fixes (heads, matrices, experts, GPUs) only the values next to its own, so that every ratio stays
+the same to the last bit.
 """
 
 from bisect import bisect_right
@@ -22,9 +22,9 @@ Values = Mapping[str, Iterable[float]]
 
 
 def needed(profile: Profile, deployment: Deployment, draft: Deployment | None = None) -> Profile:
-    """The profile with what the deployment, and its draft, do not need left out.
+    """The profile without what the deployment and its draft do not need.
 
-    One of `sim calibrate` stays as it is.
+    A profile of `sim calibrate` stays unchanged.
     """
     if profile["kind"] != "elsewhere":
         return profile
@@ -41,7 +41,7 @@ def needed(profile: Profile, deployment: Deployment, draft: Deployment | None = 
 
 
 def _used(parts: Mapping[str, Any], deployment: Deployment) -> dict[str, Values]:
-    """Part -> where its tables are read along the axes that do not change in a run."""
+    """Part -> where its tables are read, along the axes that do not change in a run."""
     model, tp = deployment.served_model, deployment.tensor_parallel_size
     heads, kv_heads = model.heads // tp, -(-model.kv_heads // tp)
     attention = {"head_dim": [model.head_dim], "group": [heads // kv_heads]}
@@ -77,7 +77,7 @@ def _used(parts: Mapping[str, Any], deployment: Deployment) -> dict[str, Values]
 
 
 def _around(part: Mapping[str, Any], values: Values) -> Mapping[str, Any]:
-    """A part whose tables keep of these axes what is next to the values."""
+    """A part whose tables keep only the neighbours of `values` along these axes."""
     tables = []
     for table in part["tables"]:
         kept = [_next_to(axis["values"], values.get(axis["name"])) for axis in table["axes"]]
@@ -90,7 +90,7 @@ def _around(part: Mapping[str, Any], values: Values) -> Mapping[str, Any]:
 
 
 def _next_to(axis: Sequence[float], values: Iterable[float] | None) -> list[int]:
-    """Where on the axis the neighbours of the values are: at, below and above; all where none are given."""
+    """Indices of the values' neighbours on the axis: at, below and above; all if none are given."""
     if values is None:
         return list(range(len(axis)))
     found = set()

@@ -1,13 +1,13 @@
-"""Routed experts as DeepGEMM computes them in whole blocks of rows, for releases that padded each expert so.
+"""Routed experts in whole blocks of rows, as DeepGEMM computes them, for releases that padded experts so.
 
-Nobody on the host knows how many rows an expert gets, so there is room for a block less a row more in each,
-and every block is launched (vLLM's compute_aligned_M, its experts of 0.12 to 0.14):
+The host does not know how many rows an expert gets, so each has room for a block less one row more, and every
+block is launched (vLLM's compute_aligned_M, its experts of 0.12 to 0.14):
 
     blocks    ceil((rows + experts of this GPU * (block - 1)) / block)
-    first     of a chosen expert: its weights, and the block's rows in and out of two products, gate and
-              quantization, at the part's bandwidth
-    others    further rows, and padding: the weights' tiles come from the L2, so at the part's rate of work,
-              or their rows at its bandwidth, whichever takes longer
+    first     block of a chosen expert: its weights, and the block's rows in and out of two products, gate
+              and quantization, at the part's bandwidth
+    others    further rows, and padding: the weight tiles come from the L2 cache, so the longer of the work at
+              the part's rate and the rows at its bandwidth
 """
 
 from math import ceil
@@ -30,14 +30,14 @@ class PaddedExperts:
     def __init__(self, part: Part, layer: Experts) -> None:
         self._layer, self._rows, self._t0_ps = layer, part.constants["block_rows"], part.t0_ps
         hidden, inner = layer.hidden, layer.inner
-        # 8 bits in, 16 out, of both products; 16 in and out of the gate; 16 in, 8 out of quantization
+        # 8 bits in, 16 out, for both products; 16 in and out for the gate; 16 in, 8 out for quantization
         moved = self._rows * (3 * hidden + 14 * inner) * part.byte_ps
         weights = 3 * hidden * inner
         self._first_ps = part.constants["weight_bytes"] * weights * part.byte_ps + moved
         self._other_ps = max(2 * self._rows * weights * part.work_ps, moved)
 
     def priced(self, tokens: int) -> Priced:
-        """All that the experts take; `tokens` of one rank."""
+        """Everything the experts take; `tokens` of one rank."""
         layer = self._layer
         tokens *= layer.ranks
         chosen, rows = chosen_experts(layer, tokens), tokens * layer.top_k * layer.local / layer.experts

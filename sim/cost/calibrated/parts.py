@@ -2,9 +2,9 @@
 
     duration = (t0 + pnorm(bytes / bandwidth, work / rate)) * ratio       ratio: measured / form, interpolated
 
-The formulas are those of kernels/calibration/form.py, which knows nothing of us nor we of it; a test holds
-the two together. Here they are made for many calls: axes that a server never changes are fixed once, which
-leaves tables of fewer axes.
+The formulas are those of kernels/calibration/form.py. Neither module imports the other; a test keeps them in
+agreement. Here they are built for many calls: axes that a server never changes are fixed once, which leaves
+tables with fewer axes.
 """
 
 from bisect import bisect_right
@@ -17,15 +17,15 @@ from kvsim.sim.workload import PS_PER_S
 
 Axis = Mapping[str, Any]
 Ratio = Any
-"""Nested lists of numbers, a level per axis; without axes a number."""
+"""Nested lists of numbers, one level per axis; a plain number without axes."""
 Place = tuple[str, str, float]
-"""(part, axis, value): where a launch lies outside what was measured; without axis: what never is."""
+"""(part, axis, value): where a launch lies outside what was measured; without axis: what was never"""
 
 
 class Priced(NamedTuple):
     """What launches take, and how much of it was never measured.
 
-    A launch lies outside where it does on any axis of its part; `reasons` has its picoseconds under each.
+    A launch lies outside if it does on any axis of its part; `reasons` has its picoseconds under each.
     """
 
     ps: float = 0.0
@@ -39,13 +39,13 @@ class Priced(NamedTuple):
         return cls(ps, ps, reasons) if reasons else cls(ps)
 
     def times(self, count: int) -> "Priced":
-        """So many of them."""
+        """`count` of them."""
         reasons = tuple((place, count * ps) for place, ps in self.reasons)
         return Priced(count * self.ps, count * self.outside_ps, reasons)
 
 
 def total(some: Sequence[Priced]) -> Priced:
-    """The sum, under each reason too."""
+    """The sum, also per reason."""
     ps, outside_ps = sum([each.ps for each in some]), sum([each.outside_ps for each in some])
     if not outside_ps:
         return Priced(ps)
@@ -57,13 +57,13 @@ def total(some: Sequence[Priced]) -> Priced:
 
 
 class Part:
-    """One part of a profile; axes in `fixed` have one value for good.
+    """One part of a profile; axes in `fixed` keep one value.
 
     Attributes
     ----------
     t0_ps, byte_ps, work_ps, merge_ps : float
-        The form: at least, for each byte, for each unit of work, where pieces are merged (0 where the part
-        has no such term).
+        The form: least time, per byte, per unit of work, for merging pieces (0 if the part has no such
+        term).
     """
 
     def __init__(self, name: str, part: Mapping[str, Any], **fixed: float) -> None:
@@ -112,7 +112,7 @@ class Part:
         return self.t0_ps + (self.norm(moving, work * self.work_ps) if self.work_ps else moving)
 
     def line(self, axis: str, **place: float) -> "Line":
-        """The ratio along one axis, at a place that names all others."""
+        """The ratio along one axis, at a place that names all other axes."""
         lines, scale = [], self._scale
         for axes, table in self.tables:
             for name, value in place.items():
@@ -128,10 +128,10 @@ class Part:
         return Line(lines[0].values, lines[0].offset, [scale * ratio for ratio in lines[0].ratio])
 
     def outside(self, place: Mapping[str, float]) -> list[Place]:
-        """(part, axis, value) of each axis on which a place lies outside what was measured.
+        """(part, axis, value) for each axis on which a place lies outside what was measured.
 
-        A launch that moves less than the smallest measured, of a part that goes along its bytes, is no
-        extrapolation: it takes the latency that the smallest took.
+        In a part that goes by its bytes, a launch that moves less than the smallest measured is no
+        extrapolation: it takes the latency of the smallest.
         """
         found = []
         for axis, value in place.items():
@@ -141,13 +141,13 @@ class Part:
         return found
 
     def covered(self, axis: str) -> tuple[float, float]:
-        """The least and the most of an axis that is no extrapolation."""
+        """The range of an axis that is no extrapolation."""
         low, high = self.limits.get(axis, (-inf, inf))
         return -inf if axis == "bytes" else low, high
 
 
 class Along:
-    """A part along the one axis that is left; `place` names all others."""
+    """A part along its one remaining axis; `place` names all others."""
 
     def __init__(self, part: Part, axis: str, **place: float) -> None:
         self._part, self._axis = part, axis
@@ -168,11 +168,11 @@ class Along:
 
 
 class Product:
-    """Weights of a known shape, times any number of tokens; in 16 bits unless the part says other.
+    """Weights of a known shape, times any number of tokens; in 16 bits unless the part says otherwise.
 
-    Where the constant `real_data` is there, the weights measured were all alike, or never set: computing with
-    real ones takes so many times as long (benchmarks/elsewhere). Ratios between cells may say that memory is
-    faster than it is: a product takes at least what moving its bytes at `most_bytes_per_s` takes.
+    The constant `real_data` means that the measured weights were all alike, or never set: computing with
+    real ones takes that many times as long (benchmarks/elsewhere). Ratios between cells may imply memory
+    faster than it is: a product takes at least the time to move its bytes at `most_bytes_per_s`.
     """
 
     def __init__(self, part: Part, inputs: int, outputs: int, most_bytes_per_s: float = inf) -> None:
@@ -187,14 +187,14 @@ class Product:
         self._wave: float = constants.get("multiprocessors", 0)
         self._idle: float = constants.get("whole_waves", 0)
         self._least: float = constants.get("least_wave", 0) * self._wave
-        self._real_work: float = 2 * inputs * outputs * (constants.get("real_data", 1.0) - 1)  # a token
+        self._real_work: float = 2 * inputs * outputs * (constants.get("real_data", 1.0) - 1)  # per token
 
     def ratio(self, tokens: int) -> float:
-        """Measured over form, with so many tokens."""
+        """Measured over form, with `tokens` tokens."""
         return self._along.ratio(tokens)
 
     def priced(self, tokens: int) -> Priced:
-        """The product with so many tokens."""
+        """The product with `tokens` tokens."""
         tiles = -(-tokens // self._rows) * self._columns
         if tiles > self._wave > 0:  # what the last of several waves leaves idle
             tiles += self._idle * (-tiles % self._wave)
@@ -212,9 +212,9 @@ class ExpertsPart:
     Parameters
     ----------
     skew : float
-        How uneven the routing is, on the axis of the part: 0 even, 1.2 a power law.
+        How uneven the routing is, on the part's axis: 0 even, 1.2 a power law.
     weight_bytes : float
-        Of a weight, where that is not the part's own.
+        Bytes per weight, if different from the part's own.
     """
 
     def __init__(self, part: Part, layer: Experts, skew: float, weight_bytes: float | None = None) -> None:
@@ -242,14 +242,14 @@ class ExpertsPart:
 
 
 def chosen_experts(layer: Experts, tokens: int) -> float:
-    """How many experts of a GPU so many tokens choose in the mean, each choosing by itself and evenly."""
+    """How many of a GPU's experts `tokens` tokens choose on average, each independently and evenly."""
     rows = tokens * layer.top_k * layer.local / layer.experts
     expected: float = layer.local * (1 - (1 - layer.top_k / layer.experts) ** tokens)
     return max(expected, min(1.0, rows))
 
 
 class Surface:
-    """The ratio of a part over the two axes that are left."""
+    """The ratio of a part over its two remaining axes."""
 
     def __init__(self, part: Part, first: str, second: str) -> None:
         axes = [axis for table in part.tables for axis in table[0] if axis["name"] == first]
@@ -259,7 +259,7 @@ class Surface:
         self._lines = [part.line(second, **{first: value}) for value in self._values]
 
     def at(self, x: float, y: float) -> float:
-        """The ratio at a place: linear between two lines, each of them linear."""
+        """The ratio at a place: linear between two lines, each itself linear."""
         after, lines = bisect_right(self._values, x), self._lines
         if after in (0, len(lines)):
             return lines[max(after - 1, 0)].at(y)
@@ -269,7 +269,7 @@ class Surface:
 
 
 def fix_axis(axes: Sequence[Axis], ratio: Ratio, name: str, value: float) -> tuple[Sequence[Axis], Ratio]:
-    """The table with one axis less, at a value of it: linear in log2(value + offset), held at the edges."""
+    """The table without one axis, at a value of it: linear in log2(value + offset), held at the edges."""
     for depth, axis in enumerate(axes):
         if axis["name"] == name:
             values, offset = axis["values"], axis["offset"]
@@ -314,7 +314,7 @@ class Line:
             for i in range(len(values) - 1)
         ]
         self.segments = [*flat, *rising, (ratio[-1], 0.0, 0.0)]
-        """(ratio, slope, log) below the first value, between each two, and from the last on."""
+        """(ratio, slope, log) below the first value, between neighbours, and from the last on."""
 
     def at(self, x: float) -> float:
         """The ratio at x."""
@@ -323,7 +323,7 @@ class Line:
 
 
 def padded_head(head_dim: int) -> str:
-    """The head size by which constants are known: the next power of two."""
+    """The head size that constants are keyed by: the next power of two."""
     return str(min(max(1 << (head_dim - 1).bit_length(), 32), 256))
 
 

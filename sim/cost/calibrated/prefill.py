@@ -1,14 +1,14 @@
 """Prefill attention of a calibrated profile: its duration over the chunks of prompts that a step computes.
 
-The form, and a ratio by the tokens of all chunks and by what is cached before a chunk in the mean, or, in
+The form, and a ratio by the tokens of all chunks and by the mean tokens cached before a chunk, or, in
 profiles that were measured without anything cached, by the number of chunks:
 
     bytes   queries and outputs, and each key and value once
-    work    flops of both products, of whole tiles of queries and keys, stretched where there are too few
+    work    flops of both products, in whole tiles of queries and keys, stretched if there are too few
             programs for all multiprocessors (kernels/calibration/form.py has the formula)
 
-Of vLLM's kernels, FlashAttention 3 on Hopper and TensorRT-LLM's on B200 and its kin have attention sinks.
-Other GPUs take Triton's, whose prompts take longer by the constant `sinks` (benchmarks/elsewhere/parts.py).
+Of vLLM's kernels, FlashAttention 3 on Hopper and TensorRT-LLM's on the B200 family support attention sinks.
+Other GPUs use Triton's, whose prompts take longer by the constant `sinks` (benchmarks/elsewhere/parts.py).
 """
 
 from collections.abc import Mapping
@@ -53,7 +53,7 @@ class PrefillPart:
         self._pair_flops = 4 * kv_heads * group * head_dim
 
     def priced(self, sequences: int, tokens: int, pairs: int) -> Priced:
-        """All chunks together, in all layers; `pairs` of queries and keys see each other."""
+        """All chunks together, in all layers; `pairs` counts the (query, key) pairs that attend."""
         part, chunk, seen = self.part, tokens / sequences, pairs / tokens
         tiles = sequences * -(-tokens // (sequences * self._query_tile))
         padded = seen * tiles * self._query_tile + tokens * self._padding

@@ -1,12 +1,12 @@
-"""What chooses the experts of a layer: scores, by a product that is never quantized, and the best of them.
+"""What chooses the experts of a layer: scores, from a product that is never quantized, and the best of them.
 
     16 bits   the tables' product
     32 bits   (MiniMax-M2, GLM-4.5) hidden states in 32 bits, and t0 + pnorm(read, compute), at the roofline's
               share of the bandwidth and of the peak: no public table has such a product
     choice    the scores of all experts, read once
 
-`highest` computes 32 bits on the CUDA cores, as vLLM does unless VLLM_FLOAT32_MATMUL_PRECISION says other;
-`high` on the tensor cores, at half the rate of 16 bits (TF32).
+`highest` computes 32 bits on the CUDA cores, as vLLM does unless VLLM_FLOAT32_MATMUL_PRECISION says
+otherwise; `high` on the tensor cores, at half the rate of 16 bits (TF32).
 """
 
 from collections.abc import Callable
@@ -16,14 +16,14 @@ from kvsim.sim.models.spec import GpuSpec
 from kvsim.sim.workload import PS_PER_S
 
 CHOSEN_BEFORE = ("", "_fp8", "_fp8_block", "_int4_wo")
-"""Experts that were tabled with the choice given. Those in mxfp4 choose by themselves, those in nvfp4 pack
-what they are given, in launches that stand in for the choice (the tables' collector/vllm/collect_moe.py)."""
+"""Experts whose tables take the choice as given. Those in mxfp4 choose themselves; those in nvfp4 pack their
+inputs, in launches that stand in for the choice (the tables' collector/vllm/collect_moe.py)."""
 TF32 = 2.0
 CUDA_CORES = {"b200": 32.0, "gb200": 32.0, "b300": 32.0, "l4": 4.0, "rtx": 4.0}
-"""Rate of 16-bit products by tensor cores over that of 32 bits without them, by how the GPU's name begins
+"""Rate of 16-bit products on tensor cores over that of 32-bit ones without them, by the GPU name's prefix
 (datasheets: B200 2,250 and 75 TFLOP/s, L40S 362 and 92, RTX PRO 6000 504 and 126)."""
 OTHER_CUDA_CORES = 16.0
-"""The same of A100 (312 and 19.5), H100 and H200 (989 and 67)."""
+"""The same ratio for A100 (312 and 19.5), H100 and H200 (989 and 67)."""
 
 UNMEASURED: tuple[Place, ...] = (("router in 32 bits", "", 0.0),)
 
@@ -40,7 +40,7 @@ class Router:
     bits : int
         16 or 32.
     slower : float
-        Rate of a product of 16 bits over that of 32.
+        Rate of a 16-bit product over that of a 32-bit one.
     launched : callable
         Bytes -> price of a launch that only moves them.
     chooses : bool
@@ -58,7 +58,7 @@ class Router:
         self._work_ps = slower * PS_PER_S / (gpu.flops_per_s * gpu.matmul_efficiency)
 
     def launches(self, tokens: int) -> list[Priced]:
-        """What so many tokens launch."""
+        """What `tokens` tokens launch."""
         found = [self._launched(4 * tokens * self._experts)] if self._chooses else []
         if self._bits == 16:
             return [*found, self._plain.priced(tokens)]
@@ -70,7 +70,7 @@ class Router:
 
 
 def slowness(precision: str, gpu: GpuSpec) -> float:
-    """How many times as long as in 16 bits a product in 32 bits computes."""
+    """How many times longer a product computes in 32 bits than in 16."""
     if precision == "high":
         return TF32
     known = [rate for name, rate in CUDA_CORES.items() if gpu.name.lower().startswith(name)]
