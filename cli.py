@@ -1,4 +1,4 @@
-"""The command `sim`: flags become one call and one report, mistakes one line and exit code 2.
+"""The command `sim`: flags become one call and one report; mistakes become one line and exit code 2.
 
     sim run        one server under one workload -> tables, figures, a run directory
     sim compare    the same workload under several allocators, side by side
@@ -8,18 +8,18 @@
     sim plot       figures of earlier runs, for a screen, a paper or slides
     sim report     one page for the browser: memory map, charts, every request
     sim explain    the life of one request: what happened when, and why it waited
-    sim trace-events    the same of many, and the engine's steps, for a trace viewer
+    sim trace-events    the lives of many, and the engine's steps, for a trace viewer
     sim reproduce  the figures of a paper, published beside simulated
-    sim traces     all traces; one in numbers and pictures; convert or fetch one
+    sim traces     all traces; one in numbers and figures; convert or fetch one
     sim replay     the requests of a benchmark's result, measured beside simulated
     sim calibrate  time the kernels on this machine's GPU
     sim fit        where a GPU's memory goes, and how many requests fit
     sim speculation    what speculative decoding gains, by batch and accepted tokens
-    sim models, gpus, allocators, schedulers, costs, routers, eviction    what there is to choose from
+    sim models, gpus, allocators, schedulers, costs, routers, eviction    the choices
     sim check-allocator, check-scheduler, check-eviction    does your own keep the rules?
 
-Whatever is slow to import (numpy, pyarrow, matplotlib, rich) is imported inside the commands, so that
-`sim --help` answers at once; so are the options, which stand in option_groups.py.
+Modules that are slow to import (numpy, pyarrow, matplotlib, rich) are imported inside the commands, so that
+`sim --help` answers immediately; so are the options, in option_groups.py.
 """
 
 from __future__ import annotations
@@ -530,7 +530,7 @@ def sim(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Carry out a command line; returns the exit code."""
+    """Run a command line; returns the exit code."""
     stop = Stopping()
     collect_seldom()
     try:
@@ -566,7 +566,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _called(name: str, words: Sequence[str]) -> Front:
-    """The commands, with what options of schedulers and allocators the words have."""
+    """The commands, with the options of schedulers and allocators that the words contain."""
     found = command(name)
     if name not in found.commands:
         return found
@@ -577,7 +577,7 @@ def _called(name: str, words: Sequence[str]) -> Front:
 
 @cache
 def command(called: str, parts: tuple[Named, ...] = ()) -> Front:
-    """The commands, with the options of the one that is called; made once, as it takes a while."""
+    """The commands, with the options of the called one; cached, as building them takes a while."""
     found: Front = typer.main.get_command(shortened(app, called, parts))
     for each in (found, *found.commands.values()):
         take_plain_values(each)
@@ -585,7 +585,7 @@ def command(called: str, parts: tuple[Named, ...] = ()) -> Front:
 
 
 def _repeated(ctx: typer.Context, config: Path) -> tuple[Deployment, Traffic, Goals]:
-    """What an earlier config.json says; any choice beside it is a mistake, but for code that it names."""
+    """The contents of an earlier config.json; any other choice is an error, except the code that it names."""
     from kvsim.command_line.option_groups import Output, Seeds
     from kvsim.commands.run import choices
 
@@ -601,12 +601,12 @@ def _repeated(ctx: typer.Context, config: Path) -> tuple[Deployment, Traffic, Go
 
 
 def _failed(error: Exception) -> int:
-    """Tell of an exception in one line; returns the exit code."""
+    """Report an exception in one line; returns the exit code."""
     try:
         sys.stdout.flush()
-    except (OSError, ValueError):  # a closed pipe, a full disk: Python would try again at its end
+    except (OSError, ValueError):  # a closed pipe, a full disk: Python would retry at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    if isinstance(error, BrokenPipeError):  # nobody reads any more
+    if isinstance(error, BrokenPipeError):  # the reader is gone
         return 1
     if hasattr(error, "format_message"):  # a usage error, wherever typer keeps its click
         message = error.format_message()

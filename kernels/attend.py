@@ -1,16 +1,16 @@
-"""The kernels of decode attention: a share of all contexts for a KV head, and the merging of what was cut.
+"""The kernels of decode attention: one share of all contexts for a KV head, and merging cut contexts.
 
 The query heads that share a KV head are the rows of one tile, padded to 16 rows, which a matrix instruction
-needs anyway. What today's models add is decided when it is compiled:
+needs anyway. Features of today's models are selected at compile time:
 
     SOFTCAP   scores are bounded (Gemma-2)
-    SINKS     a learned logit a head in the softmax's denominator, nothing in its numerator (gpt-oss)
-    ROPE      multi-head latent attention (DeepSeek): one row of HEAD_DIM + ROPE numbers a token is the key of
-              all query heads, its first HEAD_DIM are the value. Blocks of query heads take the place of KV
+    SINKS     a learned logit per head in the softmax's denominator, nothing in its numerator (gpt-oss)
+    ROPE      multi-head latent attention (DeepSeek): one row of HEAD_DIM + ROPE numbers per token is the key
+              of all query heads, its first HEAD_DIM are the value. Blocks of query heads take the place of KV
               heads; they read the same rows at the same time, from the L2 cache
 
-The addresses of the next tile are fetched while this one is computed, also where they are contiguous
-(tiles.py), so that both kinds have equally many loads in flight, and the difference is what paging costs.
+The addresses of the next tile are fetched while this one is computed, even with contiguous addressing
+(tiles.py), so that both kinds have equally many loads in flight, and the difference is the cost of paging.
 """
 
 from typing import Any
@@ -191,7 +191,7 @@ def reduce_kernel(
 def attending(
     arguments: dict[str, Any], sinks: torch.Tensor | None, pieces: Pieces, tiling: Tiling, given: bool
 ) -> list[Launch]:
-    """The launches of both kernels; what no argument says is 0, and what follows from others is added.
+    """The launches of both kernels; missing arguments become 0, and derived ones are added.
 
     `given`: the pieces are not cut by a launch before these.
     """
@@ -222,7 +222,7 @@ def attending(
         "made_of": pieces.lengths,
         "faults": faults_on(query.device),
         "GIVEN": given,
-        "UPCAST": INTERPRETED and query.dtype is torch.bfloat16,  # whose products are wrong there
+        "UPCAST": INTERPRETED and query.dtype is torch.bfloat16,  # its products are wrong in the interpreter
         "SOFTCAP": arguments["softcap"] > 0,
     }
     grid = (arguments["kv_heads"] * pieces.shares, 1, 1)

@@ -1,4 +1,4 @@
-"""Errors that name the argument, the value and what is allowed."""
+"""Errors that name the argument, its value and the allowed values."""
 
 from collections.abc import Sequence
 
@@ -18,11 +18,11 @@ def expect_tensor(
     dtypes: Sequence[torch.dtype],
     device: torch.device | None = None,
 ) -> None:
-    """Raise unless a tensor has this shape (text stands for any size), one of these types, and is unbroken.
+    """Raise unless a tensor has this shape (a string is any size), one of these types, and is contiguous.
 
-    And is on this device, if one is given.
+    It must also be on `device`, if that is given.
 
-    Raises TypeError for what is no tensor or has another element type, ValueError for the rest.
+    Raises TypeError if it is not a tensor or has another element type, ValueError otherwise.
     """
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{name} must be a tensor, got {type(tensor).__name__}")
@@ -53,7 +53,7 @@ def expect_pool(
     dtypes: Sequence[torch.dtype],
     device: torch.device,
 ) -> tuple[int, int, int, int]:
-    """The shape [num_blocks, block_size, kv_heads, head_dim] of two pools that must be alike."""
+    """The shape [num_blocks, block_size, kv_heads, head_dim] of two pools, which must match."""
     for name, pool in zip(names, pools, strict=True):
         expect_tensor(name, pool, ("num_blocks", "block_size", "kv_heads", "head_dim"), dtypes, device)
     keys, values = pools
@@ -66,7 +66,7 @@ def expect_pool(
 
 
 def expect_cache(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, fp8: bool) -> tuple[int, int]:
-    """(block_size, kv_heads) of the pools that a query [any, heads, head_dim] is to read.
+    """(block_size, kv_heads) of the pools that a query [any, heads, head_dim] will read.
 
     `fp8`: the GPU converts float8_e4m3fn.
     """
@@ -83,7 +83,7 @@ def expect_cache(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, 
 def expect_homes(
     block_table: torch.Tensor | None, starts: torch.Tensor | None, batch: int, device: torch.device
 ) -> torch.Tensor:
-    """What says where sequences lie: their block tables, or their first slots."""
+    """The locations of sequences: their block tables, or their first slots."""
     if block_table is not None and starts is None:
         expect_tensor("block_table", block_table, (batch, "most blocks"), INTEGERS, device)
         return block_table
@@ -100,7 +100,7 @@ def expect_head_dim(name: str, head_dim: int) -> None:
 
 
 def expect_runnable(tensor: torch.Tensor, interpreted: bool) -> None:
-    """Raise ValueError when a kernel cannot run where the tensor is."""
+    """Raise ValueError if a kernel cannot run on the tensor's device."""
     if tensor.device.type == "cpu" and not interpreted:
         raise ValueError(
             "tensors must be on a GPU; on the CPU kernels run only in Triton's interpreter "

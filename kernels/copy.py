@@ -1,14 +1,14 @@
-"""Block copy: whole blocks to other places of the same pool, as a copy-on-write needs it.
+"""Block copy: whole blocks to other places in the same pool, as copy-on-write needs.
 
     keys[target] = keys[source], values[target] = values[source]    for each pair (source, target)
 
     bytes moved = pairs * 2 * 2 * block_size * kv_heads * head_dim * bytes of an element: each read and
     written, keys and values
 
-Bytes are moved as 64-bit integers whatever they mean, so a copy is exact. All pairs move at once, in any
-order: no target may be a target twice, nor the source of another pair.
+Bytes are moved as 64-bit integers regardless of type, so a copy is exact. All pairs move concurrently, in any
+order: no block may be a target twice, nor the source of another pair.
 
-Swapping (swap.py) is the same kernel with only one side found through a list of blocks.
+Swapping (swap.py) uses the same kernel with only one side addressed through a list of blocks.
 """
 
 import torch
@@ -28,7 +28,7 @@ from kvsim.kernels.launch import INTERPRETED, Launch
 
 WORD = torch.int64
 WORDS = 1024
-"""Words that a program moves at once: 8 KiB, two 16-byte loads a thread and turn in 4 warps."""
+"""Words that a program moves: 8 KiB, two 16-byte loads per thread in 4 warps."""
 
 POOL_DTYPES = (*HALVES, *FP8)
 

@@ -9,10 +9,10 @@
 
 It is bound by the first term. Each key and value is read once: the query heads that share a KV head are
 the rows of one tile, padded to 16 rows, which a matrix instruction needs anyway. All contexts together are
-shared out evenly among as many programs as the GPU holds at once (pieces.py), so that none waits for a second
-turn and all end together, however long the contexts are; then a second kernel merges what was cut.
+distributed evenly among as many programs as the GPU holds concurrently (pieces.py), so that no program waits
+for a second wave and all end together, however long the contexts are; a second kernel merges cut contexts.
 
-The kernels are those of attend.py; latent.py has the same for latents.
+The kernels are in attend.py; latent.py is the counterpart for latents.
 """
 
 import torch
@@ -33,7 +33,7 @@ from kvsim.kernels.pieces import Pieces, cut_or_given
 
 LOG2_E = 1.4426950408889634
 MOST_ROWS = 128
-"""Query rows that the registers of a program hold, of 8 warps."""
+"""Query rows that the registers of a program with 8 warps can hold."""
 
 
 def decode_attention(
@@ -69,35 +69,35 @@ def decode_attention(
     lengths : Tensor
         [batch] int32 or int64: tokens of each sequence, 0 for none.
     longest : int
-        No length is above it. The host knows it; asking the GPU would stall it. Of a longer one no more
-        tokens are read, and it is told late (faults.py).
+        An upper bound of the lengths. The host must know it, as asking the GPU would stall it. For a longer
+        sequence no further tokens are read, and the error is raised late (faults.py).
     tokens : int
-        Their sum, or more; `batch * longest` when not given. It decides how many programs share the work.
+        The sum of the lengths, or more; `batch * longest` if not given. Determines the number of programs.
     block_table : Tensor
         [batch, most blocks] int32 or int64: paged addressing. Entries behind a sequence's last block, or
         wholly behind its window, are not read. Either this or `starts`.
     starts : Tensor
         [batch] int32 or int64: contiguous addressing; the slot of each sequence's token 0.
     out : Tensor
-        Like the query; made when not given.
+        Like the query; allocated if not given.
     scale : float
-        Of the scores; 1 / sqrt(head_dim) when not given.
+        Scale of the scores; 1 / sqrt(head_dim) if not given.
     window : int
-        Only the last so many tokens are seen.
+        Only the last `window` tokens are seen.
     key_scale, value_scale : float
-        What stored keys and values are multiplied by (8-bit floats).
+        Factors for the stored keys and values (8-bit floats).
     softcap : float
-        Scores, scaled, become softcap * tanh(score / softcap).
+        Scaled scores become softcap * tanh(score / softcap).
     sinks : Tensor
-        [heads], 16 or 32 bits: a logit beside each head's scores, whose value is zero; not scaled nor capped.
+        [heads], 16 or 32 bits: an extra logit per head, whose value is zero; neither scaled nor capped.
     splits : int
-        Shares that a context of `longest` tokens takes; chosen from the GPU and the batch when not given.
+        Shares of a context of `longest` tokens; chosen from the GPU and the batch if not given.
     pieces : Pieces
-        What `kvsim.kernels.pieces.cut` made of these lengths, the same for all layers; computed when not
-        given, by launches of its own. With them neither `tokens` nor `splits`, which `cut` was given. They
-        must be of as many sequences, for these heads, window and tiling, and of a `longest` as long.
+        The result of `kvsim.kernels.pieces.cut` for these lengths, the same for all layers; if not given,
+        computed by separate launches. Excludes `tokens` and `splits`, which are arguments of `cut`. They
+        must be for as many sequences, the same heads, window and tiling, and a `longest` as long.
     tiling : Tiling
-        Instead of the table's.
+        Overrides the table's.
 
     Returns
     -------
@@ -108,8 +108,8 @@ def decode_attention(
     ------
     TypeError, ValueError
         A tensor with a wrong type, shape or device, a number out of range, or pieces for something else: they
-        name the argument. What only the GPU sees, a length above `longest`, `tokens` below the sum and pieces
-        of other lengths, is told late (faults.py), with the sequence.
+        name the argument. Errors that only the GPU detects (a length above `longest`, `tokens` below the sum,
+        pieces of other lengths) are raised late (faults.py), with the sequence.
     """
     if out is None and isinstance(query, torch.Tensor):
         out = torch.empty_like(query)
@@ -145,7 +145,7 @@ def plan_decode(
     tiling: Tiling | None = None,
     gpu: Gpu | None = None,
 ) -> list[Launch]:
-    """Its one to four launches; tensors may be on the meta device, for a `gpu` that is named."""
+    """The one to four launches; tensors may be on the meta device if `gpu` is given."""
     expect_tensor("query", query, ("batch", "heads", "head_dim"), HALVES)
     expect_runnable(query, INTERPRETED)
     batch, heads, head_dim = query.shape

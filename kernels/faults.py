@@ -1,13 +1,13 @@
-"""What only the GPU sees to be wrong: kernels write it into the host's memory, which is read without waiting.
+"""Errors that only the GPU detects: kernels write them to host memory, which is read without waiting.
 
-    tokens    the sum of the lengths, where it is above what the host said
-    stale     a sequence that has another length than pieces were cut of, and that length
+    tokens    the sum of the lengths, if it is above the host's value
+    stale     a sequence whose length differs from that when the pieces were cut, and its length
     longest   a sequence with a length below 0 or above `longest`, that length, and `longest`
 
-To ask the GPU would stall the launch. So these errors come late, as CUDA's own do: from a later call of what
-takes lengths, or from `expect_no_faults`, which an engine asks where it waits for the GPU anyway, as for
-sampled tokens. With too small a sum or stale pieces the result is right, only less evenly shared out; of a
-length out of bounds as many tokens are read as the bounds allow, so that nothing outside of a block table is.
+Asking the GPU would stall the launch. So these errors come late, as CUDA's own do: from a later call that
+takes lengths, or from `expect_no_faults`, which an engine calls when it waits for the GPU anyway, as for
+sampled tokens. With too small a sum or stale pieces the result is right, only less evenly distributed; for a
+length out of bounds only tokens within the bounds are read, so nothing outside a block table is.
 """
 
 from functools import lru_cache
@@ -18,7 +18,7 @@ import triton.language as tl
 
 PLACES = 4
 TOKENS = 0
-"""Where the sum is; behind it what is stale, what is too long, and `longest`."""
+"""The place of the sum; after it come the stale sequence, the one too long, and `longest`."""
 
 
 @triton.jit
@@ -54,9 +54,9 @@ def tell_longest(faults, who, longest, is_longer):
 
 
 def faults_on(device: torch.device) -> torch.Tensor:
-    """[PLACES] int64, zeros unless something is wrong; pinned, so that the GPU reaches it.
+    """[PLACES] int64, zeros unless something is wrong; pinned, so that the GPU can access it.
 
-    A device without an index is the current one: "cuda" and "cuda:0" have the same.
+    A device without an index is the current one: "cuda" and "cuda:0" share one tensor.
     """
     index = device.index
     if index is None:
@@ -72,10 +72,10 @@ def _made_for(kind: str, index: int) -> torch.Tensor:
 
 
 def expect_no_faults(device: torch.device) -> None:
-    """Raise ValueError for what kernels on a device have found wrong so far; it is told once.
+    """Raise ValueError for errors that kernels on a device have found so far; each is raised once.
 
-    Only then it waits for the GPU, unless a graph is being captured: launches under way may find the same
-    once more.
+    It waits for the GPU only if there is an error and no graph is being captured: launches in flight may
+    report the same error again.
     """
     if device.type == "meta":
         return
@@ -102,6 +102,6 @@ def expect_no_faults(device: torch.device) -> None:
 
 
 def read(who: int) -> tuple[int, int]:
-    """(sequence, length) of what `named` made."""
+    """(sequence, length) from a value made by `named`."""
     after = (who + 2**31) >> 32
     return after - 1, who - (after << 32)

@@ -1,16 +1,16 @@
-"""Decode attention over latents (MLA: DeepSeek, Kimi): all query heads read one row a token, key and value.
+"""Decode attention over latents (MLA: DeepSeek, Kimi): all query heads read one row per token.
 
     out[s, h] = softmax(scale * q[s, h] . K) K[:, :latent]       K: [tokens, latent + rope] of sequence s
 
     bytes moved = sum(tokens) * (latent + rope) * bytes of an element
                 + batch * heads * (2 * latent + rope) * bytes of a query element
 
-The query has absorbed the matrix that leads from the latent to the keys; what comes out is multiplied by that
-of the values afterwards. A row is read once and is key and value: 128 heads compute 278,528 operations on its
-1,152 bytes, 242 a byte, about what a GPU can do while it reads one. Query heads are taken in blocks of `rows`
-or fewer, whose programs run side by side and find the rows in the L2 cache.
+The query has absorbed the matrix that maps the latent to the keys; the output is multiplied by that of the
+values afterwards. A row is read once and is both key and value: 128 heads compute 278,528 operations on its
+1,152 bytes, 242 per byte, about what a GPU can do while it reads one. Query heads are processed in blocks of
+`rows` or fewer, whose programs run side by side and find the rows in the L2 cache.
 
-It is the kernel of decode.py (attend.py), in which blocks of heads are the KV heads.
+It uses the kernel of decode.py (attend.py), with blocks of heads as the KV heads.
 """
 
 import torch
@@ -53,7 +53,7 @@ def latent_attention(
     Parameters
     ----------
     query : Tensor
-        [batch, heads, latent + rope], float16 or bfloat16. Heads: up to 32, or a multiple of 32; of 8-bit
+        [batch, heads, latent + rope], float16 or bfloat16. Heads: up to 32, or a multiple of 32; for 8-bit
         caches 16.
     cache : Tensor
         [num_blocks, block_size, latent + rope], of the type of the query or 8-bit floats; block_size 1 to
@@ -61,16 +61,16 @@ def latent_attention(
     lengths : Tensor
         [batch] int32 or int64: tokens of each sequence, 0 for none.
     latent : int
-        How many numbers of a row are its value too: a power of two, 32 to 512. The others, those of the
-        position, are 16 to 128, a power of two.
+        How many numbers of a row are also its value: a power of two, 32 to 512. The rest encode the
+        position: 16 to 128, a power of two.
     scale : float
-        Of the scores: 1 / sqrt(head size of the model before absorption), 1 / sqrt(192) in DeepSeek-V3.
+        Scale of the scores: 1 / sqrt(head size of the model before absorption), 1 / sqrt(192) in DeepSeek-V3.
     longest, tokens, block_table, starts, splits, pieces, tiling
         As in `decode_attention`.
     out : Tensor
-        [batch, heads, latent]; made when not given.
+        [batch, heads, latent]; allocated if not given.
     cache_scale : float
-        What stored numbers are multiplied by (8-bit floats).
+        Factor for the stored numbers (8-bit floats).
 
     Returns
     -------
@@ -80,7 +80,7 @@ def latent_attention(
     Raises
     ------
     TypeError, ValueError
-        As `decode_attention`.
+        As for `decode_attention`.
     """
     if out is None and isinstance(query, torch.Tensor):
         out = query.new_empty((*query.shape[:-1], latent))
@@ -112,7 +112,7 @@ def plan_latent(
     tiling: Tiling | None = None,
     gpu: Gpu | None = None,
 ) -> list[Launch]:
-    """Its one to four launches; tensors may be on the meta device, for a `gpu` that is named."""
+    """The one to four launches; tensors may be on the meta device if `gpu` is given."""
     expect_tensor("query", query, ("batch", "heads", "latent + rope"), HALVES)
     expect_runnable(query, INTERPRETED)
     batch, heads, width = query.shape
@@ -155,7 +155,7 @@ def plan_latent(
 
 
 def blocks_of(heads: int, tiling: Tiling, name: str = "heads") -> int:
-    """How many programs side by side read the same rows; raises ValueError unless heads fill whole blocks."""
+    """How many programs read the same rows side by side; ValueError unless heads fill whole blocks."""
     group = min(heads, tiling.rows)
     if heads % max(group, 1):
         raise ValueError(f"{name} must be up to {group} or a multiple of {group}, got {heads}")
@@ -172,7 +172,7 @@ def cut_latents(
     out: Pieces | None = None,
     gpu: Gpu | None = None,
 ) -> Pieces:
-    """What `pieces.cut` does, for `latent_attention` of so many query heads over elements of so many bytes.
+    """Like `pieces.cut`, for `latent_attention` of `heads` query heads over elements of `element_bytes`.
 
     Raises TypeError or ValueError, which name the argument.
     """
@@ -185,6 +185,6 @@ def cut_latents(
 
 
 def expect_power_of_2(name: str, value: int, low: int, high: int) -> None:
-    """Raise ValueError unless it is a power of two within bounds."""
+    """Raise ValueError unless `value` is a power of two within bounds."""
     if not low <= value <= high or value & (value - 1):
         raise ValueError(f"{name} must be a power of two, {low} to {high}, got {value}")

@@ -2,7 +2,7 @@
 and a launch as a value that can be run, or compiled without a GPU.
 
 No autotuning: it needs a GPU, its choice differs from run to run, and a captured graph must not change.
-The table is by what the registers and the shared memory must hold: the padded head size and the bytes of a
+The table is keyed by what registers and shared memory must hold: the padded head size and the bytes of a
 key's element. `benchmarks/kernels.py tune` measures the alternatives on a GPU.
 """
 
@@ -17,27 +17,27 @@ INTERPRETED: bool = triton.knobs.runtime.interpret
 """Whether kernels run in Triton's interpreter on the CPU: read when they are defined, as Triton does."""
 
 REGISTERS = 65_536
-"""Of a multiprocessor, of all NVIDIA GPUs since 2012."""
+"""Registers per multiprocessor, on all NVIDIA GPUs since 2012."""
 MOST_REGISTERS = 255
-"""Of a thread."""
+"""Per thread."""
 
 LEAST_ROWS, MOST_GROUP = 16, 32
-"""A matrix instruction has 16 rows at least; more than 32 query heads a KV head need twice the warps."""
+"""A matrix instruction has at least 16 rows; more than 32 query heads per KV head need twice the warps."""
 
 LEAST_SHARE_TOKENS = 256
-"""Contexts are not cut into shares of less than this: below it, starting and merging costs more."""
+"""Contexts are not cut into smaller shares: below this, starting and merging costs more."""
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """What a launch depends on.
+    """The properties of a GPU that a launch depends on.
 
     Attributes
     ----------
     capability : tuple of int
         Compute capability, (9, 0) for Hopper.
     multiprocessors : int
-        How many there are.
+        Number of multiprocessors.
     """
 
     capability: tuple[int, int]
@@ -55,7 +55,7 @@ class Gpu:
 
 
 REHEARSAL = Gpu((9, 0), 2)
-"""Stands for the GPU in the interpreter; few multiprocessors, so that few programs are interpreted."""
+"""Stands in for the GPU in the interpreter; few multiprocessors, so that few programs are interpreted."""
 
 
 @lru_cache
@@ -69,23 +69,23 @@ def gpu_of(device: torch.device) -> Gpu:
 
 @dataclass(frozen=True)
 class Tiling:
-    """How one program works.
+    """The configuration of one program.
 
     Attributes
     ----------
     tile : int
         Keys and values in flight per loop iteration, in tokens; a power of two, at least 16.
     warps : int
-        Warps of a program.
+        Warps per program.
     stages : int
         Depth of the software pipeline.
     rows : int
         Rows of the query tile (query tokens x heads of a group); 0: as many as the group needs.
     programs : int
-        That a multiprocessor is to hold at once; 0: as it comes. The compiler is given the registers that
-        leave room for so many, and decode attention is started exactly so often.
+        Programs that a multiprocessor holds concurrently; 0: unconstrained. The compiler gets a register
+        limit that leaves room for this many, and decode attention starts exactly this many.
     shared_kib : int
-        Shared memory of such a program, KiB.
+        Shared memory per program, KiB.
     """
 
     tile: int
@@ -97,13 +97,13 @@ class Tiling:
 
     @property
     def registers(self) -> int | None:
-        """Of a thread, at most, so that the programs fit."""
+        """Maximum registers per thread such that the programs fit."""
         threads = 32 * self.warps * self.programs
         return min(REGISTERS // threads // 8 * 8, MOST_REGISTERS) if threads else None
 
     def at_once(self, gpu: Gpu) -> int:
-        """Programs that the whole GPU holds: with little shared memory fewer than registers allow."""
-        programs = min(self.programs, gpu.shared_kib // (self.shared_kib + 1))  # 1: the system's
+        """Programs that the whole GPU holds: if shared memory is small, fewer than registers allow."""
+        programs = min(self.programs, gpu.shared_kib // (self.shared_kib + 1))  # 1: reserved by the system
         return gpu.multiprocessors * max(programs, 1)
 
 
@@ -117,14 +117,14 @@ DECODE: Mapping[tuple[int, int], Tiling] = {
     (256, 1): Tiling(64, 8, 3, programs=1, shared_kib=75),
     (256, 2): Tiling(32, 4, 3, programs=2, shared_kib=74),
 }
-"""(padded head size, bytes of a key's element) -> tiling of decode attention, of 16 query heads or fewer."""
+"""(padded head size, bytes of a key's element) -> tiling of decode attention, for up to 16 query heads."""
 
 LATENT: Mapping[int, Tiling] = {
     1: Tiling(32, 8, 2, rows=16, programs=1, shared_kib=52),
     2: Tiling(32, 8, 2, rows=32, programs=1, shared_kib=74),
 }
-"""Bytes of an element -> tiling of decode attention over latents of 512 numbers; `rows`: query heads at once,
-as many as the registers hold. Of 64 it spills."""
+"""Bytes of an element -> tiling of decode attention over latents of 512 numbers; `rows`: query heads per
+program, as many as the registers hold. With 64 it spills."""
 
 PREFILL: Mapping[tuple[int, int], Tiling] = {
     (32, 1): Tiling(64, 8, 3, rows=128),
@@ -136,7 +136,7 @@ PREFILL: Mapping[tuple[int, int], Tiling] = {
     (256, 1): Tiling(32, 8, 2, rows=64),
     (256, 2): Tiling(32, 8, 2, rows=128),
 }
-"""The same for prefill attention, on Hopper and B200: operands are read from shared memory."""
+"""The same key -> tiling of prefill attention, on Hopper and B200: operands are read from shared memory."""
 
 PREFILL_IN_REGISTERS: Mapping[tuple[int, int], Tiling] = {
     (32, 1): Tiling(32, 4, 3, rows=64),
@@ -148,8 +148,8 @@ PREFILL_IN_REGISTERS: Mapping[tuple[int, int], Tiling] = {
     (256, 1): Tiling(32, 8, 2, rows=64),
     (256, 2): Tiling(32, 8, 2, rows=64),
 }
-"""The same on Ampere, Ada and consumer Blackwell: all operands pass through registers, 99 KB will do. Where a
-program takes more than half of an A100's shared memory, the compiler of Triton 3.6 still spills to leave
+"""The same for Ampere, Ada and consumer Blackwell: all operands pass through registers, 99 KB suffices. If a
+program takes more than half of an A100's shared memory, Triton 3.6's compiler still spills to leave
 registers for two, unless it is told that there is one."""
 
 
@@ -166,17 +166,17 @@ def tilings() -> dict[str, dict[str, Mapping[str, object]]]:
 
 
 def described() -> str:
-    """The tables, as text: what a measurement was made with."""
+    """The tables as text, to record what a measurement was made with."""
     return f"{LEAST_SHARE_TOKENS}\n{DECODE}\n{LATENT}\n{PREFILL}\n{PREFILL_IN_REGISTERS}"
 
 
 def next_power_of_2(number: int) -> int:
-    """The least power of two that is not below `number`."""
+    """The least power of two that is at least `number`."""
     return 1 << max(number - 1, 0).bit_length()
 
 
 def decode_tiling(head_dim: int, element_bytes: int, group: int = 1) -> Tiling:
-    """The entry of DECODE for a head size; more query heads a KV head take more registers each."""
+    """The entry of DECODE for a head size; more query heads per KV head take more registers each."""
     found = DECODE[next_power_of_2(head_dim), element_bytes]
     if group > MOST_GROUP:
         return replace(found, warps=8, programs=1)
@@ -192,16 +192,16 @@ def prefill_tiling(head_dim: int, element_bytes: int, gpu: Gpu) -> Tiling:
 def shares_of(
     gpu: Gpu, tiling: Tiling, *, batch: int, kv_heads: int, tokens: int, longest: int
 ) -> int | None:
-    """Among how many programs for each KV head all contexts are shared out; None: each has one of its own.
+    """The number of programs per KV head that share all contexts; None: one program per sequence.
 
     Parameters
     ----------
     gpu, tiling : Gpu, Tiling
-        Where it runs, and how.
+        The GPU, and the program's configuration.
     batch, kv_heads : int
         Sequences, and KV heads.
     tokens, longest : int
-        Of all contexts, and of the longest one, or what of it lies in the window.
+        Tokens of all contexts, and of the longest one, or of its part in the window.
     """
     programs = tiling.at_once(gpu)
     if batch * kv_heads <= programs and longest < 2 * LEAST_SHARE_TOKENS:
@@ -212,18 +212,18 @@ def shares_of(
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch of a kernel: nothing has run yet.
+    """One launch of a kernel, not run yet.
 
     Attributes
     ----------
     kernel : triton.JITFunction
-        The kernel, or its interpreted double.
+        The kernel, or its interpreted counterpart.
     grid : tuple of int
         Programs along the three axes.
     arguments : Mapping
         Every argument of the kernel by name, constexpr ones included.
     warps, stages, registers : int
-        As in Tiling; None: as many registers as the compiler likes.
+        As in Tiling; None: the compiler chooses the number of registers.
     """
 
     kernel: triton.JITFunction
@@ -235,11 +235,11 @@ class Launch:
 
     @property
     def options(self) -> Mapping[str, object]:
-        """What the compiler is told beside the arguments."""
+        """The compiler's options besides the arguments."""
         found = {"num_warps": self.warps, "num_stages": self.stages, "enable_fp_fusion": True}
         return found | ({"maxnreg": self.registers} if self.registers else {})
 
     def run(self) -> None:
-        """Start the kernel on the current stream; nothing to do is nothing launched."""
+        """Start the kernel on the current stream; an empty grid launches nothing."""
         if 0 not in self.grid:
             self.kernel[self.grid](**self.arguments, **self.options)

@@ -1,25 +1,25 @@
-"""How the contexts are shared out among the programs of decode attention: evenly, in stretches of tiles.
+"""How contexts are distributed among the programs of decode attention: evenly, in runs of tiles.
 
-    contexts   |----------------------------|----|-------|    tiles of all sequences, one behind the other
+    contexts   |----------------------------|----|-------|    tiles of all sequences, one after the other
     shares     |    0    |    1    |    2    |    3     |    starts = [(0, 0), (0, 10), (0, 20), (1, 0), ...]
 
-There are as many shares as the GPU holds programs at once, divided by the KV heads, so that there is no last
-wave that most of the GPU waits for; where there is little to do, fewer, so that each has some tiles still. A
-program works through its share, sequence by sequence. A sequence that lies in one share is done then; of one
-that is cut each share leaves a part, and a second kernel merges them. Where all programs fit the GPU at once
-and no context is worth cutting, each sequence has a program of its own, and nothing is merged.
+There are as many shares as the GPU holds programs concurrently, divided by the KV heads, so that no last wave
+leaves most of the GPU idle; if there is little work, there are fewer, so that each still has some tiles. A
+program works through its share, sequence by sequence. A sequence within one share is then done; for one that
+is cut, each share leaves a part, and a second kernel merges the parts. If all programs fit the GPU at the
+same time and no context is worth cutting, each sequence has its own program, and nothing is merged.
 
-`starts` holds where each share begins, (sequence, tile of it). It is the same in all layers of a step, so
-engines compute it once: `cut`. Whoever is given pieces looks whether they are of what it was given: the host
-at batch, tiling, KV heads, window and `longest`, before anything is launched; the kernel at the lengths, as
-it reads them anyway, for they lie on the GPU (faults.py). It compares numbers: it does not matter who wrote
-them, torch, a kernel or a replayed graph, nor where. Pieces are stale when a length is another than it was
-cut of, and are no longer when they are cut again. Shares cover all sequences to their ends, whatever the
-lengths are by then, so the result of stale pieces is right, too.
+`starts` holds the beginning of each share, (sequence, tile within it). It is the same in all layers of a
+step, so engines compute it once: `cut`. Given pieces are checked against the other arguments: the host checks
+batch, tiling, KV heads, window and `longest` before any launch; the kernel checks the lengths, which it reads
+anyway, as they are on the GPU (faults.py). It compares numbers: it does not matter whether torch, a kernel or
+a replayed graph wrote them, nor where. Pieces are stale if a length differs from the one they were cut for,
+until they are cut again. Shares cover all sequences to their ends, whatever the lengths are by then, so the
+result with stale pieces is right, too.
 
     eager        pieces = cut(lengths, ...)              each step
     one graph    cut and all layers are captured         each replay cuts into the same memory
-    both         pieces = cut(lengths, longest=the longest there may be, ...), layers are captured with them;
+    both         pieces = cut(lengths, longest=the maximum length, ...), layers are captured with them;
                  then each step cut(lengths, ..., out=pieces), and the graph
 """
 
@@ -41,24 +41,24 @@ from kvsim.kernels.faults import (
 from kvsim.kernels.launch import Gpu, Launch, Tiling, decode_tiling, gpu_of, shares_of
 
 AT_ONCE = 1024
-"""Sequences whose tiles are counted in one go."""
+"""Sequences whose tiles are counted per iteration."""
 
 
 @dataclass(frozen=True, eq=False)
 class Pieces:
-    """Contexts shared out: of what, and how. `cut(..., out=pieces)` shares out others in the same memory.
+    """Contexts cut into shares. `cut(..., out=pieces)` cuts other lengths in the same memory.
 
     Attributes
     ----------
     batch, longest, kv_heads, window, tiling
-        Sequences, the bound of their lengths, and for what they were cut.
+        Sequences, the bound of their lengths, and the kernel parameters they were cut for.
     shares : int
-        How many there are, for each KV head.
+        Number of shares per KV head.
     starts : Tensor or None
-        [shares + 1, 2] int32: the sequence and the tile of it that each share begins with; None where every
-        sequence is a share.
+        [shares + 1, 2] int32: the sequence and its tile that each share begins with; None if every sequence
+        is a share.
     lengths : Tensor
-        [batch] int32: what was cut, a copy.
+        [batch] int32: a copy of the lengths that were cut.
     """
 
     batch: int
@@ -150,31 +150,31 @@ def cut(
     out: Pieces | None = None,
     gpu: Gpu | None = None,
 ) -> Pieces:
-    """Share out contexts, once for all layers of a step.
+    """Cut contexts into shares, once for all layers of a step.
 
     Parameters
     ----------
     lengths : Tensor
         [batch] int32 or int64: tokens of each sequence, 0 for none.
     longest, tokens : int
-        No length is above `longest`, and their sum not above `tokens`, `batch * longest` when not given.
+        Upper bounds of each length and of their sum; `tokens` is `batch * longest` if not given.
     kv_heads, head_dim, element_bytes, group : int
-        Of the keys, and query heads of each of their heads: how many programs run at once follows from them.
+        Geometry of the keys, and query heads per KV head: they determine how many programs run concurrently.
     window, splits, tiling
         As in `decode_attention`.
     out : Pieces
-        Pieces of as many sequences, for the same kernel and lengths as long or longer: their memory is
-        written, so that captured graphs which read it go on with these lengths, in as many shares.
+        Pieces of as many sequences, for the same kernel and a `longest` at least as long: their memory is
+        overwritten, so that captured graphs that read it continue with these lengths, in as many shares.
 
     Returns
     -------
     Pieces
-        `out`, or new ones; filled on the current stream.
+        `out`, or new pieces; filled on the current stream.
 
     Raises
     ------
     TypeError, ValueError
-        They name the argument. A length above `longest` and a sum above `tokens` are told late (faults.py).
+        They name the argument. A length above `longest` and a sum above `tokens` are raised late (faults.py).
     """
     pieces, launches = plan_cut(
         lengths, longest=longest, kv_heads=kv_heads, tokens=tokens, window=window, splits=splits,
@@ -198,7 +198,7 @@ def plan_cut(
     out: Pieces | None = None,
     gpu: Gpu | None = None,
 ) -> tuple[Pieces, list[Launch]]:
-    """What `cut` returns, with nothing launched yet."""
+    """The pieces that `cut` returns, and the launches that fill them."""
     expect_tensor("lengths", lengths, ("batch",), INTEGERS)
     batch, device = len(lengths), lengths.device
     expect_between("longest", longest, 0, 2**31 - 1)
@@ -248,7 +248,7 @@ def _shares(
     tiling: Tiling,
     gpu: Gpu,
 ) -> int | None:
-    """How many, by the bounds of the lengths; None: each sequence is one."""
+    """The number of shares, from the bounds of the lengths; None: one per sequence."""
     tile = tiling.tile
     seen = longest if window is None else min(longest, window + tile - 1)
     tokens = min(tokens, batch * seen)
@@ -268,7 +268,7 @@ def expect_fit(
     window: int | None,
     tiling: Tiling,
 ) -> None:
-    """Raise ValueError where pieces were cut for something else, as far as the host sees."""
+    """Raise ValueError if pieces were cut for something else, as far as the host can tell."""
     if pieces.lengths.device != lengths.device:
         raise ValueError(f"{name} must be on {lengths.device}, as lengths are, got {pieces.lengths.device}")
     made = pieces.batch, pieces.kv_heads, pieces.window, pieces.tiling
@@ -295,13 +295,13 @@ def cut_or_given(
     tiling: Tiling,
     gpu: Gpu,
 ) -> tuple[Pieces, list[Launch]]:
-    """Pieces that were given, which must fit, or those of `plan_cut` and its launches."""
+    """The given pieces, which must fit, or those of `plan_cut` with its launches."""
     if pieces is None:
         pieces, launches = plan_cut(
             lengths, longest=longest, kv_heads=kv_heads, tokens=tokens, window=window, splits=splits,
             tiling=tiling, gpu=gpu,
         )  # fmt: skip
-        needed = pieces.starts is not None or tokens is not None  # else there is nothing to count
+        needed = pieces.starts is not None or tokens is not None  # otherwise there is nothing to count
         return pieces, launches if needed else []
     if tokens is not None or splits is not None:
         raise ValueError("tokens and splits are what pieces are made with: give them to cut")

@@ -1,21 +1,21 @@
-"""Prefill attention: a chunk of new tokens per sequence over all that is cached, the chunk itself included.
+"""Prefill attention: a chunk of new tokens per sequence over its cached context, the chunk included.
 
     out[j, h] = softmax(scale * q[j, h] . K) V    over the tokens max(0, p - window + 1) .. p, where
                                                   p = length - count + j' is the position of query j, the
                                                   j'-th of `count` new tokens of its sequence
 
-    products    = 4 * heads * head_dim * (query, key) pairs seen: by them it is bound, from chunks of a few
-                  hundred tokens on
+    products    = 4 * heads * head_dim * (query, key) pairs seen: the bound for chunks of a few hundred
+                  tokens or more
     bytes moved >= 2 * sum(lengths) * kv_heads * head_dim * bytes of a KV element, once per query tile (they
                   come from the cache after the first), + 2 * tokens * heads * head_dim * bytes of a query
 
 The keys and values of the chunk are written before (write.py). A query tile is ROWS // group tokens times
 the heads of one KV group, so that small chunks fill a tile too and a key is loaded once per group; a group of
-more heads than rows is taken in blocks, by programs of their own, as the registers hold no more. Tiles of
+more heads than rows is split into blocks, each with its own programs, as the registers hold no more. Tiles of
 keys that every row sees whole are folded without a mask; those around the diagonal, or the edge of a
 window, with one. The last tiles of a prompt, which see most, start first.
 
-A context is not split: one short chunk behind a very long context does not fill a GPU.
+A context is not split: one short chunk after a very long context does not fill a GPU.
 """
 
 import torch
@@ -154,7 +154,7 @@ def prefill_attention(
     Parameters
     ----------
     query : Tensor
-        [tokens, heads, head_dim], the chunks of all sequences one behind the other, float16 or bfloat16.
+        [tokens, heads, head_dim], the chunks of all sequences one after the other, float16 or bfloat16.
     keys, values : Tensor
         The pools, [num_blocks, block_size, kv_heads, head_dim], of the type of the query or 8-bit floats.
     lengths : Tensor
@@ -163,7 +163,7 @@ def prefill_attention(
         [batch + 1] int32 or int64: where each chunk begins in `query`, and the end of the last one; a
         chunk may be empty.
     most_queries : int
-        No chunk is longer.
+        The maximum length of a chunk.
     block_table, starts, out, scale, window, key_scale, value_scale, tiling
         As in `decode_attention`.
 
@@ -205,7 +205,7 @@ def plan_prefill(
     tiling: Tiling | None = None,
     gpu: Gpu | None = None,
 ) -> Launch:
-    """The launch of `prefill_attention`; tensors may be on the meta device, for a `gpu` named."""
+    """The launch of `prefill_attention`; tensors may be on the meta device if `gpu` is given."""
     expect_tensor("query", query, ("tokens", "heads", "head_dim"), HALVES)
     expect_runnable(query, INTERPRETED)
     tokens, heads, head_dim = query.shape

@@ -1,4 +1,4 @@
-"""Each kernel in a few lines of plain torch, in float64: slow, obvious, and what the tests compare with.
+"""Each kernel in a few lines of plain torch, in float64: slow, obvious, the tests' reference.
 
 Results stay in float64, on the CPU. Pools are [num_blocks, block_size, kv_heads, head_dim]; arguments are
 those of the kernels.
@@ -36,7 +36,7 @@ def attention(
 ) -> torch.Tensor:
     """Causal attention of one sequence's last tokens, [queries, heads, head_dim], over all its slots.
 
-    Values may have another size than keys, as those of latents.
+    Values may differ from keys in size, as they do for latents.
     """
     queries, heads, head_dim = query.shape
     if window is not None:

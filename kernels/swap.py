@@ -1,4 +1,4 @@
-"""Swap: blocks from anywhere in the pool into one unbroken staging buffer, and back.
+"""Swap: blocks from anywhere in the pool into one contiguous staging buffer, and back.
 
     gather:   staging[0, i] = keys[blocks[i]], staging[1, i] = values[blocks[i]]
     scatter:  keys[blocks[i]] = staging[0, i], values[blocks[i]] = staging[1, i]
@@ -8,7 +8,7 @@
 
 A block of one layer is small (64 KiB at 16 tokens of 8 heads of 128 in bf16, keys and values), and a copy
 over the bus costs microseconds to start: gathering first makes one large copy out of many small ones. The
-kernel is that of copy.py, with one side in order. Blocks to be scattered differ from each other.
+kernel is that of copy.py, with one side in order. Blocks to be scattered must be distinct.
 """
 
 import torch
@@ -30,7 +30,7 @@ def gather_blocks(
     blocks : Tensor
         [blocks] int32 or int64.
     staging : Tensor
-        [2, blocks, block_size, kv_heads, head_dim] of the pools' type: keys, values. Made when not given.
+        [2, blocks, block_size, kv_heads, head_dim] of the pools' type: keys, values. Allocated if not given.
 
     Returns
     -------
@@ -52,7 +52,7 @@ def gather_blocks(
 def scatter_blocks(
     keys: torch.Tensor, values: torch.Tensor, blocks: torch.Tensor, staging: torch.Tensor
 ) -> None:
-    """Copy a staging buffer into blocks of the pools: undoes `gather_blocks`, with the same arguments."""
+    """Copy a staging buffer into blocks of the pools: the inverse of `gather_blocks`, with its arguments."""
     for launch in plan_scatter(keys, values, blocks, staging):
         launch.run()
 
@@ -80,7 +80,7 @@ def plan_scatter(
 
 
 def _checked(keys: torch.Tensor, values: torch.Tensor, blocks: torch.Tensor, staging: torch.Tensor) -> int:
-    """How many blocks are to be moved."""
+    """Check the arguments; returns the number of blocks to move."""
     _, *block = expect_pool(("keys", "values"), (keys, values), POOL_DTYPES, keys.device)
     expect_tensor("blocks", blocks, ("blocks",), INTEGERS, keys.device)
     count = blocks.shape[0]

@@ -1,12 +1,12 @@
-"""What the two attention kernels share: where a token lies, and how a tile is folded into the softmax.
+"""Code shared by the attention kernels: a token's slot, and folding a tile into the softmax.
 
     addresses   PAGED        slot(i) = table[i // block_size] * block_size + i % block_size
                 contiguous   slot(i) = start + i
     softmax     with scores s in base 2: m' = max(m, max(s)), a = 2^(m - m'), p = 2^(s - m'),
                 l' = a l + sum(p), acc' = a acc + p V; at the end out = acc / l
 
-A tile of keys is TILE consecutive tokens; its size has nothing to do with the block size. Nothing is read
-for a token outside `inside`: neither its table entry nor its slot, which may belong to somebody else.
+A tile of keys is TILE consecutive tokens; its size is independent of the block size. Nothing is read for a
+token outside `inside`: neither its table entry nor its slot, which may belong to another sequence.
 """
 
 import triton

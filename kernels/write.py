@@ -5,8 +5,8 @@
     bytes moved = 2 * tokens * kv_heads * head_dim * (bytes of an input element + bytes of a KV element)
                 + 8 * tokens
 
-Written into 8-bit floats, a number beyond the largest one becomes that one (448 in e4m3, 57,344 in e5m2). A
-token whose slot is below 0 is not written: captured graphs have a fixed size, and fill up with such tokens.
+In 8-bit floats, numbers saturate at the largest value (448 in e4m3, 57,344 in e5m2). A token whose slot is
+below 0 is not written: captured graphs have a fixed size, and are padded with such tokens.
 """
 
 import torch
@@ -25,7 +25,7 @@ from kvsim.kernels.checks import (
 from kvsim.kernels.launch import INTERPRETED, Gpu, Launch, gpu_of
 
 ELEMENTS = 1024
-"""Of a row, that a program writes at once: one 16-byte load a thread in 4 warps."""
+"""Elements of a row that a program writes: one 16-byte load per thread in 4 warps."""
 
 
 @triton.jit
@@ -78,14 +78,14 @@ def write_kv(
         The pools, [num_blocks, block_size, kv_heads, head_dim], of the same type or 8-bit floats.
     slots : Tensor
         [tokens] int32 or int64: `table[i // block_size] * block_size + i % block_size` for token i of a
-        sequence; no slot twice. Below 0: the token is left out.
+        sequence; no slot twice. Below 0: the token is skipped.
     key_scale, value_scale : float
-        What stored keys and values will be multiplied by; only for 8-bit floats.
+        The factors that stored keys and values will be multiplied by; only for 8-bit floats.
 
     Raises
     ------
     TypeError, ValueError
-        A tensor with a wrong type, shape or device, or a scale that does nothing: they name the argument.
+        A tensor with a wrong type, shape or device, or a scale without effect: they name the argument.
     """
     plan_write(key, value, keys, values, slots, key_scale=key_scale, value_scale=value_scale).run()
 
@@ -101,7 +101,7 @@ def plan_write(
     value_scale: float = 1.0,
     gpu: Gpu | None = None,
 ) -> Launch:
-    """The launch of `write_kv`; tensors may be on the meta device, for a `gpu` named."""
+    """The launch of `write_kv`; tensors may be on the meta device if `gpu` is given."""
     expect_tensor("key", key, ("tokens", "kv_heads", "head_dim"), HALVES)
     expect_runnable(key, INTERPRETED)
     tokens, kv_heads, head_dim = key.shape

@@ -9,11 +9,11 @@
 
     both = kvsim.compare(["contiguous", "paged"], request_rate=float("inf"))
     both.table                              # a row per run
-    kvsim.load("runs/sharegpt-paged")       # what the command `sim` wrote
+    kvsim.load("runs/sharegpt-paged")       # a directory that the command `sim` wrote
     kvsim.sweep(gpu=["l40s", "h100"], request_rate="2:16:2")    # a row per run
 
 The folders beside this file are links to those of the checkout's top level; an installed kvsim holds them as
-plain packages. Everything is imported when it is asked for: `import kvsim` alone costs nothing.
+plain packages. Names are imported on first use: `import kvsim` alone costs nothing.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -83,7 +83,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever is asked for
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - any public name
     from importlib import import_module
 
     if name in _WHERE:

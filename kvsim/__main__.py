@@ -1,12 +1,12 @@
-"""`sim` and `python -m kvsim`: the command line, which a signal ends in order while it is still imported."""
+"""`sim` and `python -m kvsim`: the command line. A signal ends it cleanly even while it is being imported."""
 
 import os
 import sys
 from contextlib import suppress
 
-with suppress(FileNotFoundError):  # there may be no working directory any more
+with suppress(FileNotFoundError):  # the working directory may be gone
     if not sys.flags.safe_path and sys.path[0] == os.getcwd():
-        del sys.path[0]  # Python puts it first for -m, but what lies there is not ours
+        del sys.path[0]  # Python puts it first for -m, but its modules are not ours
 
 import signal
 from types import FrameType
@@ -15,7 +15,7 @@ from kvsim.sim.files.stopping import NUMBERS
 
 
 def main() -> int:
-    """Carry out the command line of this process, which ends after it; returns the exit code."""
+    """Run this process's command line and return the exit code; the process ends afterwards."""
     heard = [number for number in NUMBERS if signal.getsignal(number) != signal.SIG_IGN]
     for number in heard:
         signal.signal(number, _stopped)
@@ -24,7 +24,7 @@ def main() -> int:
     try:
         return carry_out()
     finally:
-        for number in heard:  # the work is done and told; there is nothing left to stop
+        for number in heard:  # the work is done and reported; there is nothing left to stop
             signal.signal(number, signal.SIG_IGN)
 
 

@@ -1,4 +1,4 @@
-"""The public functions: simulate, compare, load what was saved, try an allocator or a scheduler."""
+"""The public functions: simulate, compare, load saved runs, check an allocator or a scheduler."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ from kvsim.workloads.source import opened
 
 GROUPS = (Scenario, Traffic, Goals)
 REPEATED = {each.name for each in options_of(Scenario) if each.about.repeats}
-"""Options that may be a list of texts."""
+"""Options that accept a list of strings."""
 System = str | type | Scenario | Mapping[str, Any]
 
 
@@ -39,28 +39,28 @@ def simulate(
     Parameters
     ----------
     scenario : Scenario, optional
-        The server; None: the options make one.
+        The server; None: built from the options.
     traffic : Traffic, optional
-        The requests; None: the options make some.
+        The requests; None: built from the options.
     step_log : bool
         Also record a row per engine step.
     record_map : int
-        Also record which slots hold what, at about so many instants, and what happens to each request; 0: no.
+        Also record the contents of the slots at about this many instants, and the events of each request;
+        0: no.
     step_mode : bool
         One event per step: slow, with the same results.
     **options
-        Any option of `sim run`, spelt with underscores; it takes the place of what `scenario` or `traffic`
-        says.
+        Any option of `sim run`, spelt with underscores; it overrides `scenario` and `traffic`.
 
     Returns
     -------
     Run
-        Settings, numbers, tables and pictures.
+        Settings, numbers, tables and figures.
 
     Raises
     ------
     KvsimError
-        An unknown name, a value out of its range, or two that exclude each other.
+        An unknown name, a value out of range, or two options that exclude each other.
 
     Examples
     --------
@@ -101,10 +101,10 @@ def compare(
     systems : sequence
         Each an allocator (`"paged"`, `"buddy:pow2"`, a class), a `Scenario`, or a mapping of options.
     traffic : Traffic, optional
-        The requests; None: the options make some.
+        The requests; None: built from the options.
     seeds : int
-        So many runs of each, with seeds from that of the traffic on, which draw other rows of the trace too
-        unless `shuffle` is False; figures show means and intervals.
+        Runs per system, with consecutive seeds from the traffic's seed on. Each seed also draws other rows
+        of the trace unless `shuffle` is False; figures show means and intervals.
     step_log, record_map
         See `simulate`.
     **options
@@ -118,7 +118,7 @@ def compare(
     Raises
     ------
     KvsimError
-        As `simulate`; no system; a number of seeds below 1.
+        As for `simulate`; also if there is no system, or `seeds` is below 1.
 
     Examples
     --------
@@ -148,17 +148,17 @@ def compare(
 
 @checked
 def load(directory: str | Path) -> Run | Comparison:
-    """Read back what `sim run`, `sim compare` or `Run.save` wrote.
+    """Read back the results that `sim run`, `sim compare` or `Run.save` wrote.
 
     Returns
     -------
     Run or Comparison
-        A Comparison of a directory that holds several runs: a comparison or several seeds.
+        A Comparison if the directory holds several runs: a comparison or several seeds.
 
     Raises
     ------
     KvsimError
-        No directory of results, or a damaged one.
+        The directory holds no results, or damaged ones.
     """
     from kvsim.reports.rundir.run import read_runs
 
@@ -173,7 +173,7 @@ def check_allocator(allocator: str | type, *, calls: int = 300, seed: int = 0) -
     Parameters
     ----------
     allocator : str or class
-        One of `sim allocators`, `package.module:Class`, or a subclass of `kvsim.Allocator`.
+        A name from `sim allocators`, `package.module:Class`, or a subclass of `kvsim.Allocator`.
     calls : int
         Random calls on each of four arenas.
     seed : int
@@ -187,7 +187,7 @@ def check_allocator(allocator: str | type, *, calls: int = 300, seed: int = 0) -
     Raises
     ------
     KvsimError
-        A rule that is broken, with the call and its numbers; a class that cannot be built.
+        A broken rule, with the call and its numbers; or a class that cannot be built.
     """
     from kvsim.allocators import contract
     from kvsim.allocators.base import InvariantError
@@ -210,19 +210,19 @@ def check_allocator(allocator: str | type, *, calls: int = 300, seed: int = 0) -
 def check_scheduler(
     scheduler: str | type, *, workloads: int = 40, seed: int = 0, policy: str | type = "fcfs"
 ) -> list[str]:
-    """Try a scheduler on random workloads: does it keep every rule of the contract?
+    """Test a scheduler on random workloads: does it keep every rule of the contract?
 
     Parameters
     ----------
     scheduler : str or class
-        One of `sim schedulers`, with its release, `package.module:Class`, or a subclass of
+        A name from `sim schedulers`, with its release, `package.module:Class`, or a subclass of
         `kvsim.sim.schedulers.base.Scheduler`.
     workloads : int
-        How many, each served in spans and step by step.
+        How many workloads, each served in spans and step by step.
     seed : int
         The same seed draws the same workloads.
     policy : str or class
-        The order of its queue: one of `sim policies`, `package.module:Class`, or a subclass of
+        The order of its queue: a name from `sim policies`, `package.module:Class`, or a subclass of
         `kvsim.sim.policies.base.Policy`.
 
     Returns
@@ -233,7 +233,7 @@ def check_scheduler(
     Raises
     ------
     KvsimError
-        A rule that is broken, with the workload and its numbers; a class that cannot be built.
+        A broken rule, with the workload and its numbers; or a class that cannot be built.
     """
     from kvsim.allocators.base import InvariantError
     from kvsim.sim import contract
@@ -253,7 +253,7 @@ def check_scheduler(
 
 
 def described_server(server: Scenario | None, options: Mapping[str, Any]) -> Scenario:
-    """The server, with what the options change; options of the traffic are refused."""
+    """The server with the options applied; traffic options are refused."""
     known = {each.name for each in fields(Scenario)}
     if options.keys() - known:
         known |= known_options(_chosen_parts(server, options)).keys()
@@ -266,7 +266,7 @@ def described_server(server: Scenario | None, options: Mapping[str, Any]) -> Sce
 def described(
     scenario: Scenario | None, traffic: Traffic | None, options: Mapping[str, Any]
 ) -> tuple[Scenario, Traffic, Goals]:
-    """The server, the requests and the goals, with what the options change."""
+    """The server, the requests and the goals with the options applied."""
     _check("scenario", scenario, Scenario, "allocator='paged'")
     _check("traffic", traffic, Traffic, "trace='sharegpt'")
     of_server, of_traffic, of_goals = ({each.name for each in fields(group)} for group in GROUPS)
@@ -289,7 +289,7 @@ def described(
 
 
 def _plain(name: str, value: object) -> object:
-    """The value of an option without what Python puts around it: a path, numpy's number, words in a list."""
+    """Convert an option's value to a plain one: from a path, a numpy number or a list of strings."""
     if isinstance(value, Path):
         return os.fspath(value)
     if name in REPEATED and isinstance(value, list | tuple) and all(isinstance(word, str) for word in value):
@@ -298,7 +298,7 @@ def _plain(name: str, value: object) -> object:
 
 
 def _chosen_parts(scenario: Scenario | None, options: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
-    """The scheduler and the allocator that are asked for."""
+    """The chosen scheduler and allocator."""
     for kind in KINDS:
         yield kind, options.get(kind, getattr(scenario or Scenario(), kind))
 

@@ -1,6 +1,6 @@
-"""The API reference, docs/api.md, made from the docstrings of what `kvsim.__all__` offers.
+"""The API reference, docs/api.md, generated from the docstrings of the names in `kvsim.__all__`.
 
-`python -m kvsim.api_page docs/api.md` writes it anew.
+`python -m kvsim.api_page docs/api.md` regenerates it.
 """
 
 import inspect
@@ -14,7 +14,7 @@ import kvsim
 
 SECTION = re.compile(r"^(\w[\w ]*)\n-{3,}\n", re.MULTILINE)
 SKIPPED = ("Notes",)
-"""Sections that other pages have in full: the options."""
+"""Sections that other pages show in full: the options."""
 FIRST = """# API reference
 
 Everything that `import kvsim` offers, from its docstrings; `help(kvsim.simulate)` shows the same, with all
@@ -43,7 +43,7 @@ def _class(name: str) -> str:
 
 
 def _members(found: type) -> Iterator[str]:
-    """A line for each public method and property that the class itself, or a base of ours, documents."""
+    """A line per public method and property that the class, or one of our base classes, documents."""
     for name, member in inspect.getmembers(found):
         if name.startswith("_") or not (inspect.isfunction(member) or isinstance(member, property)):
             continue
@@ -54,7 +54,7 @@ def _members(found: type) -> Iterator[str]:
 
 
 def _line(doc: str) -> str:
-    """The first paragraph of a docstring, in a line."""
+    """The first paragraph of a docstring, on one line."""
     return " ".join(doc.partition("\n\n")[0].split())
 
 
@@ -70,7 +70,7 @@ def _signature(name: str, found: object) -> str:
 
 
 def _text(found: object) -> str:
-    """A docstring as Markdown: sections as bold words, what they list as points."""
+    """A docstring as Markdown: section titles in bold, their entries as list items."""
     doc = inspect.getdoc(found) or ""
     head, *rest = SECTION.split(doc)
     parts = [head.strip()]

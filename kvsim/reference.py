@@ -1,12 +1,12 @@
-"""The model in 200 lines: the whole simulator, one step after the other, as plain as can be.
+"""The model in 200 lines: the whole simulator, one step at a time, as plain as can be.
 
-    until nobody is left       who has arrived by now waits
-                  schedule     who computes how many tokens; where memory is short, the last one is preempted
-                  price        how long the step takes
-                  commit       its tokens are there; who has the whole answer leaves
+    until no request is left   requests that have arrived join the waiting queue
+                  schedule     tokens per request; if memory is short, the last running one is preempted
+                  price        the duration of the step
+                  commit       its tokens become available; requests with a whole answer leave
 
-The engine in kvsim/sim does the same, only fast: it takes many equal steps at once, keeps its sums up to date
-instead of adding up, and knows more schedulers and allocators. Tests hold the two equal in every integer
+The engine in kvsim/sim does the same, only fast: it merges many equal steps, updates its sums incrementally,
+and has more schedulers and allocators. Tests require the two to be equal in every integer
 (tests/sim/test_engine_equals_reference.py). Times are whole picoseconds, memory is slots of one token.
 
     python -m kvsim.reference      the same requests with four servers
@@ -25,15 +25,15 @@ from kvsim.sim.cost.step_cost import StepShape
 
 @dataclass(eq=False)
 class Request:
-    """A request, and what has happened to it."""
+    """A request and its state so far."""
 
     index: int
     arrival_ps: int
     prompt: int
     output: int
-    seq: int = -1  # its number in memory, a new one each time it enters
+    seq: int = -1  # its sequence number in memory, a new one at each admission
     computed: int = 0  # tokens whose keys and values are in memory
-    decoding: bool = False  # or its prompt is being computed
+    decoding: bool = False  # False: its prompt is being computed
     first_step: int = -1
     preemptions: int = 0
     token_ps: list[int] = field(default_factory=list)  # when each token of the answer came
@@ -50,22 +50,22 @@ class Request:
 
 
 class Continuous:
-    """Continuous batching: who runs goes on, then who waits enters, in every step anew.
+    """Continuous batching: each step, running requests continue, then waiting requests enter.
 
-    With a `budget` of tokens a step and prompts cut to fit it, this is vLLM V1; without one, Orca.
+    With a `budget` of tokens per step and prompts cut to fit it, this is vLLM V1; without one, Orca.
 
     Parameters
     ----------
     requests : list of Request
-        In order of arrival; afterwards they hold what happened.
+        In order of arrival; they are updated in place.
     memory : Allocator or Pages
         One of kvsim's (contiguous, buddy, dynamic, paged), or the plain one below.
     cost : callable
-        The duration of a step in ps, by what it computes.
+        The duration of a step in ps, from its shape.
     bound : callable
-        Tokens to set aside for a request when it enters, for memory that does so.
+        Tokens to reserve for a request at admission, for memory that reserves.
     seats : int
-        Most requests that run at once.
+        Maximum number of running requests.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Continuous:
         self.entered = self.entered_slots = self.preemptions = 0
         self.steps = self.peak = self.max_running = 0
         self.held: dict[bool, Counter[str]] = {True: Counter(), False: Counter()}
-        """Slot picoseconds of each kind (token, reserved, internal, ...): while somebody waits, and else."""
+        """Slot picoseconds of each kind (token, reserved, internal, ...): while requests wait, and else."""
 
     def run(self) -> Self:
         """Serve all requests."""
@@ -110,11 +110,11 @@ class Continuous:
         return self
 
     def schedule(self) -> dict[Request, int]:
-        """Decide a step: the tokens that each request computes."""
+        """Plan a step: the tokens that each request computes."""
         work: dict[Request, int] = {}
         budget, preemptions = self.budget, self.preemptions
         for request in list(self.running):
-            tokens = min(request.known - request.computed, budget)  # one, of who decodes
+            tokens = min(request.known - request.computed, budget)  # one if decoding
             if request.done or request not in self.running or not tokens:
                 continue
             added = self.advance(request, tokens)
@@ -123,17 +123,17 @@ class Continuous:
             if request in self.running:
                 work[request] = added
                 budget -= tokens
-        if self.preemptions == preemptions:  # else nobody enters
+        if self.preemptions == preemptions:  # after a preemption, no request enters
             self.admit(work, budget)
         self.max_running = max(self.max_running, len(self.running))
         return work
 
     def advance(self, request: Request, tokens: int) -> int:
-        """How many tokens further a step brings a request that computes so many."""
+        """How many tokens a request advances in a step that computes `tokens` of it."""
         return tokens
 
     def admit(self, work: dict[Request, int], budget: int) -> None:
-        """Let requests enter, first come first served, until one does not fit as a whole."""
+        """Admit requests, first come first served, until one does not fit as a whole."""
         while self.waiting and len(self.running) < self.seats and budget:
             request = self.waiting[0]
             tokens, bound = min(request.known, budget), self.bound(request)
@@ -151,7 +151,7 @@ class Continuous:
             budget -= tokens
 
     def preempt(self, request: Request) -> None:
-        """Take a request's memory away: back to the head of the queue, to be computed again."""
+        """Free a request's memory and return it to the head of the queue, to be recomputed."""
         self.memory.release(request.seq)
         self.running.remove(request)
         self.waiting.appendleft(request)
@@ -160,13 +160,13 @@ class Continuous:
         self.preemptions += 1
 
     def shape(self, work: Mapping[Request, int], copied: int) -> StepShape:
-        """What the step computes."""
+        """The shape of the step."""
         prompts = {request: tokens for request, tokens in work.items() if not request.decoding}
         decodes = {request: tokens for request, tokens in work.items() if request.decoding}
         spans = [range(each.computed + 1, each.computed + tokens + 1) for each, tokens in prompts.items()]
         return StepShape(
             prefill_tokens=sum(prompts.values()),
-            prefill_pairs=sum(map(sum, spans)),  # each token of a prompt sees those before it, and itself
+            prefill_pairs=sum(map(sum, spans)),  # each prompt token attends to those before it, and itself
             prefill_seqs=len(prompts),
             decode_seqs=len(decodes),
             context_tokens=sum(request.computed + tokens for request, tokens in decodes.items()),
@@ -174,7 +174,7 @@ class Continuous:
         )
 
     def count(self, duration_ps: int) -> None:
-        """Sort every slot into its kind, for as long as the step lasts."""
+        """Account every slot by kind over the step's duration."""
         living = [request for request in self.running if not request.done]
         need = self.entered_slots // self.entered if self.entered else 0  # of a request, on average
         if self.waiting:
@@ -187,7 +187,7 @@ class Continuous:
             self.held[bool(self.waiting)][kind] += slots * duration_ps
 
     def commit(self, request: Request, now_ps: int) -> None:
-        """The step is over: who has computed all that is known gets the next token."""
+        """End of a step: a request with all known tokens computed gets the next token."""
         if request.done or request.computed < request.known:
             return
         request.decoding = True
@@ -196,26 +196,26 @@ class Continuous:
             self.leave(request)
 
     def leave(self, request: Request) -> None:
-        """The answer is complete: the memory is free for the next step."""
+        """The answer is complete: free its memory for the next step."""
         self.memory.release(request.seq)
         self.running.remove(request)
 
 
 class Static(Continuous):
-    """Static batches: nobody enters until the longest answer is complete; till then all keep their seats."""
+    """Static batches: no request enters, and all keep their seats, until the longest answer is complete."""
 
     def schedule(self) -> dict[Request, int]:
-        """As in the base; the seat of who is done computes padding."""
+        """As in the base class; the seats of finished requests compute padding."""
         padding = {request: 1 for request in self.running if request.done}
         return {**super().schedule(), **padding}
 
     def admit(self, work: dict[Request, int], budget: int) -> None:
-        """As in the base, into an empty server."""
+        """As in the base class, but only into an empty server."""
         if not self.running:
             super().admit(work, budget)
 
     def leave(self, request: Request) -> None:
-        """The last one to be done takes all others with it."""
+        """When the last request is done, all leave together."""
         if all(each.done for each in self.running):
             for each in self.running:
                 self.memory.release(each.seq)
@@ -223,7 +223,7 @@ class Static(Continuous):
 
 
 class Pages:
-    """Paged memory: as many blocks of `block_size` tokens as a sequence needs by now."""
+    """Paged memory: each sequence holds as many blocks of `block_size` tokens as it needs so far."""
 
     def __init__(self, capacity_slots: int, block_size: int = 16) -> None:
         self.blocks, self.block_size = capacity_slots // block_size, block_size
@@ -231,19 +231,19 @@ class Pages:
         self.table: dict[int, int] = {}  # blocks of each sequence
 
     def slots_needed(self, tokens: int, bound: int) -> int:
-        """Whole blocks; nothing is set aside."""
+        """Whole blocks; nothing is reserved."""
         return -(-tokens // self.block_size) * self.block_size
 
     def can_admit(self, tokens: int, bound: int) -> bool:
-        """Whether so many tokens find room."""
+        """Whether this many tokens fit."""
         return self.slots_needed(tokens, bound) <= self.capacity_slots - self._allocated()
 
     def admit(self, seq: int, tokens: int, bound: int) -> bool:
-        """Allocate a new sequence its blocks; False: no room."""
+        """Allocate the blocks of a new sequence; False: no room."""
         return self.grow(seq, tokens)
 
     def grow(self, seq: int, tokens: int) -> bool:
-        """Allocate it as many more as so many tokens need; False: no room."""
+        """Allocate the further blocks that this many tokens need; False: no room."""
         blocks = -(-tokens // self.block_size)
         if blocks - self.table.get(seq, 0) > self.blocks - sum(self.table.values()):
             return False
@@ -251,11 +251,11 @@ class Pages:
         return True
 
     def release(self, seq: int) -> None:
-        """Take all its blocks back."""
+        """Free all its blocks."""
         del self.table[seq]
 
     def ledger(self, lengths: Mapping[int, int], finals: Mapping[int, int], need: int) -> Ledger:
-        """Every slot by its kind: the end of a last block is reserved as far as the answer will fill it."""
+        """Every slot by kind: the tail of a last block is reserved as far as the answer will fill it."""
         tails = {seq: self.table[seq] * self.block_size - length for seq, length in lengths.items()}
         later = sum(min(tail, finals[seq] - lengths[seq]) for seq, tail in tails.items())
         tokens, allocated = sum(lengths.values()), self._allocated()
@@ -266,7 +266,7 @@ class Pages:
 
 
 def main() -> None:
-    """Serve the same 300 requests, eight a second, with four servers that have room for 8,192 tokens."""
+    """Serve the same 300 requests, eight per second, with four servers that have room for 8,192 tokens."""
     servers: dict[str, Callable[[list[Request]], Continuous]] = {
         "static, contiguous": lambda r: Static(r, Contiguous(8192), price, bound=lambda _: 1024, seats=8),
         "Orca, contiguous": lambda r: Continuous(r, Contiguous(8192), price, bound=lambda _: 1024),

@@ -1,12 +1,12 @@
-"""What a simulation returns, which is what a directory of results holds: runs, and runs side by side.
+"""Results of simulations, in memory or in a directory: single runs, and runs side by side.
 
     run.summary      numbers with names and types            run.plot("memory")   a matplotlib Figure
     run.requests     a pandas DataFrame, a row per request   run.report()         the page for the browser
     run.timeline     the ledger and the queues over time     run.explain(7)       the life of a request
-    run.steps ...    where they were recorded                run.save("out")      a directory of results
+    run.steps ...    if they were recorded                   run.save("out")      a directory of results
 
-Columns carry their units in their names; docs/output.md describes each. pandas, matplotlib and rich are
-imported when something needs them.
+Column names include their units; docs/output.md describes each column. pandas, matplotlib and rich are
+imported on first use.
 """
 
 import shutil
@@ -40,11 +40,11 @@ RECORDED = {
     "events": "record_map=240",
     "map": "record_map=240",
 }
-"""Table that not every run has -> what makes a run have it."""
+"""Tables that not every run has -> the option or condition that records them."""
 
 
 class Home:
-    """A directory of its own, for as long as anybody holds it."""
+    """A temporary directory, deleted when its last reference goes."""
 
     def __init__(self) -> None:
         self.name = mkdtemp(prefix="kvsim-")
@@ -53,18 +53,18 @@ class Home:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Run(Stored):
-    """One run: its settings, its numbers, its tables and its pictures.
+    """One run: its settings, numbers, tables and figures.
 
     Attributes
     ----------
     label : str
-        Its name among others, such as `paged` or `buddy-pow2`.
+        Its name in a comparison, such as `paged` or `buddy-pow2`.
     config : dict
-        Everything needed to repeat it, as in `config.json`.
+        Everything needed to repeat the run, as in `config.json`.
     summary : Summary
-        Its numbers, as in `summary.json`.
+        The run's numbers, as in `summary.json`.
     path : Path
-        The directory that holds it, or would: a run that was not saved has a temporary one of its own.
+        The run's directory; a run that was not saved has a temporary one of its own.
     """
 
     outcome: Outcome | None = None
@@ -72,7 +72,7 @@ class Run(Stored):
 
     @classmethod
     def of(cls, outcome: Outcome) -> "Run":
-        """A run that was just simulated."""
+        """A run built from a simulation's outcome."""
         label = str(outcome.summary["label"])
         home = Home()
         return cls(
@@ -87,14 +87,14 @@ class Run(Stored):
 
     @classmethod
     def at(cls, stored: Stored) -> "Run":
-        """A run that lies in a directory."""
+        """A run stored in a directory."""
         return cls(stored.path, stored.label, stored.config, stored.summary, stored.columns, stored.place)
 
     # -- tables ---------------------------------------------------------------------------------
 
     @cached_property
     def requests(self) -> "pd.DataFrame":
-        """A row per request: lengths in tokens, times and latencies in seconds, NaN where it was rejected."""
+        """A row per request: lengths in tokens, times and latencies in seconds, NaN if it was rejected."""
         return self._frame("requests")
 
     @cached_property
@@ -109,12 +109,12 @@ class Run(Stored):
 
     @cached_property
     def samples(self) -> "pd.DataFrame":
-        """A row per answer; only of runs in which requests have several."""
+        """A row per answer; only for runs whose requests have several answers."""
         return self._frame("samples")
 
     @cached_property
     def events(self) -> "pd.DataFrame":
-        """What happened to each request, when and why; needs `record_map`."""
+        """The events of each request, with times and reasons; needs `record_map`."""
         return self._frame("events")
 
     @cached_property
@@ -152,7 +152,7 @@ class Run(Stored):
         at: float | None = None,
         latency: str | None = None,
     ) -> "Figure":
-        """Draw a figure of `sim plot`.
+        """Draw one of the figures of `sim plot`.
 
         Parameters
         ----------
@@ -163,28 +163,28 @@ class Run(Stored):
         at : float or None
             The instant of the memory map, in seconds of simulated time; None: when it is fullest.
         latency : str or None
-            Of the figures over several runs, as in `ttft:p99`.
+            The latency in figures over several runs, as in `ttft:p99`.
 
         Returns
         -------
         matplotlib.figure.Figure
-            Shown by notebooks as it is; `.savefig(FILE)` keeps it.
+            Notebooks display it directly; `.savefig(FILE)` saves it.
 
         Raises
         ------
         KvsimError
-            An unknown figure, or a run that lacks what it shows.
+            An unknown figure, or a run that lacks the data for it.
         """
         return Comparison([self]).plot(figure, style=style, at=at, latency=latency)
 
     def report(self, path: str | Path | None = None) -> Path:
-        """Make the page for the browser, with charts, every request and what `record_map` recorded.
+        """Write an HTML page with charts, every request and the data that `record_map` recorded.
 
         Parameters
         ----------
         path : str or Path, optional
-            The file; None: `report.html` beside the run, which for a run that was not saved is a temporary
-            directory that goes away with it.
+            The file; None: `report.html` in the run's directory. A run that was not saved has a temporary
+            directory, deleted together with the run.
 
         Returns
         -------
@@ -194,19 +194,19 @@ class Run(Stored):
         return Comparison([self]).report(path)
 
     def explain(self, request: int | str, *, allow_code: bool = False) -> "Told":
-        """Tell the life of a request: what happened when, and why it waited.
+        """Explain the life of a request: what happened when, and why it waited.
 
         Parameters
         ----------
         request : int or str
             Its number, or `slowest`, `median` or `most-preempted`.
         allow_code : bool
-            Where the run has to be repeated: run the code that the config of a loaded run names.
+            If the run has to be repeated: run the code that a loaded run's config names.
 
         Returns
         -------
         Told
-            Its lines and where its time went; `print` shows it as `sim explain` does.
+            Its lines and the breakdown of its time; `print` shows it as `sim explain` does.
         """
         from kvsim.commands.repeat import event_log_of
         from kvsim.reports.lives.apart import story_of
@@ -220,7 +220,7 @@ class Run(Stored):
         return Told(**vars(story_of(self, log, number, how)))
 
     def save(self, directory: str | Path, *, force: bool = False, plots: bool = False) -> Path:
-        """Write the run as `sim run --out` does, whole or not at all.
+        """Write the run as `sim run --out` does, atomically.
 
         Parameters
         ----------
@@ -242,7 +242,7 @@ class Run(Stored):
         return Path(directory)
 
     def stored(self) -> Stored:
-        """The run as the reports want it, with its files in a directory."""
+        """The run in the form that reports need, with its files in a directory."""
         if self.outcome is not None and not self.path.exists():
             self.save(self.path)
         return self
@@ -261,12 +261,12 @@ class Run(Stored):
 
 
 class Comparison(Sequence[Run]):
-    """Runs side by side: a sequence of them, with a table and pictures of all.
+    """Runs side by side: a sequence of runs, with a table and figures of them all.
 
     Parameters
     ----------
     runs : iterable of Run
-        In the order in which they are shown.
+        In display order.
     """
 
     def __init__(self, runs: Sequence[Run]) -> None:
@@ -304,7 +304,7 @@ class Comparison(Sequence[Run]):
 
     @property
     def table(self) -> "pd.DataFrame":
-        """A row per run: the label, every setting in which runs differ, every number of the summary."""
+        """A row per run: the label, every setting in which the runs differ, every number of the summary."""
         import pandas as pd
 
         settings = differing([run.config for run in self._runs])
@@ -322,7 +322,7 @@ class Comparison(Sequence[Run]):
         at: float | None = None,
         latency: str | None = None,
     ) -> "Figure":
-        """Draw a figure of all runs, see `Run.plot`; those that differ only in the seed are one system."""
+        """Draw a figure of all runs, see `Run.plot`; runs that differ only in the seed are one system."""
         from kvsim.reports.figures import Choices, Latency, check, picture, style_named
 
         check([figure])
@@ -330,7 +330,7 @@ class Comparison(Sequence[Run]):
         return picture([run.stored() for run in self._told_apart()], figure, choices)
 
     def report(self, path: str | Path | None = None) -> Path:
-        """Make one page for the browser of all runs, see `Run.report`; returns its file."""
+        """Write one HTML page of all runs, see `Run.report`; returns its path."""
         from kvsim.reports.html.report import write_page
         from kvsim.reports.rundir.run import read_run
 
@@ -339,7 +339,7 @@ class Comparison(Sequence[Run]):
         return write_page([replace(read_run(run.path), label=run.label) for run in runs], target)
 
     def save(self, directory: str | Path, *, force: bool = False, plots: bool = False) -> Path:
-        """Write the runs as `sim compare --out` does, a directory each in one: whole or not at all.
+        """Write the runs as `sim compare --out` does, one subdirectory per run, atomically.
 
         Parameters
         ----------
@@ -351,7 +351,7 @@ class Comparison(Sequence[Run]):
         Raises
         ------
         KvsimError
-            A run that was loaded, which is saved already; or a directory that cannot be replaced.
+            A run was loaded, so is saved already; or the directory cannot be replaced.
         """
         from kvsim.reports.rundir.writing import write_comparison
 
@@ -375,7 +375,7 @@ class Comparison(Sequence[Run]):
         return Path(directory)
 
     def _told_apart(self) -> list[Run]:
-        """The runs under labels of their own, as far as their settings differ."""
+        """The runs with distinct labels, as far as their settings differ."""
         labels = [
             ", ".join([run.label, *(_said(*each) for each in own.items())])
             for run, own in zip(self._runs, self._own(), strict=True)
@@ -383,12 +383,12 @@ class Comparison(Sequence[Run]):
         return [replace(run, label=label) for run, label in zip(self._runs, labels, strict=True)]
 
     def _named(self) -> list[str]:
-        """Labels with the names of parts that set runs of one label apart."""
+        """Labels with the names of the parts that distinguish runs with the same label."""
         parts = [[str(value) for name, value in own.items() if name in NAMED] for own in self._own()]
         return [", ".join([run.label, *each]) for run, each in zip(self._runs, parts, strict=True)]
 
     def _own(self) -> list[dict[str, Any]]:
-        """Of each run the settings that set it apart from others of its label."""
+        """For each run, the settings that distinguish it from others with its label."""
         alike: dict[str, list[Run]] = {}
         for run in self._runs:
             alike.setdefault(run.label, []).append(run)
@@ -408,7 +408,7 @@ class Comparison(Sequence[Run]):
 
 
 def differing(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Of each config the settings that are not the same in all; models, GPUs and profiles by name."""
+    """For each config, the settings that differ between configs; models, GPUs and profiles by name."""
     named_only = [
         part for part in ("model", "gpu") if _name_says_all([each["scenario"][part] for each in configs])
     ]
@@ -433,11 +433,11 @@ def differing(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 Settings = list[dict[str, Any]]
 NAMED = ("scheduler", "model", "gpu")
-"""Settings that stand for others, which follow from them."""
+"""Settings from which other settings follow."""
 
 
 def _telling(settings: Settings) -> Settings:
-    """Only the names of parts, where these and the seed tell all apart."""
+    """Only the names of parts, if these and the seed distinguish all runs."""
     short = [{name: each[name] for name in (*NAMED, "seed") if name in each} for each in settings]
     return short if len(set(map(repr, short))) == len(set(map(repr, settings))) else settings
 
@@ -447,7 +447,7 @@ def _said(name: str, value: object) -> str:
 
 
 def _name_says_all(specs: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether those of one name are equal."""
+    """Whether all specs of the same name are equal."""
     first = {str(each["name"]): each for each in reversed(specs)}
     return all(each == first[str(each["name"])] for each in specs)
 
@@ -457,7 +457,7 @@ def _numbers(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _series(values: Any) -> Any:  # noqa: ANN401 - a numpy column or a column of texts
-    """A column as pandas wants it: texts as categories, read-only numbers copied."""
+    """A column for pandas: strings as categories, read-only numbers copied."""
     if isinstance(values, Texts):
         import pandas as pd
 

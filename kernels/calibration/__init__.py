@@ -1,4 +1,4 @@
-"""Measure a GPU and fit what a simulator needs: the measuring half of `sim calibrate`.
+"""Measure a GPU and fit the numbers that a simulator needs: the measuring half of `sim calibrate`.
 
     from kvsim.kernels.calibration.plan import plan                    # imports torch only when called
     from kvsim.kernels.calibration.calibrate import Progress, calibrate
@@ -8,25 +8,25 @@
     profile = calibrate(planned, journal, progress=print)        # resumes the journal; Ctrl-C keeps it
     write_profile(profile, path, journal)                        # and removes the journal
 
-The same from a shell, with nothing of kvsim but the kernels:
+The same from a shell, with only the kernels of kvsim:
 `python -m kvsim.kernels.calibration --out PROFILE`.
 
-    profile.py     the file that comes out, described field by field; writing it
+    profile.py     the resulting file, described field by field; writing it
     form.py        the fitted forms: bytes and work of each part, tables of ratios
-    points.py      a point: what is launched, what it moves, which launches a composed step consists of
+    points.py      a point: its launch, the bytes it moves, the launches of a composed step
     grid.py        which points, which of them are held out        sizes.py  the numbers, in full, quick, toys
     plan.py        all points for one device, and how long they take
     device.py      the device and its versions
-    card.py        what nvidia-smi says of the card, and why it is slowed
+    card.py        what nvidia-smi reports about the card, and why it is slowed
     drift.py       the same two launches before every part: whether the card stays as fast
     timing.py      CUDA graphs, turns, medians, datasheets: shared with benchmarks/kernels.py
-    room.py        one slab of random memory, cut anew for every launch
-    launches.py    what is launched for each part                  layer.py  small kernels of a layer
+    room.py        one slab of random memory, sliced for every launch
+    launches.py    the launches of each part                       layer.py  small kernels of a layer
     steps.py       whole layers                                    all_reduce.py  sums over GPUs
     bench.py       points in, seconds out
-    journal.py     what has been measured, to be resumed         stopping.py  SIGTERM as Ctrl-C
-    overview.py    what will be measured and what is left out     earlier.py   a profile that is there already
-    soundness.py   is it enough for a profile, is it to be trusted
+    journal.py     the measurements so far, to be resumed        stopping.py  SIGTERM as Ctrl-C
+    overview.py    what will be measured and what is left out     earlier.py   an existing profile
+    soundness.py   is it enough for a profile, can it be trusted
     fit.py         forms, tables and errors                        assemble.py  all of them, as a profile
     calibrate.py   the whole
     errors.py      what can go wrong

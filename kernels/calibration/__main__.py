@@ -14,7 +14,7 @@ from kvsim.kernels.calibration.stopping import exit_code, terminable
 
 
 def show(progress: Progress) -> None:
-    """One line, written over the last one; in a file, a line for every part."""
+    """One line, overwriting the last one; in a file, a line per part."""
     share = progress.done / max(progress.points, 1)
     text = f"{share:4.0%}  {progress.part or 'done':12} about {progress.left_s:.0f} s left"
     if sys.stderr.isatty():
@@ -42,14 +42,14 @@ def options() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Measure (or rehearse), write the profile, and say what its errors are."""
+    """Measure (or rehearse), write the profile, and print its errors."""
     chosen = options()
     path = chosen.journal or chosen.out.with_name(chosen.out.name + ".journal")
     journal = None
     try:
         with terminable():
             planned = plan(chosen.quick, chosen.interpret)
-            kept_as(chosen.out)  # complains before anything is measured
+            kept_as(chosen.out)  # raises before anything is measured
             journal = begin(planned, path, fresh=chosen.fresh)
             print(f"{planned.device.name}, measured so far: {len(journal.samples)}", file=sys.stderr)
             for part in overview(planned, journal):

@@ -1,4 +1,4 @@
-"""Sums over GPUs: one process each, the collective of torch.distributed (NCCL), captured in a graph.
+"""Sums over GPUs: one process per GPU, the collective of torch.distributed (NCCL), captured in a graph.
 
 In a rehearsal the processes are on the CPU (gloo). A failure leaves the part out of the profile, with its
 reason among the refused points.
@@ -29,7 +29,7 @@ TIMEOUT = timedelta(seconds=120)
 
 @dataclass(frozen=True)
 class Task:
-    """What the processes do together: sums of tensors of so many bytes each."""
+    """The joint work of the processes: sums of tensors of these sizes in bytes."""
 
     gpus: int
     sizes: Sequence[int]
@@ -39,12 +39,12 @@ class Task:
 
     @property
     def launches(self) -> int:
-        """Of one graph."""
+        """Launches per graph."""
         return 1 if self.rehearsal else LEAST_LAUNCHES
 
 
 def all_reduce_seconds(points: Sequence[Point], repeats: int, rehearsal: bool) -> list[Sample]:
-    """What was measured at each point of the part; points with as many GPUs share their processes."""
+    """The measurement at each point of the part; points with the same number of GPUs share processes."""
     found = []
     for gpus, some in groupby(points, lambda point: point.x["gpus"]):
         sizes = [point.x["bytes"] for point in some]
@@ -61,7 +61,7 @@ def all_reduce_seconds(points: Sequence[Point], repeats: int, rehearsal: bool) -
 
 
 def measure(rank: int, task: Task) -> None:
-    """One of the processes; the first one writes its seconds down."""
+    """The work of one process; rank 0 writes its seconds to a file."""
     device = torch.device("cpu") if task.rehearsal else torch.device("cuda", rank)
     if not task.rehearsal:
         torch.cuda.set_device(device)

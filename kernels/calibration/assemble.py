@@ -19,13 +19,13 @@ from kvsim.kernels.calibration.timing import Datasheet, refusal
 PRODUCTS = ("product", "lm_head")
 NO_PARTS = ("ceilings", "launch", "composed")
 PRODUCT_TILES = {"token_tile": 128, "output_tile": 128, "whole_waves": 0.4}
-"""How libraries cut a product, which they do not say. Of tiles of 64, 128 and 256 and shares of 0 to 1, about
-these leave the least error between 13 token counts in public tables of H100 and A100
+"""How libraries tile a product, which is undocumented. Among tiles of 64, 128 and 256 and shares of 0 to 1,
+these leave about the least error between 13 token counts in public tables of H100 and A100
 (benchmarks/products.py)."""
 
 
 def installed_version() -> str:
-    """kvsim's version; of a checkout that is not installed, as on a bare GPU machine, that it is one."""
+    """kvsim's version; "a checkout" if it is not installed, as on a bare GPU machine."""
     try:
         return version("kvsim")
     except PackageNotFoundError:
@@ -33,7 +33,7 @@ def installed_version() -> str:
 
 
 def profile_of(planned: Plan, journal: Journal, name: str | None = None) -> dict[str, Any]:
-    """The profile of what a journal holds; raises IncompleteError where a part is missing."""
+    """The profile from a journal's measurements; raises IncompleteError if a part is missing."""
     from kvsim.kernels import launch  # imports triton
 
     device, sheet = planned.device, planned.sheet
@@ -89,7 +89,7 @@ def profile_of(planned: Plan, journal: Journal, name: str | None = None) -> dict
 
 
 def sifted(planned: Plan, journal: Journal) -> tuple[list[Measured], list[dict[str, Any]]]:
-    """What was measured, and what was refused or failed with the reason."""
+    """The accepted measurements, and the refused or failed ones with the reason."""
     kept, left = [], []
     for point in planned.points:
         sample = journal.samples[point.key]
@@ -104,13 +104,13 @@ def sifted(planned: Plan, journal: Journal) -> tuple[list[Measured], list[dict[s
 
 
 def refused(planned: Plan, point: Point, sample: Sample) -> str | None:
-    """Why what was measured at a point cannot be true; None where it can, or nothing was measured."""
+    """Why a point's measurement cannot be true; None if it can, or nothing was measured."""
     seconds = sample.seconds
     return refusal(planned.sheet, median(seconds), *useful(point)) if seconds else None
 
 
 def constants_of(part: str, device: Device) -> dict[str, Any]:
-    """What form.py needs to compute the work of a part: how the kernels are launched on this device."""
+    """The constants that form.py needs for a part's work: how its kernels are launched on this device."""
     from kvsim.kernels.launch import (
         DECODE,
         LATENT,
@@ -147,7 +147,7 @@ def constants_of(part: str, device: Device) -> dict[str, Any]:
 
 
 def bounds_of(part: str, sheet: Datasheet | None) -> Bounds:
-    """What the form of a part cannot exceed."""
+    """The upper bounds of the rates in a part's form."""
     if sheet is None or part in {"to_host", "to_gpu", "all_reduce"}:
         return Bounds()
     rate = sheet.tflops * 1e12 if part in {"prefill", *PRODUCTS} else None
@@ -155,7 +155,7 @@ def bounds_of(part: str, sheet: Datasheet | None) -> Bounds:
 
 
 def ceilings_of(measured: list[Measured]) -> dict[str, float | None]:
-    """Bytes and flops a second that the device reached at best."""
+    """The best bytes and flops per second that the device reached."""
     found = {one.point.x["what"]: one for one in measured if one.point.part == "ceilings"}
 
     def rate(what: str, work: str) -> float | None:
@@ -169,7 +169,7 @@ def ceilings_of(measured: list[Measured]) -> dict[str, float | None]:
 
 
 def composed_of(parts: Mapping[str, Any], measured: list[Measured]) -> dict[str, Any]:
-    """Measured and predicted composed steps; without those that have a part that could not be fitted."""
+    """Measured and predicted composed steps, except those with a part that could not be fitted."""
     rows = []
     for one in measured:
         consists_of: dict[str, float] = {}

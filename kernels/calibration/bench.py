@@ -1,8 +1,8 @@
 """Points in, seconds out: the points of a group are captured first, and then take turns.
 
-On the CPU the same code runs each launch twice, interpreted: a rehearsal. A point that does not fit the
-memory, or whose kernel does not fit the device, has no seconds but a reason; the others go on. After any
-other failure the GPU is tried: where it is dead, the calibration ends, since all that follows would fail too.
+On the CPU the same code runs each launch twice, interpreted: a rehearsal. A point that does not fit in
+memory, or whose kernel does not fit the device, has a reason instead of seconds; the others go on. After any
+other failure the GPU is tested: if it is dead, the calibration ends, since all later points would fail too.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,11 +31,11 @@ from kvsim.kernels.calibration.timing import (
 
 REPEATS = 9
 REPLAYS = 32
-"""Of a graph in a row: fewer than the driver queues before the host waits."""
+"""Replays of a graph in a row: fewer than the driver queues before the host waits."""
 LOAD_SIDE, LOADS = 4096, 64
-"""Products of cubes that keep a GPU busy, and how many are started at once: more than 10 ms."""
+"""Size of the square products that keep a GPU busy, and how many are queued together: more than 10 ms."""
 FAILURES = (RuntimeError, MemoryError, TritonError, OSError, SubprocessError)
-"""What a point may fail by; RuntimeError is what torch raises of the memory and of the device, the last two
+"""Exceptions by which a point may fail: torch raises RuntimeError for memory and device errors, the last two
 come from compilers that Triton starts."""
 
 
@@ -43,13 +43,13 @@ Read = TypeVar("Read")
 
 
 class Stopwatch(Protocol):
-    """What a calibration needs of a device."""
+    """The measurements that a calibration needs from a device."""
 
     def seconds(self, points: Sequence[Point]) -> list[Sample]:
-        """What was measured at each point; the points take turns."""
+        """The measurement at each point; the points take turns."""
 
     def under_load(self, read: Callable[[], Read]) -> Read:
-        """What a call returns while the device is busy."""
+        """Call `read` while the device is busy, and return its result."""
 
 
 class Bench:
@@ -60,9 +60,9 @@ class Bench:
         self._room: Room | None = None
 
     def seconds(self, points: Sequence[Point]) -> list[Sample]:
-        """Median and spread are left to whoever asks.
+        """Times of all turns; median and spread are left to the caller.
 
-        Raises DeviceLostError where the GPU has died, CalibrationError where there is no memory at all.
+        Raises DeviceLostError if the GPU has died, CalibrationError if there is no memory at all.
         """
         if points[0].part == "all_reduce":
             return all_reduce_seconds(points, self.repeats, self.rehearsal)
@@ -91,7 +91,7 @@ class Bench:
         return found
 
     def under_load(self, read: Callable[[], Read]) -> Read:
-        """Large products run until the call returns; without load where they do not fit the memory."""
+        """Run large products until the call returns; without load if they do not fit in memory."""
         room = self._room = self._room or self._new_room()
         side, count = (64, 1) if self.rehearsal else (LOAD_SIDE, LOADS)
         with ThreadPoolExecutor(1) as other:
@@ -122,7 +122,7 @@ class Bench:
                 raise DeviceLostError(f"the GPU answers no more: {words_of(error)}") from error
 
     def _replay(self, point: Point, room: Room) -> tuple[Callable[[], float], int]:
-        """A call that runs all launches of a point, and how many they are."""
+        """A call that runs all launches of a point, and their number."""
         if point.part == "launch":
             return self._launch(point.x["what"], room)
         calls = (
@@ -139,7 +139,7 @@ class Bench:
         return captured(calls), len(calls)
 
     def _launch(self, what: str, room: Room) -> tuple[Callable[[], float], int]:
-        """What starting kernels costs the host, or a graph; and sharing contexts out."""
+        """The cost of starting kernels from the host or a graph, and of cutting contexts."""
         empty, wait = launches.empty(room), None if self.rehearsal else torch.cuda.synchronize
         if what == "cut":
             calls = launches.cutting(room)

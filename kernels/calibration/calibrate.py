@@ -1,8 +1,8 @@
 """Measure and fit: `calibrate(plan(), journal)` gives a profile, `write_profile` (profile.py) writes it.
 
-Nothing is printed here: who calls gives a function that is told of progress. What has been measured is in
-the journal, so that Ctrl-C loses at most one group of points. `begin` and `finish` are its halves, for
-who wants to tell what is in the journal before anything is measured.
+Nothing is printed here: the caller passes a function that receives progress. Measurements go to the journal,
+so that Ctrl-C loses at most one group of points. `begin` and `finish` are its halves, for callers that report
+the journal's contents before anything is measured.
 """
 
 import time
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a calibration is.
+    """Progress of a calibration.
 
     Attributes
     ----------
     done, points : int
-        Points measured, and in all.
+        Points measured, and in total.
     part : str
-        That is measured next; empty at the end.
+        The part that is measured next; empty at the end.
     left_s : float
-        About how long it will take still.
+        Estimate of the remaining time.
     """
 
     done: int
@@ -55,31 +55,31 @@ def calibrate(
     read_clocks: Callable[[], Mapping[str, str]] | None = None,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> dict[str, Any]:
-    """Measure what the journal does not have yet, fit everything, and return the profile.
+    """Measure the points that the journal lacks, fit everything, and return the profile.
 
     Parameters
     ----------
     planned : Plan
         From `plan`.
     journal : Path
-        A file that is continued if it is there; nothing is kept without it.
+        A file that is continued if it exists; without it nothing is saved.
     name : str
-        Of the profile; that of the GPU when not given.
+        The profile's name; the GPU's if not given.
     fresh : bool
         Start the journal anew.
     progress : callable
-        Told of every group of points, before it is measured, and of the end.
+        Called before every group of points is measured, and at the end.
     stopwatch : Stopwatch
-        Stands for the device; the device itself when not given.
+        Replaces the device; the device itself if not given.
     read_clocks, now : callable
-        What nvidia-smi says, asked when not given, and the time of the beginning.
+        Return nvidia-smi's report (run if not given), and the start time.
 
     Raises
     ------
     JournalError
-        The journal is of another device, other versions or another plan.
+        The journal belongs to another device, other versions or another plan.
     DeviceLostError, IncompleteError
-        The GPU died, or too much failed for a profile: what was measured is in the journal.
+        The GPU died, or too much failed for a profile: the measurements are in the journal.
     """
     begun = begin(planned, journal, fresh=fresh, read_clocks=read_clocks, now=now)
     return finish(planned, begun, name=name, progress=progress, stopwatch=stopwatch, read_clocks=read_clocks)
@@ -93,7 +93,7 @@ def begin(
     read_clocks: Callable[[], Mapping[str, str]] | None = None,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> Journal:
-    """The journal, with what it has from before and can be true; raises JournalError as `calibrate` does."""
+    """The journal, with its earlier plausible measurements; raises JournalError as `calibrate` does."""
     said = read_clocks() if read_clocks else clocks(planned.device.uuid)
     head = {
         "device": {**planned.device.facts(), "driver": said.get("driver_version")},
@@ -116,7 +116,7 @@ def finish(
     stopwatch: "Stopwatch | None" = None,
     read_clocks: Callable[[], Mapping[str, str]] | None = None,
 ) -> dict[str, Any]:
-    """Measure what the journal does not have yet, and fit."""
+    """Measure the points that the journal lacks, and fit."""
     if stopwatch is None:
         from kvsim.kernels.calibration.bench import Bench
 
@@ -132,7 +132,7 @@ def measure(
     progress: Callable[[Progress], object],
     read_clocks: Callable[[], Mapping[str, str]],
 ) -> None:
-    """Measure, group by group, what the journal does not have."""
+    """Measure the points that the journal lacks, group by group."""
     groups = [[point for point in group if point.key not in journal.samples] for group in planned.groups]
     groups = [group for group in groups if group]
     left = [planned.estimated_s(group) for group in groups]
@@ -143,7 +143,7 @@ def measure(
 
     for i, group in enumerate(groups):
         part, took_s = group[0].part, time.perf_counter() - started
-        pace = (took_s + 5) / (estimated + 5) if estimated else 1.0  # there is nothing to compare with yet
+        pace = (took_s + 5) / (estimated + 5) if estimated else 1.0  # nothing to compare with yet
         progress(Progress(len(journal.samples), len(planned.points), part, pace * sum(left[i:])))
         try:
             if part != last:

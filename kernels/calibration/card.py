@@ -1,4 +1,4 @@
-"""What nvidia-smi says of the card that is measured: clocks, power, temperature, modes, why it is slowed."""
+"""nvidia-smi's report on the measured card: clocks, power, temperature, modes, why it is slowed."""
 
 import subprocess
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ WANTED = (
     "mig.mode.current", "ecc.mode.current",
 )  # fmt: skip
 REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
-"""Bits that say why clocks are low; drivers before 535 know the second name only."""
+"""Fields whose bits say why clocks are low; drivers before 535 know only the second name."""
 
 SLOWED_BY = "slowed_by"
 BITS: Mapping[int, str] = {
@@ -16,17 +16,17 @@ BITS: Mapping[int, str] = {
     0x10: "sync_boost", 0x20: "sw_thermal_slowdown", 0x40: "hw_thermal_slowdown",
     0x80: "hw_power_brake_slowdown", 0x100: "display_clocks_setting",
 }  # fmt: skip
-"""As nvml.h has them."""
+"""As in nvml.h."""
 
 THROTTLED = {"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"}
-"""Heat and power supply. A large product reaches the power limit on a card that is well: no throttling."""
+"""Heat and power supply. A large product reaches the power limit on a healthy card: not throttling."""
 
 
 def clocks(uuid: str | None = None) -> dict[str, str]:
-    """What it says at this moment, as text; empty where nvidia-smi or the card is not there.
+    """The current report, as text; empty if nvidia-smi or the card is not found.
 
-    `uuid`: of the card, as torch has it; CUDA_VISIBLE_DEVICES does not matter to nvidia-smi. A MIG slice has
-    a UUID of its own, and is found where there is one card only.
+    `uuid`: the card's, as torch gives it; nvidia-smi ignores CUDA_VISIBLE_DEVICES. A MIG slice has its own
+    UUID, and is found only if there is one card.
     """
     for reasons in REASONS:
         rows = _asked(("uuid", *WANTED, reasons))
@@ -37,12 +37,12 @@ def clocks(uuid: str | None = None) -> dict[str, str]:
 
 
 def bare(uuid: str | None) -> str:
-    """A UUID without what some write before it."""
+    """A UUID without its prefix."""
     return str(uuid).removeprefix("GPU-").lower()
 
 
 def _asked(names: tuple[str, ...]) -> list[dict[str, str]]:
-    """A row for every card of the machine; none where a name is not known."""
+    """A row per card of the machine; none if a name is unknown."""
     command = ["nvidia-smi", f"--query-gpu={','.join(names)}", "--format=csv,noheader"]
     try:
         found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20)
@@ -53,7 +53,7 @@ def _asked(names: tuple[str, ...]) -> list[dict[str, str]]:
 
 
 def reasons_of(bits: str) -> str:
-    """Their names: "sw_power_cap, hw_slowdown", or "nothing"; as it is what is no number."""
+    """The reasons' names: "sw_power_cap, hw_slowdown", or "nothing"; unchanged if it is not a number."""
     try:
         number = int(bits, 16)
     except ValueError:

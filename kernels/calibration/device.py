@@ -1,4 +1,4 @@
-"""Which device is measured, with which versions: what a profile states, and a journal is known by."""
+"""The measured device and its software versions: recorded in a profile, and the identity of a journal."""
 
 import ctypes
 import os
@@ -25,15 +25,15 @@ class Device:
     Attributes
     ----------
     name : str
-        As torch says it; "CPU" in a rehearsal.
+        As torch reports it; "CPU" in a rehearsal.
     memory_bytes, capability, multiprocessors : int, tuple of int, int
-        As torch says them.
+        As torch reports them.
     count : int
         GPUs of this name.
     cuda, torch, triton, python, cublas : str or None
         Versions.
     uuid : str or None
-        Of this very card: a journal of another one is refused.
+        Of this particular card: a journal of another one is refused.
     """
 
     name: str
@@ -50,19 +50,19 @@ class Device:
 
     @property
     def rehearsal(self) -> bool:
-        """Whether nothing that is timed here is a measurement."""
+        """Whether times taken here are not measurements."""
         return self.name == "CPU"
 
     def facts(self) -> Mapping[str, object]:
-        """Everything, as JSON has it."""
+        """All fields, in JSON's types."""
         return asdict(self) | {"capability": list(self.capability)}
 
 
 def found_device(interpret: bool) -> Device:
     """The first GPU; or the CPU for a rehearsal in Triton's interpreter.
 
-    Raises NotInstalledError without torch or triton, NoGpuError without a GPU, DeviceLostError where it does
-    not answer, CalibrationError where triton was imported for the other purpose before.
+    Raises NotInstalledError without torch or triton, NoGpuError without a GPU, DeviceLostError if it does not
+    answer, CalibrationError if triton was already imported for the other purpose.
     """
     _choose_interpreter(interpret)
     try:
@@ -98,7 +98,7 @@ def found_device(interpret: bool) -> Device:
 
 
 def cublas_version(cuda: str | None) -> str | None:
-    """Of the cuBLAS that torch has loaded; None where that is not to be found."""
+    """The version of the cuBLAS that torch has loaded; None if it is not found."""
     try:
         library, number, parts = ctypes.CDLL(f"libcublas.so.{str(cuda).split('.')[0]}"), ctypes.c_int(), []
         for part in range(3):  # major, minor, patch

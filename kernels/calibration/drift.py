@@ -1,7 +1,7 @@
 """Whether the card was as fast at the end as at the beginning.
 
-The sentinels, one decode and one product, are timed before each part, at the end, and wherever a calibration
-goes on: the same launches, so that a difference is the card's. Its clocks are read then, while it is busy.
+The sentinels, one decode and one product, are timed before each part, at the end, and when a calibration
+resumes: the same launches, so any difference is due to the card. Its clocks are read then, while it is busy.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from kvsim.kernels.calibration.bench import Stopwatch
 
 SENTINEL = "sentinel"
-"""Their role: they are no points of a part."""
+"""The sentinels' role: they are not points of a part."""
 
 MOST_DRIFT = 0.03
 
 
 def sentinels(rehearsal: bool) -> list[Point]:
-    """What is timed again and again: by the datasheet 60 and 300 microseconds a launch on an H200."""
+    """The points timed repeatedly: by the datasheet 60 and 300 microseconds per launch on an H200."""
     decode = {"batch": 64, "context": 1024, "kv_heads": 8, "group": 4, "head_dim": 128}
     product = {"tokens": 4096, "inputs": 4096, "outputs": 8192}
     if rehearsal:
@@ -34,7 +34,7 @@ def sentinels(rehearsal: bool) -> list[Point]:
 def reading(
     stopwatch: "Stopwatch", rehearsal: bool, read_clocks: Callable[[], Mapping[str, str]]
 ) -> tuple[Mapping[str, str], dict[str, list[float]]]:
-    """(clocks under load, sentinel -> seconds of one launch turn by turn; none where it failed)."""
+    """(clocks under load, sentinel -> seconds of one launch, per turn; empty if it failed)."""
     points = sentinels(rehearsal)
     samples = stopwatch.seconds(points)
     seconds = {point.part: list(one.seconds) for point, one in zip(points, samples, strict=True)}
@@ -42,7 +42,7 @@ def reading(
 
 
 def drift_of(readings: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Sentinel -> how much longer its slowest reading is than its fastest; of medians above 0."""
+    """Sentinel -> how much longer its slowest reading is than its fastest, over medians above 0."""
     found = {}
     for point in sentinels(rehearsal=False):
         medians = [median(one[point.part]) for one in readings if one.get(point.part)]
@@ -52,7 +52,7 @@ def drift_of(readings: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def disturbances(measured: Mapping[str, Any]) -> list[str]:
-    """What a profile's `measured` tells of a card that changed meanwhile, in words."""
+    """Signs in a profile's `measured` that the card changed meanwhile, in words."""
     far = [
         f"{part} by {drift:.1%}" for part, drift in measured.get("drift", {}).items() if drift > MOST_DRIFT
     ]

@@ -1,8 +1,8 @@
-"""What becomes of a profile that is there already: it is kept beside the new one, under its own date.
+"""An existing profile is kept beside the new one, under its own date.
 
     nvidia-h200.json    of 2026-01-01, and measured again:    nvidia-h200-2026-01-01.json    and the new one
 
-A rehearsal is replaced, as nothing was measured. Any other file is refused, before anything is measured.
+A rehearsal is replaced, as nothing was measured. Any other file is refused before anything is measured.
 """
 
 import json
@@ -18,9 +18,9 @@ from kvsim.kernels.calibration.profile import write_profile
 
 
 def kept_as(path: Path) -> Path | None:
-    """Where the profile that lies at `path` will be kept; None where there is none, or a rehearsal.
+    """Where an existing profile at `path` will be kept; None if there is none, or a rehearsal.
 
-    Raises CalibrationError where something else lies there.
+    Raises CalibrationError if the file there is something else.
     """
     if not os.path.lexists(path):
         return None
@@ -28,7 +28,7 @@ def kept_as(path: Path) -> Path | None:
         found = json.loads(foreign_text(path))
         kind = found["kind"]
         date = str(found["measured"]["date"])[:10] if kind == "calibrated" else ""
-        path.with_name(f"{path.stem}-{date}{path.suffix}")  # a ValueError where that is no name
+        path.with_name(f"{path.stem}-{date}{path.suffix}")  # a ValueError if that is no valid name
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise CalibrationError(
             f"{path} is there and is no profile of a calibration: name another file"
@@ -45,9 +45,9 @@ def kept_as(path: Path) -> Path | None:
 
 
 def write_beside(profile: Mapping[str, Any], path: Path, journal: Path | None = None) -> Path | None:
-    """Write a profile, whole or not at all; returns where the earlier one is kept, if there was one.
+    """Write a profile atomically; returns where the earlier one is kept, if there was one.
 
-    There is a whole profile at `path` at every moment. Raises CalibrationError where it cannot be written;
+    There is a whole profile at `path` at every moment. Raises CalibrationError if it cannot be written;
     the journal stays.
     """
     kept = kept_as(path)
@@ -55,7 +55,7 @@ def write_beside(profile: Mapping[str, Any], path: Path, journal: Path | None = 
         if kept is not None:
             try:
                 os.link(path, kept)
-            except OSError:  # not every file system can
+            except OSError:  # not every file system supports it
                 shutil.copy2(path, kept)
         write_profile(profile, path, journal)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What can go wrong with a calibration and is not a mistake in the program."""
+"""Errors of a calibration that are not bugs in the program."""
 
 
 class CalibrationError(Exception):
@@ -6,7 +6,7 @@ class CalibrationError(Exception):
 
 
 class NotInstalledError(CalibrationError):
-    """Torch or triton is not there."""
+    """Torch or triton is not installed."""
 
 
 class NoGpuError(CalibrationError):
@@ -14,7 +14,7 @@ class NoGpuError(CalibrationError):
 
 
 class DeviceLostError(CalibrationError):
-    """The GPU answers no more: an error broke the context, and this process can measure nothing else."""
+    """The GPU no longer answers: an error broke the context, and this process can measure nothing else."""
 
 
 class IncompleteError(CalibrationError):

@@ -1,7 +1,7 @@
-"""Measured points to a part of the profile: form, tables of ratios, errors.
+"""From measured points to a part of the profile: form, tables of ratios, errors.
 
-The form is fitted by least squares on log(predicted / measured), for each p of the norm and each constant
-that nobody says of the device, from fixed starts; the least sum of squares wins. No randomness.
+The form is fitted by least squares on log(predicted / measured), for each p of the norm and each undocumented
+constant of the device, from fixed starts; the least sum of squares wins. No randomness.
 Held-out points enter neither the form nor a table: they are only predicted.
 """
 
@@ -20,20 +20,20 @@ from kvsim.kernels.calibration.points import MAIN, PREFIX_OFFSET, Point, Sample,
 from kvsim.kernels.calibration.timing import spread
 
 SHAPES_COUNT = 0.5
-"""What the points that only shape the form weigh together, beside all points of the grid."""
+"""Total weight of the points that only shape the form, relative to all points of the grid."""
 
 STARTS = (1.0, 0.3, 3.0)
-"""One alone makes some held-out errors larger (benchmarks/elsewhere/simpler.py)."""
+"""A single start makes some held-out errors larger (benchmarks/elsewhere/simpler.py)."""
 AT_ONCE = (2, 3, 4)
-"""Programs of decode attention that a multiprocessor may have at the same time: registers decide."""
+"""Programs of decode attention that a multiprocessor may run concurrently: limited by registers."""
 
 LEAST_WAVE = (0, 0.25, 0.5)
-"""Of the work of a wave, what a product of few tiles may come down to when a library cuts its inputs too."""
+"""The least share of a wave's work that a product of few tiles takes if a library splits its inputs too."""
 
 EXPERT_TILES = (1, 16, 64, 128)
-"""Rows of an expert that are computed at once."""
+"""Rows of an expert that are computed together."""
 ALL_ROWS = (0, 1)
-"""Whether a GPU with some of the experts activates and sums the rows of all, as some kernels do."""
+"""Whether a GPU that holds some of the experts activates and sums the rows of all, as some kernels do."""
 
 OFFSETS = {"prefix_tokens": PREFIX_OFFSET, "skew": 1, "shared": 1}
 
@@ -63,7 +63,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Bounds:
-    """What the form's rates cannot exceed, bytes and work per second; None: not known."""
+    """Upper bounds of the form's rates, bytes and work per second; None: unknown."""
 
     bandwidth: float | None = None
     rate: float | None = None
@@ -76,20 +76,20 @@ def fit_part(
     bounds: Bounds = Bounds(),
     fill: Fill | None = None,
 ) -> dict[str, Any] | None:
-    """A part as profile.py describes it; None where nothing was measured to fit it.
+    """A part as profile.py describes it; None if no measured points can be fitted.
 
     Parameters
     ----------
     planned : sequence of Point
-        All points of the part, also those that could not be measured.
+        All points of the part, including those that could not be measured.
     measured : sequence of Measured
-        Those that were, and were not refused.
+        The points that were measured and not refused.
     constants : Mapping
-        What the features need, without those that are to be found (`candidates`).
+        The constants that the features need, except those to be fitted (`candidates`).
     bounds : Bounds
-        Of the device, by its datasheet.
+        The device's, by its datasheet.
     fill : Fill
-        The ratios of the cells that were not measured, from those that were; else each has its neighbour's.
+        Ratios of unmeasured cells from those of measured ones; by default the nearest cell's.
     """
     fitted_to = [one for one in measured if one.point.table == MAIN and one.point.role != "held_out"]
     if not any(one.point.role == "grid" for one in fitted_to):
@@ -110,7 +110,7 @@ def fit_part(
 
 
 def per_count(measured: Sequence[Measured]) -> dict[str, dict[str, float]]:
-    """Starts and shares of the links by number of GPUs, each fitted alone, beside the least and the best."""
+    """Starts and shares of the links by number of GPUs, each fitted alone, relative to the best."""
     alone = {}
     for count in sorted({one.point.x["gpus"] for one in measured}):
         alone[str(count)] = fit_form([one for one in measured if one.point.x["gpus"] == count], {}, Bounds())[
@@ -125,7 +125,7 @@ def per_count(measured: Sequence[Measured]) -> dict[str, dict[str, float]]:
 
 
 def candidates(constants: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The constants with what nobody says of the device: each value that comes into question."""
+    """The constants, combined with each candidate value of the device's undocumented ones."""
     if "matrices" in constants:
         ways = product(EXPERT_TILES, ALL_ROWS)
         return [dict(constants) | {"token_tile": tile, "all_rows": every} for tile, every in ways]
@@ -181,7 +181,7 @@ def _form_s(form: Mapping[str, Any], moved: float, work: float, place: Mapping[s
 
 
 def _main_axes(planned: Sequence[Point]) -> list[dict[str, Any]]:
-    """Of the main table of a part."""
+    """The axes of a part's main table."""
     cells = [point.cell for point in planned if point.role == "grid" and point.table == MAIN]
     return [
         {"name": name, "offset": OFFSETS.get(name, 0), "values": sorted({cell[name] for cell in cells})}
@@ -192,7 +192,7 @@ def _main_axes(planned: Sequence[Point]) -> list[dict[str, Any]]:
 def _main_table(
     part: dict[str, Any], planned: Sequence[Point], measured: Sequence[Measured], fill: Fill
 ) -> list[dict]:
-    """Set the main table, the range of its axes and the base; returns the cells that were not measured."""
+    """Set the main table, the range of its axes and the base; returns the unmeasured cells."""
     axes = _main_axes(planned)
     names = [axis["name"] for axis in axes]
     grid = [one for one in measured if one.point.role == "grid"]
@@ -214,7 +214,7 @@ def _main_table(
 
 
 def nearest(missing: Sequence[tuple], known: Ratios, axes: Sequence[Mapping[str, Any]]) -> dict[tuple, float]:
-    """For each cell that was not measured its neighbour's ratio."""
+    """For each unmeasured cell, its nearest neighbour's ratio."""
     return {cell: known[_nearest(cell, known, axes)] for cell in missing}
 
 
@@ -236,7 +236,7 @@ def _nest(ratios: Mapping[tuple, float], axes: Sequence[Mapping[str, Any]], cell
 
 
 def _other_tables(part: dict[str, Any], measured: Sequence[Measured]) -> None:
-    """Append a table for every other axis that was measured: what it costs over the base."""
+    """Append a table for every other measured axis: its cost relative to the base."""
     main = part["tables"][0]
     for name, base in part["base"].items():
         ratios: dict[float, list[float]] = {base: [0.0]}
@@ -253,7 +253,7 @@ def _other_tables(part: dict[str, Any], measured: Sequence[Measured]) -> None:
 
 
 def _with_prediction(part: Mapping[str, Any], one: Measured) -> dict[str, Any]:
-    """A point as the profile has it."""
+    """A point in the profile's form."""
     moved, work, place = features(one.point, part["constants"])
     return described(one) | {
         "place": dict(place), "bytes": moved, "work": work, "predicted_s": predict_s(part, moved, work, place)
@@ -261,7 +261,7 @@ def _with_prediction(part: Mapping[str, Any], one: Measured) -> dict[str, Any]:
 
 
 def described(one: Measured) -> dict[str, Any]:
-    """What was measured at a point."""
+    """The measurement at a point, in the profile's form."""
     return {
         "x": dict(one.point.x), "role": one.point.role, "median_s": one.median_s, "p10_s": one.p10_s,
         "p90_s": one.p90_s, "launches": one.launches,
@@ -269,7 +269,7 @@ def described(one: Measured) -> dict[str, Any]:
 
 
 def error_of(points: Iterable[Mapping[str, Any]]) -> dict[str, float] | None:
-    """Of predicted points: |predicted / measured - 1|; None without points."""
+    """Error of predicted points, |predicted / measured - 1|; None without points."""
     errors = [abs(one["predicted_s"] / one["median_s"] - 1) for one in points]
     if not errors:
         return None

@@ -1,69 +1,69 @@
-"""The fitted forms: seconds of a part from what it moves and computes. Plain arithmetic, no torch.
+"""The fitted forms: seconds of a part from its bytes and work. Plain arithmetic, no torch.
 
     seconds = (t0 + merged * merge + pnorm(bytes / bandwidth, work / rate)) * tables
     pnorm(a, b) = (a^p + b^p)^(1/p)
 
-p is 1 (they add up), 1.5, 2 or 3; in profiles of before also 4 or "max" (the longer one hides the other).
-`merged` is 1 where a second kernel merges the pieces of decode attention, which takes `merge`; else 0.
+p is 1 (they add up), 1.5, 2 or 3; in earlier profiles also 4 or "max" (the longer one hides the other).
+`merged` is 1 if a second kernel merges the pieces of decode attention, which takes `merge`; else 0.
 
     decode   bytes  2 * sum of contexts * kv_heads * head_dim * element_bytes
-             work   tiles one after the other in the longest program. Constant `shares`, by head size: as many
-                    programs as the GPU holds at once, among which the kernel shares out all tiles
+             work   sequential tiles in the longest program. Constant `shares`, by head size: the number of
+                    programs that the GPU holds concurrently, over which the kernel distributes all tiles
                         n      = min(shares / kv_heads, max(sum / least_piece_tokens, sequences))
                     at least 1, rounded down and up to whole numbers
-                        work   = rounded / tile / n, rounded up;  merged = 1 where n > 1
-                    But where sequences * kv_heads <= shares and longest < 2 * least_piece_tokens
+                        work   = rounded / tile / n, rounded up;  merged = 1 if n > 1
+                    But if sequences * kv_heads <= shares and longest < 2 * least_piece_tokens
                         work   = longest / tile, rounded up;  merged = 0
-                    (least_piece_tokens is a tile where that is more.)
+                    (least_piece_tokens is a tile if that is more.)
                     Other kernels aim at `programs` programs, a constant instead of `shares`, and cut each
                     context alone:
                         work   = max(piece, rounded * kv_heads / at_once) / tile
                         most   = max(round(programs / (sequences * kv_heads)), 1)
                         piece  = longest / max(min(most, floor(longest / least_piece_tokens)), 1)
-                    `at_once` programs run at the same time; constant, `programs` where it is not there.
-                    `rounded` is the sum of the contexts, each rounded up to whole tiles: where only their
-                    sum is known, sum + sequences * tile / 2, at least a tile each
-    latent   bytes  sum of contexts * width * element_bytes: a row of `width` numbers a token, which is
+                    `at_once` programs run concurrently; a constant, `programs` if it is absent.
+                    `rounded` is the sum of the contexts, each rounded up to whole tiles: if only their sum
+                    is known, sum + sequences * tile / 2, at least a tile each
+    latent   bytes  sum of contexts * width * element_bytes: a row of `width` numbers per token, which is
                     key and value of all query heads
-             work   as in decode, where blocks of query heads take the place of KV heads. The constants `rows`
-                    (query heads of a block at most), `shares` and `tile_tokens` go by element_bytes
+             work   as in decode, with blocks of query heads in place of KV heads. The constants `rows`
+                    (maximum query heads per block), `shares` and `tile_tokens` depend on element_bytes
                         blocks = heads / min(heads, rows), rounded up
     prefill  bytes  queries and outputs, and each key and value once:
                     2 * head_dim * (2 * tokens * kv_heads * group + kv_heads * context * element_bytes)
                     context = sequences * (pairs / tokens + (chunk - 1) / 2): prefixes and chunks
-             work   padded flops, of both products, stretched where programs leave multiprocessors idle:
+             work   padded flops, of both products, stretched if programs leave multiprocessors idle:
                         chunk   = tokens / sequences; query_tile = rows / group, at least 1
                         tiles   = sequences * ceil(chunk / query_tile)
                         pairs'  = pairs * tiles * query_tile / tokens + tokens * (query_tile + key_tile) / 2
                         work    = 4 * kv_heads * group * head_dim * pairs'
                                   * max(1, multiprocessors / (tiles * kv_heads))
     product  bytes  weight_bytes * inputs * outputs + input_bytes * tokens * inputs + 2 * tokens * outputs
-                    (both constants are 2 where they are not there)
-             work   2 * inputs * token_tile * output_tile * tiles', of whole tiles in waves of one a
-                    multiprocessor. What the last wave leaves idle counts for the share `whole_waves` of it,
-                    but not in a first wave: libraries then cut the inputs too, as far as to `least_wave` of
-                    one (both constants are 0 where they are not there)
+                    (both constants are 2 if absent)
+             work   2 * inputs * token_tile * output_tile * tiles', of whole tiles in waves of one per
+                    multiprocessor. The share `whole_waves` of the last wave's idle tiles counts as work,
+                    but not in a first wave: libraries then split the inputs too, down to `least_wave` of
+                    one wave (both constants are 0 if absent)
                         tiles  = ceil(tokens / token_tile) * ceil(outputs / output_tile)
-                        tiles' = tiles + whole_waves * (-tiles mod multiprocessors), of more than one wave
+                        tiles' = tiles + whole_waves * (-tiles mod multiprocessors), if over one wave
                         tiles' = max(tiles, least_wave * multiprocessors), else
     experts  bytes  of the experts that n tokens are expected to choose, k each out of E, and rows in and out
                         active = local * (1 - (1 - k / E)^n)        local: of this GPU
                         rows   = n * k * local / E
                         bytes  = weight_bytes * active * matrices * hidden * inner
-                                 + 2 * rows * (2 * hidden + 3 * inner)      of all n * k rows where the
+                                 + 2 * rows * (2 * hidden + 3 * inner)      for all n * k rows if the
                                                                             constant `all_rows` is 1
              work   flops of whole tiles of rows in each chosen expert
                         2 * matrices * hidden * inner * active * token_tile * ceil(rows / active / token_tile)
-    all_reduce      a ring, whose start and share of the links follow the number of GPUs: over PCIe all pairs
-                    may share a bridge
+    all_reduce      a ring, whose start and share of the links depend on the number of GPUs: over PCIe all
+                    pairs may share a bridge
              bytes  2 * (gpus - 1) / gpus * bytes of one GPU's input * share; the axis is that of the input
-             work   start (constants `shares` and `starts` by number of GPUs, of the next smaller one where
-                    it is not there; 1 and 0 without them)
+             work   start (constants `shares` and `starts` by number of GPUs, those of the next smaller number
+                    if it is missing; 1 and 0 without them)
     others   bytes  see profile.py; no work
 
-`pairs` are the (query, key) pairs that are seen: chunk * prefix + chunk * (chunk + 1) / 2 of each sequence;
-its mean prefix is pairs / tokens - (chunk + 1) / 2. Tile sizes depend on the (padded) head size: constants
-`tile_tokens`, `rows` and `key_tile` are objects from "32", "64", "128", "256" to a number.
+`pairs` are the (query, key) pairs that are seen: chunk * prefix + chunk * (chunk + 1) / 2 per sequence;
+the mean prefix is pairs / tokens - (chunk + 1) / 2. Tile sizes depend on the (padded) head size: constants
+`tile_tokens`, `rows` and `key_tile` map "32", "64", "128", "256" to a number.
 """
 
 from bisect import bisect_right
@@ -75,13 +75,13 @@ Part = Mapping[str, Any]
 """A part of a profile, as in the JSON."""
 
 NORMS = (1, 1.5, 2, 3)
-"""Those of a fit. With 4 and "max" errors are no smaller (benchmarks/elsewhere/simpler.py)."""
+"""The p of a fit. With 4 and "max" errors are no smaller (benchmarks/elsewhere/simpler.py)."""
 
 MERGED = "merged"
-"""Of a place: 1 where pieces are merged. No table goes along it."""
+"""Key of a place: 1 if pieces are merged. It is not an axis of any table."""
 
 LEAST_HEADS = 16
-"""Query heads of a program that reads latents: fewer take as long, as a matrix instruction has 16 rows."""
+"""Query heads per program that reads latents: fewer take as long, as a matrix instruction has 16 rows."""
 
 
 def pnorm(p: object, a: float, b: float) -> float:
@@ -107,7 +107,7 @@ def form_s(form: Mapping[str, Any], moved: float, work: float, merged: float = 0
 
 
 def interpolate(table: Mapping[str, Any], place: Mapping[str, float]) -> float:
-    """The ratio of a table at a place, which names its axes."""
+    """The ratio of a table at a place, which maps axis names to values."""
     return _nested(table["axes"], table["ratio"], place)
 
 
@@ -136,12 +136,12 @@ def predict_s(part: Part, moved: float, work: float, place: Mapping[str, float])
 
 
 def inside(part: Part, place: Mapping[str, float]) -> bool:
-    """Whether a place lies within what was measured, on every axis."""
+    """Whether a place lies within the measured range on every axis."""
     return all(low <= place[name] <= high for name, (low, high) in part["range"].items())
 
 
 def padded_head(head_dim: int) -> str:
-    """The head size by which constants are known: the next power of two."""
+    """The head size that constants are keyed by: the next power of two."""
     return str(min(max(1 << (head_dim - 1).bit_length(), 32), 256))
 
 
@@ -179,7 +179,7 @@ def decode_features(
 def in_shares(
     spread: tuple[int, float, float, float], *, programs: int, kv_heads: int, tile: int, least: int
 ) -> tuple[int, int]:
-    """(tiles of the longest program, whether parts are merged), where all tiles are shared out evenly.
+    """(tiles of the longest program, whether parts are merged), if all tiles are distributed evenly.
 
     `spread`: sequences, the sum of their contexts, the longest, and the sum in whole tiles.
     """
@@ -217,7 +217,7 @@ def prefill_features(
     head_dim: int,
     element_bytes: int,
 ) -> tuple[float, float]:
-    """(bytes, work) of prefill attention of `tokens` in all chunks together."""
+    """(bytes, work) of prefill attention over `tokens`, the sum of all chunks."""
     chunk = tokens / sequences
     query_tile = max(by_head_dim(constants["rows"], head_dim) // group, 1)
     key_tile = by_head_dim(constants["key_tile"], head_dim)
@@ -232,7 +232,7 @@ def prefill_features(
 def product_features(
     constants: Mapping[str, Any], *, tokens: int, inputs: int, outputs: int
 ) -> tuple[float, float]:
-    """(bytes, work) of [tokens, inputs] times [inputs, outputs], in 16 bits unless constants say other."""
+    """(bytes, work) of [tokens, inputs] times [inputs, outputs], in 16 bits unless constants differ."""
     rows, columns = constants["token_tile"], constants["output_tile"]
     weight, given = constants.get("weight_bytes", 2), constants.get("input_bytes", 2)
     moved = weight * inputs * outputs + given * tokens * inputs + 2 * tokens * outputs
@@ -246,7 +246,7 @@ def product_features(
 
 
 def by_count(values: Mapping[str, float] | None, count: int, default: float) -> float:
-    """A constant by the number of GPUs: of this one, else of the next smaller, else of the least."""
+    """A constant by the number of GPUs: for this number, else the next smaller, else the least."""
     if not values:
         return default
     known = sorted(map(int, values))
@@ -254,7 +254,7 @@ def by_count(values: Mapping[str, float] | None, count: int, default: float) -> 
 
 
 def all_reduce_features(constants: Mapping[str, Any], *, gpus: int, size: float) -> tuple[float, float]:
-    """(bytes, work) of an all-reduce of `size` bytes on each of so many GPUs."""
+    """(bytes, work) of an all-reduce of `size` bytes per GPU over `gpus` GPUs."""
     share = by_count(constants.get("shares"), gpus, 1.0)
     return 2 * (gpus - 1) / gpus * size * share, by_count(constants.get("starts"), gpus, 0.0)
 

@@ -1,11 +1,11 @@
-"""What is measured: the grids of all parts, skewed batches, held-out points, whole layers.
+"""The measured points: grids of all parts, skewed batches, held-out points, whole layers.
 
 Held-out points are chosen by rule, before anything is measured: half way (in log space) between the values of
 the axes in every sixth cell, and sizes of well-known models that are on no axis.
 
 Most contexts are half a tile short of powers of two: an engine's contexts end anywhere in a tile of 64. 511
-and 512 are the two sides of where the kernel begins to cut contexts, as are 64 and 65, 128 and 129 tokens of
-the tiles of products.
+and 512 lie on either side of the length at which the kernel begins to cut contexts, as 64 and 65, 128 and 129
+tokens do for the tiles of products.
 The largest ones fill the memory as far as an engine could fill it, with a model whose tokens take 32 KiB.
 """
 
@@ -19,16 +19,16 @@ from kvsim.kernels.calibration.points import BYTES, MAIN, PREFIX_OFFSET, Point
 from kvsim.kernels.calibration.sizes import FULL, QUICK, TOY, Sizes
 
 LEAST_BYTES_OF_A_TOKEN = 32 * 1024
-"""Of a small model with few KV heads, all layers together: what bounds the contexts of a batch."""
+"""For a small model with few KV heads, over all layers: it bounds the contexts of a batch."""
 
 MOST_WEIGHTS = 5 * 2**28
-"""Of one matrix: inputs x outputs, 2.7 GB. None of a model that fits the GPU is larger."""
+"""Of one matrix: inputs x outputs, 2.7 GB. No model that fits the GPU has a larger one."""
 
 HELD_OUT_EVERY = 6
 
 
 def points(device: Device, quick: bool) -> list[Point]:
-    """Everything that is measured on a device, part after part."""
+    """All points that are measured on a device, part by part."""
     sizes = TOY if device.rehearsal else QUICK if quick else FULL
     made = [
         *ceilings(device), *launch(), *decode(sizes, device), *latents(sizes, device), *prefill(sizes),
@@ -56,7 +56,7 @@ def held_out_cells(*axes: Sequence[int]) -> Iterable[tuple[int, ...]]:
 
 
 def ceilings(device: Device) -> list[Point]:
-    """What memory and matrix units can do: copy, read, a large product."""
+    """Peak rates of memory and matrix units: copy, read, a large product."""
     size, side = (2**16, 64) if device.rehearsal else (2**31, 8192)
     return [
         Point("ceilings", {"what": "copy", "bytes": 2 * size}),
@@ -66,7 +66,7 @@ def ceilings(device: Device) -> list[Point]:
 
 
 def launch() -> list[Point]:
-    """What starting kernels costs, and sharing contexts out."""
+    """The cost of starting kernels, and of cutting contexts."""
     return [Point("launch", {"what": what}) for what in ("eager", "graph", "replay", "cut")]
 
 
@@ -106,7 +106,7 @@ def decode(sizes: Sizes, device: Device) -> list[Point]:
 
 
 def fitting(found: Iterable[Point], device: Device) -> list[Point]:
-    """The points of decode attention whose contexts fit the memory."""
+    """The points of decode attention whose contexts fit in memory."""
     most_tokens = int(0.9 * device.memory_bytes / LEAST_BYTES_OF_A_TOKEN)
     return [point for point in found if point.x["batch"] * point.x["context"] <= most_tokens]
 
@@ -135,7 +135,7 @@ def latents(sizes: Sizes, device: Device) -> list[Point]:
 
 
 def prefill(sizes: Sizes) -> list[Point]:
-    """New tokens by what is cached before them; several chunks at once; block sizes, groups, head sizes."""
+    """New tokens by cached prefix; several chunks together; block sizes, groups, head sizes."""
     base = {
         "kv_heads": sizes.kv_heads, "group": sizes.group, "head_dim": sizes.head_dim, "element_bytes": 2,
         "block_size": 16,
@@ -193,7 +193,7 @@ def sampling(sizes: Sizes) -> list[Point]:
 
 
 def elementwise(sizes: Sizes) -> list[Point]:
-    """Norm, rotary embedding and activation, of (almost) as many bytes each: they share a cell."""
+    """Norm, rotary embedding and activation, of (almost) the same bytes each: they share a cell."""
     found = []
     for tokens in sizes.elementwise:
         cell = {"bytes": 8 * tokens * sizes.hidden}
@@ -213,7 +213,7 @@ def kv_write(sizes: Sizes) -> list[Point]:
 
 
 def block_copy(sizes: Sizes) -> list[Point]:
-    """Blocks within the pool; held out are also gathering and scattering."""
+    """Blocks within the pool; gathering and scattering are held out, too."""
     values, held_out = sizes.block_copy
     shape = {"op": "copy", "block_size": 16, "kv_heads": sizes.kv_heads, "head_dim": sizes.head_dim}
     found = _by_bytes("block_copy", values, held_out, lambda n: {"blocks": n} | shape, BYTES["block_copy"])
@@ -232,7 +232,7 @@ def host_copies(sizes: Sizes) -> list[Point]:
 
 
 def all_reduce(sizes: Sizes, count: int) -> list[Point]:
-    """Sums over 2, 4, 8 GPUs, as many as there are."""
+    """Sums over 2, 4, 8 GPUs, up to the number of GPUs present."""
     values, held_out = sizes.all_reduce
     found = []
     for gpus in (2**power for power in range(1, count.bit_length())):
@@ -244,7 +244,7 @@ def all_reduce(sizes: Sizes, count: int) -> list[Point]:
 
 
 def composed(sizes: Sizes) -> list[Point]:
-    """Whole layers of several geometries under several batches, and what comes behind the last layer."""
+    """Whole layers of several geometries under several batches, and the head after the last layer."""
     layers = [
         {"what": "layer"} | geometry | batch for geometry, batch in product(sizes.geometries, sizes.batches)
     ]

@@ -1,10 +1,10 @@
-"""The journal of a calibration: one line of JSON for every group of points as soon as it is measured.
+"""The journal of a calibration: one line of JSON per group of points, written as soon as it is measured.
 
-The first line says which device, versions and plan it belongs to. A second calibration of the same goes on
-where the first one stopped, and gives the same profile as one without a break but for the card's clocks and
-sentinels, which are read once more; of another it is refused.
-What failed is tried again, as is what was faster than the device can be (calibrate.py); failed readings are
-forgotten. A last line that was cut off in writing is left out.
+The first line says which device, versions and plan it belongs to. A second calibration of the same continues
+where the first one stopped, and gives the same profile as an uninterrupted one, except for the card's clocks
+and sentinels, which are read once more; for any other calibration the journal is refused.
+Points that failed, or were faster than the device can be, are tried again (calibrate.py); failed readings are
+dropped. A last line that was cut off while being written is ignored.
 """
 
 import json
@@ -19,14 +19,14 @@ from kvsim.kernels.calibration.foreign import foreign_text
 from kvsim.kernels.calibration.points import Point, Sample
 
 SHORTEST_S, LONGEST_S = 1e-9, 1e6
-"""Of one launch, and of all that a journal tells of."""
+"""The least time of one launch, and the most of anything in a journal."""
 DAMAGED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
-"""What a file of somebody else may raise where it is taken apart."""
+"""Exceptions that parsing a foreign file may raise."""
 NAMES = {"device": "device", "plan": "plan (its points, quick or not)"}
 
 
 class Journal:
-    """What has been measured so far, in a file; without a path only in memory.
+    """The measurements so far, in a file; without a path only in memory.
 
     Attributes
     ----------
@@ -35,9 +35,9 @@ class Journal:
     samples : dict
         Key of a point -> Sample.
     clocks, sentinels : list
-        Of the card, in the order in which they were read (drift.py); each says when.
+        The card's, in the order in which they were read (drift.py); each has its time.
     seconds : float
-        Spent measuring.
+        Time spent measuring.
     """
 
     def __init__(self, path: Path | None, head: Mapping[str, Any], fresh: bool = False) -> None:
@@ -81,7 +81,7 @@ class Journal:
         worked = [all(map(any, one.values())) for one in self.sentinels]
         self.clocks = list(compress(self.clocks, worked))
         self.sentinels = list(compress(self.sentinels, worked))
-        if cut_off:  # behind the last line break
+        if cut_off:  # after the last line break
             os.truncate(path, path.stat().st_size - len(cut_off.encode()))
 
     def _take(self, entry: Mapping[str, Any]) -> None:
@@ -100,11 +100,11 @@ class Journal:
 
     @property
     def last_reading(self) -> str | None:
-        """When the clocks were read last."""
+        """The time of the last reading of the clocks."""
         return self.clocks[-1]["when"] if self.clocks else None
 
     def add(self, points: Sequence[Point], samples: Sequence[Sample], took_s: float) -> None:
-        """Write down a group of points."""
+        """Append a group of points."""
         rows = [
             [point.key, list(sample.seconds), sample.launches, sample.failure, sample.fits]
             for point, sample in zip(points, samples, strict=True)
@@ -114,7 +114,7 @@ class Journal:
     def add_reading(
         self, when: str, clocks: Mapping[str, str], sentinels: Mapping[str, Sequence[float]]
     ) -> None:
-        """Write down what the card's clocks are, and how fast it is."""
+        """Append a reading of the card's clocks and speed."""
         self._append({"when": when, "clocks": clocks, "sentinels": sentinels})
 
     def _append(self, entry: Mapping[str, Any]) -> None:
@@ -127,7 +127,7 @@ class Journal:
 
 
 def _seconds(values: Sequence[float], least: float = 0.0) -> list[float]:
-    """Times as a journal may have them; ValueError or TypeError where one is none."""
+    """Times that are valid in a journal; ValueError or TypeError if one is not."""
     found = [float(each) for each in values]
     if not all(each == 0 or least <= each <= LONGEST_S for each in found):
         raise ValueError(f"seconds must be 0, or from {least:g} to {LONGEST_S:g}, got {found}")
@@ -139,7 +139,7 @@ def _foreign(path: Path) -> JournalError:
 
 
 def _is_journal(path: Path) -> bool:
-    """Whether a file begins as journals do; what a link leads to does not count."""
+    """Whether a file begins as journals do; links do not count."""
     try:
         head = json.loads(foreign_text(path).partition("\n")[0])
         return not path.is_symlink() and all(name in head for name in ("device", "plan", "date"))
@@ -148,7 +148,7 @@ def _is_journal(path: Path) -> bool:
 
 
 def _difference(found: object, wanted: object) -> str:
-    """Which facts differ, where they are facts."""
+    """The facts that differ, in words, if both are mappings."""
     if not (isinstance(found, Mapping) and isinstance(wanted, Mapping)):
         return ""
     names = [name for name in wanted if found.get(name) != wanted[name]]

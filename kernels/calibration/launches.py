@@ -1,7 +1,7 @@
-"""What is launched for each part of a profile: tensors of random numbers and calls over them.
+"""The launches of each part of a profile: tensors of random numbers and calls over them.
 
-A function takes the room and a point's x, and gives the calls of one graph, one launch each (a decode with
-its reduction counts as one, as does a block copy of keys and values). Blocks lie shuffled, as they do in a
+A function takes the room and a point's x, and returns the calls of one graph, one launch each (a decode with
+its reduction counts as one, as does a block copy of keys and values). Blocks are shuffled, as they are in a
 server that has run for a while.
 """
 
@@ -25,11 +25,11 @@ Call = Callable[[], object]
 
 EMPTY_LAUNCHES = 200
 CUT_BATCH = 256
-"""Sequences whose contexts are shared out; up to pieces.AT_ONCE it takes as long for any."""
+"""Sequences whose contexts are cut; up to pieces.AT_ONCE the time does not depend on their number."""
 
 
 def block_tables(room: Room, lengths: Iterable[int], block_size: int) -> tuple[torch.Tensor, int]:
-    """(tables [sequences, most blocks] of shuffled blocks, how many blocks there are)."""
+    """(tables [sequences, most blocks] of shuffled blocks, number of blocks)."""
     counts = [-(-length // block_size) for length in lengths]
     order, table, first = room.shuffled(sum(counts)), torch.zeros(len(counts), max(counts)).int(), 0
     for row, count in enumerate(counts):
@@ -39,7 +39,7 @@ def block_tables(room: Room, lengths: Iterable[int], block_size: int) -> tuple[t
 
 
 def pools(room: Room, blocks: int, x: Arguments) -> list[torch.Tensor]:
-    """Keys and values; 8-bit ones are made, since bits of other numbers could be NaN."""
+    """Keys and values; 8-bit ones are converted, since reinterpreted bits could be NaN."""
     shape = (blocks, x["block_size"], x["kv_heads"], x["head_dim"])
     found = [room.cut(*shape) for _ in "kv"]
     if x.get("element_bytes", 2) == 1:
@@ -71,7 +71,7 @@ def decode(room: Room, x: Arguments) -> list[Call]:
 
 
 def cutting(room: Room) -> list[Call]:
-    """Sharing out the contexts of a batch, as before the first layer of a step."""
+    """Cutting the contexts of a batch, as before the first layer of a step."""
     lengths = lengths_of({"batch": 4 if room.rehearsal else CUT_BATCH, "context": 1000, "skew": "lognormal"})
     on_device, most = room.integers(lengths), {"longest": max(lengths), "tokens": sum(lengths)}
     geometry = {"kv_heads": 8, "head_dim": 128, "group": 4}
@@ -123,7 +123,7 @@ def prefill(room: Room, x: Arguments) -> list[Call]:
 
 
 def product(room: Room, x: Arguments) -> list[Call]:
-    """Activations times weights, which lie as layers of torch have them: [outputs, inputs]."""
+    """Activations times weights, laid out as in torch's layers: [outputs, inputs]."""
     activations, out = room.normal(x["tokens"], x["inputs"]), room.new(x["tokens"], x["outputs"])
 
     def one() -> Call:
@@ -134,7 +134,7 @@ def product(room: Room, x: Arguments) -> list[Call]:
 
 
 def sample(logits: torch.Tensor) -> torch.Tensor:
-    """One token of each row, drawn: the largest of probability over exponential noise."""
+    """Sample one token per row: the largest of probability over exponential noise."""
     probabilities = logits.float().softmax(-1)
     return probabilities.div_(torch.empty_like(probabilities).exponential_()).argmax(-1)
 
@@ -170,7 +170,7 @@ def elementwise(room: Room, x: Arguments) -> list[Call]:
 
 
 def kv_write(room: Room, x: Arguments) -> list[Call]:
-    """New tokens, each into a slot of another block."""
+    """New tokens, each into a slot of a different block."""
     tokens, shape = x["tokens"], (x["kv_heads"], x["head_dim"])
 
     def one(turn: int) -> Call:
@@ -200,7 +200,7 @@ def block_copy(room: Room, x: Arguments) -> list[Call]:
 
 
 def host_copies(room: Room, x: Arguments, to_host: bool) -> list[Call]:
-    """Bytes between the GPU and pinned memory, another stretch of both each time."""
+    """Bytes between the GPU and pinned memory, a different stretch of both each time."""
     size = x["bytes"]
     count = 2 if room.rehearsal else room.launches(size)
     pinned = room.pinned(min(count * size, max(2**28, size)))
@@ -216,7 +216,7 @@ def host_copies(room: Room, x: Arguments, to_host: bool) -> list[Call]:
 
 
 def ceilings(room: Room, x: Arguments) -> list[Call]:
-    """Copies within the memory, reading, a large product; each over different stretches."""
+    """Copies within memory, reading, a large product; each over different stretches."""
     count = room.launches(0 if room.rehearsal else 2**30)
     if x["what"] == "product":
         a, b, out = (room.cut(x["side"], x["side"]) for _ in "abo")
@@ -235,7 +235,7 @@ def empty(room: Room) -> Call:
 
 
 def eager(room: Room) -> list[Call]:
-    """Small kernels as an engine starts them without graphs, torch's and Triton's by turns."""
+    """Small kernels as an engine starts them without graphs, alternating torch's and Triton's."""
     x, residual, out, weight = (room.normal(16, 64) for _ in "xrow")
     square = room.normal(64, 64)
     pair: list[Call] = [

@@ -6,8 +6,8 @@
                 key head                                    bytes = 4 * tokens * (heads + kv_heads) * head_dim
     activation  gate / (1 + exp(-gate)) * up                bytes = 6 * tokens * intermediate
 
-They are here to be timed, beside the products of torch and the attention of this package, as what a whole
-layer consists of. Computed in 32 bits, stored in 16.
+They are here to be timed, beside torch's products and this package's attention, as the parts of a whole
+layer. Computed in 32 bits, stored in 16.
 """
 
 import torch
@@ -17,7 +17,7 @@ import triton.language as tl
 from kvsim.kernels.launch import Launch, next_power_of_2
 
 STRETCH = 1024
-"""Elements of a row that a program of the activation takes."""
+"""Elements of a row per program of the activation."""
 
 
 @triton.jit
@@ -111,5 +111,5 @@ def read(source: torch.Tensor, sums: torch.Tensor) -> Launch:
 
 
 def empty(x: torch.Tensor) -> Launch:
-    """A kernel that does nothing; it wants an argument."""
+    """A kernel that does nothing; it needs an argument."""
     return Launch(empty_kernel, (1, 1, 1), {"x": x}, 1, 1)

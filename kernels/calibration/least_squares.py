@@ -1,21 +1,21 @@
 """Least squares on log(predicted / measured) for the numbers of a form, by Levenberg and Marquardt.
 
-The unknowns are logarithms of t0, seconds a byte, seconds a unit of work where there is work, and the seconds
-of merging where pieces are merged.
+The unknowns are logarithms of t0, seconds per byte, seconds per unit of work if there is work, and the
+seconds of merging if pieces are merged.
 """
 
 import numpy as np
 
 STEPS = 60
 HOPELESS = 1e8
-"""Damping from which on no step is small enough to be better."""
+"""Damping beyond which no step is small enough to improve."""
 
 Data = tuple[np.ndarray, ...]
-"""(bytes, work, measured seconds, weights), one number a point; and where pieces are merged, if they are."""
+"""(bytes, work, measured seconds, weights), one number per point; also `merged` if any pieces are merged."""
 
 
 def residuals(p: float | str, data: Data, logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Weighted log(predicted / measured) at every point, and their slopes by each unknown."""
+    """Weighted log(predicted / measured) at every point, and its derivative by each unknown."""
     moved, work, seconds, weights, *merged = data
     t0, *per = np.exp(logs)
     merging = [merged[0] * per.pop()] if merged else []
@@ -37,7 +37,7 @@ def residuals(p: float | str, data: Data, logs: np.ndarray) -> tuple[np.ndarray,
 def least_squares(
     p: float | str, data: Data, start: np.ndarray, bounds: tuple[np.ndarray, np.ndarray]
 ) -> tuple[np.ndarray, float]:
-    """(logarithms, sum of squares) of the best within bounds, from a start."""
+    """(logarithms, sum of squares) of the best solution within bounds, from a start."""
     here = np.clip(start, *bounds)
     found, slope = residuals(p, data, here)
     squares, damping, one = float(found @ found), 1e-2, np.eye(len(here))

@@ -1,4 +1,4 @@
-"""What a calibration is going to measure, as plain numbers: part by part, and what it leaves out and why."""
+"""A calibration's plan in plain numbers: the points of each part, and those left out and why."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from kvsim.kernels.calibration.points import Point
 from kvsim.kernels.calibration.timing import words_of
 
 Values = tuple[float, float] | tuple[str, ...]
-"""(least, most) of numbers; of texts each one."""
+"""(least, most) of numbers; all values of strings."""
 
 BOUNDLESS_BYTES = 2**62
 NEWEST = (99, 0)
@@ -25,13 +25,13 @@ class PlannedPart:
     Attributes
     ----------
     part : str
-        Of the profile; or "ceilings", "launch" or "composed".
+        A part of the profile; or "ceilings", "launch" or "composed".
     points, held_out, done : int
-        All of them; those that enter no fit; those that the journal has.
+        All points; those that enter no fit; those in the journal.
     values : Mapping
-        Argument of the launches -> what it is measured at.
+        Argument of the launches -> its measured values.
     left_s : float
-        About how long those take that are still to be measured.
+        Estimated time for the points still to be measured.
     """
 
     part: str
@@ -43,7 +43,7 @@ class PlannedPart:
 
 
 def overview(planned: Plan, journal: Journal) -> list[PlannedPart]:
-    """Every part, in the order in which they are measured."""
+    """Every part, in the order of measurement."""
     found = []
     for part, some in groupby(planned.points, lambda point: point.part):
         members = list(some)
@@ -59,7 +59,7 @@ def overview(planned: Plan, journal: Journal) -> list[PlannedPart]:
 
 
 def values_of(some: Sequence[Point]) -> dict[str, Values]:
-    """Of every argument of the launches, what it is measured at."""
+    """For every argument of the launches, the values it is measured at."""
     columns: dict[str, list[float | str]] = {}
     for point in some:
         for name, value in point.x.items():
@@ -93,11 +93,11 @@ def left_out(planned: Plan) -> dict[str, str]:
 
 
 MUCH_BYTES = 2**30
-"""What a driver and a context of our own hold is less."""
+"""More than a driver and our own context hold."""
 
 
 def held_by_others(planned: Plan) -> int:
-    """Bytes of the GPU's memory that other programs hold; 0 where that is next to nothing."""
+    """Bytes of the GPU's memory that other programs hold; 0 if that is next to nothing."""
     if planned.device.rehearsal:
         return 0
     import torch

@@ -1,4 +1,4 @@
-"""What a calibration will measure, on which device, and about how long it will take."""
+"""The points that a calibration will measure, on which device, and about how long it takes."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
@@ -18,19 +18,19 @@ GROUP = 6
 
 TURNS = 11
 SECONDS_OF_A_POINT = 0.15
-"""Beside the launches: making tensors, capturing graphs."""
+"""Besides the launches: making tensors, capturing graphs."""
 
 SECONDS_OF_A_VARIANT: Mapping[str, float] = {"decode": 2.5, "latent": 2.5, "prefill": 3.5}
-"""Compiling a kernel anew; 0.5 for all others."""
+"""Compiling a kernel variant; 0.5 for all others."""
 
 
 TIMED_BY = ("points", "launches", "layer", "steps", "all_reduce", "bench", "room", "timing", "drift")
-"""The modules here that decide what is launched, and how long it is said to take; drift.py has sentinels."""
+"""The modules here that determine the launches and their measured times; drift.py has sentinels."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What will be measured, and on what.
+    """The points to measure, and the device.
 
     Attributes
     ----------
@@ -53,7 +53,7 @@ class Plan:
 
     @property
     def sheet(self) -> Datasheet | None:
-        """What the vendor says of the device, where it is known."""
+        """The vendor's datasheet of the device, if known."""
         return None if self.device.rehearsal else datasheet_of(self.device.name)
 
     @property
@@ -67,22 +67,22 @@ class Plan:
 
     @property
     def parts(self) -> Mapping[str, int]:
-        """Part -> how many points it has."""
+        """Part -> its number of points."""
         return {part: len(list(some)) for part, some in groupby(self.points, lambda point: point.part)}
 
     @property
     def digest(self) -> str:
-        """The same for the same points of the same kernels, launched in the same way."""
+        """A hash of the points, the kernels and how they are launched."""
         text = "\n".join(f"{point.role} {point.table} {point.key}" for point in self.points)
         return hashlib.sha256(f"{FORMAT} {self.quick}\n{launching()}\n{text}".encode()).hexdigest()[:16]
 
     def estimated_s(self, points: list[Point] | None = None) -> float:
-        """About how long these points take, or all of them; from the datasheet."""
+        """Estimated time for these points, or all of them; from the datasheet."""
         return sum(self._estimated_s(point) for point in (self.points if points is None else points))
 
     @cached_property
     def _compiling_s(self) -> Mapping[str, float]:
-        """Key of a point -> seconds of compiling the kernels that no point before it needs."""
+        """Key of a point -> seconds of compiling the kernels that no earlier point needs."""
         found, known = {}, set()
         for point in self.points:
             new = set(variants_of(point)) - known
@@ -104,7 +104,7 @@ class Plan:
 
 
 def variants_of(point: Point) -> Iterable[tuple[object, ...]]:
-    """The kernels that a point needs, as far as they are compiled apart: the part first."""
+    """The separately compiled kernel variants that a point needs: the part first."""
     x = point.x
     if point.part == "composed":
         return [variant for one, _ in components(x) for variant in variants_of(one)]
@@ -118,7 +118,7 @@ def variants_of(point: Point) -> Iterable[tuple[object, ...]]:
 
 
 def launching() -> str:
-    """What a time depends on beside the point: the kernels as they stand, how they are launched and timed."""
+    """The source that a time depends on besides the point: kernels, how they are launched and timed."""
     from kvsim.kernels import launch
 
     sources = sorted(Path(launch.__file__).parent.glob("*.py")) + [
@@ -128,12 +128,12 @@ def launching() -> str:
 
 
 def plan(quick: bool = False, interpret: bool = False) -> Plan:
-    """What would be measured on this machine's first GPU, or rehearsed on its CPU.
+    """The plan for this machine's first GPU, or for a rehearsal on its CPU.
 
     Raises
     ------
     NotInstalledError, NoGpuError, CalibrationError
-        As errors.py says.
+        See errors.py.
     """
     device = found_device(interpret)
     return Plan(device, quick, tuple(points(device, quick)))

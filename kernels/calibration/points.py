@@ -1,7 +1,7 @@
-"""A point of a calibration: what is launched, in plain numbers, and what it moves and computes.
+"""A point of a calibration: its launch in plain numbers, the bytes it moves and the work it computes.
 
 A point can be measured on a GPU (launches.py), or by anything else that turns points into seconds, and it can
-be predicted from a profile: this file has what both need, without torch.
+be predicted from a profile: this file has the code that both need, without torch.
 """
 
 import json
@@ -19,27 +19,27 @@ Features = tuple[float, float, Mapping[str, float]]
 """(bytes, work, place on the axes of the part's tables)."""
 
 GRAPH_FLOPS = 2**44
-"""A graph of long launches computes about so much, 30 ms on an H200, in at least LEAST_LONG launches: caches
+"""Approximate work of a graph of long launches, 30 ms on an H200, in at least LEAST_LONG launches: caches
 and gaps do not matter to them."""
 LEAST_LONG = 4
 
 MAIN = "main"
-"""The table whose cells the form is fitted to; the other tables have one axis each, and its name."""
+"""The table whose cells the form is fitted to; other tables have one axis each and are named after it."""
 
 PREFIX_OFFSET = 256
-"""Added to prefixes before their logarithm is taken: 0 has none."""
+"""Added to prefixes before taking the logarithm, which 0 does not have."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """Something to be measured.
+    """Something to measure.
 
     Attributes
     ----------
     part : str
-        Of the profile; or "ceilings", "launch" or "composed".
+        A part of the profile; or "ceilings", "launch" or "composed".
     x : Mapping
-        What is launched.
+        The arguments of the launch.
     role : str
         "grid", "shape" or "held_out", as in the profile.
     table : str
@@ -56,21 +56,21 @@ class Point:
 
     @property
     def key(self) -> str:
-        """The same for the same launches: what a journal knows it by."""
+        """The point's identity in a journal: the same for the same launches."""
         return f"{self.part} {json.dumps(self.x, sort_keys=True)}"
 
 
 def launches_of(launch_bytes: float, launch_flops: float) -> int:
-    """How many launches make a graph, when each reads so many bytes and computes so much."""
+    """How many launches make a graph if each reads this many bytes and computes this many flops."""
     long = max(ceil(GRAPH_FLOPS / max(launch_flops, 1)), LEAST_LONG)
     return min(launches_wanted(launch_bytes), long)
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What was measured at a point: seconds of one launch, turn by turn; none where it failed.
+    """The measurement at a point: seconds of one launch, turn by turn; none if it failed.
 
-    `fits`: it did not fail because it is too large for the device.
+    `fits`: False if it failed because it is too large for the device.
     """
 
     seconds: tuple[float, ...]
@@ -80,7 +80,7 @@ class Sample:
 
 
 def lengths_of(x: Arguments) -> list[int]:
-    """The contexts of a decode batch: `batch` of them with the mean `context`, skewed as `skew` says.
+    """The contexts of a decode batch: `batch` of them with the mean `context`, distributed by `skew`.
 
     lognormal   drawn, with a long tail; the same every time
     bimodal     a quarter of them nine times as long as the others
@@ -105,9 +105,9 @@ def lengths_of(x: Arguments) -> list[int]:
 
 
 def features(point: Point, constants: Mapping[str, Any]) -> Features:
-    """What a point of a part moves and computes, and where it lies on the part's axes.
+    """A point's bytes and work, and its place on the part's axes.
 
-    The constant `axes` names those of a part whose tables have others than profile.py says.
+    The constant `axes` names the axes of a part whose tables differ from profile.py.
     """
     moved, work, place = _features(point, constants)
     if "axes" in constants:
@@ -167,7 +167,7 @@ def _latent(x: Arguments, constants: Mapping[str, Any]) -> Features:
 
 
 def pairs_of(chunk: int, prefix: int) -> int:
-    """(query, key) pairs that a chunk sees, causally."""
+    """(query, key) pairs of a chunk under causal attention."""
     return chunk * prefix + chunk * (chunk + 1) // 2
 
 
@@ -183,7 +183,7 @@ def _prefill(x: Arguments, constants: Mapping[str, Any]) -> Features:
 
 
 def _elementwise_bytes(x: Arguments) -> int:
-    """`width` is hidden, heads and KV heads times head_dim, or intermediate."""
+    """`width` is hidden, (heads + kv_heads) * head_dim, or intermediate."""
     return {"norm": 8, "rotary": 4, "activation": 6}[x["op"]] * x["tokens"] * x["width"]
 
 
@@ -196,13 +196,13 @@ BYTES = {
     "to_gpu": lambda x: x["bytes"],
     "all_reduce": lambda x: x["bytes"],
 }
-"""Bytes of the parts that only move."""
+"""Bytes of the parts that only move data."""
 
 
 def useful(point: Point) -> tuple[float, float]:
-    """(bytes, flops) that a launch cannot do without: what must not be faster than the device.
+    """(bytes, flops) that a launch needs at least: they must not be faster than the device.
 
-    Of a composed step only weights, keys and values: the rest may stay in the L2 cache.
+    For a composed step only weights, keys and values: the rest may stay in the L2 cache.
     """
     x, moved, flops = point.x, 0.0, 0.0
     if point.part == "decode":
@@ -226,10 +226,10 @@ def useful(point: Point) -> tuple[float, float]:
 
 
 def components(x: Arguments) -> Sequence[tuple[Point, int]]:
-    """The launches that a composed step consists of, and how often each.
+    """The launches of a composed step, and how often each occurs.
 
     x: "what" is "layer" or "head". A layer has hidden, intermediate, heads, kv_heads, head_dim, block_size; a
-    decode batch of `batch` sequences as in `lengths_of`; and `sequences` chunks of `chunk` tokens behind
+    decode batch of `batch` sequences as in `lengths_of`; and `sequences` chunks of `chunk` tokens after
     `prefix`. A head has rows, hidden and vocabulary.
     """
     if x["what"] == "head":

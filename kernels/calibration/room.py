@@ -1,4 +1,4 @@
-"""The memory that points are measured in: one slab of random numbers, cut anew for every launch.
+"""The memory that points are measured in: one slab of random numbers, sliced for every launch.
 
 Weights, keys and values of consecutive launches are different stretches of the slab, so that they do not come
 from the cache, and nothing is filled for a single point. Launches may write into it: it stays random.
@@ -14,20 +14,20 @@ from kvsim.kernels.calibration.points import launches_of
 SHARE_OF_FREE_MEMORY = 0.55
 ELEMENTS_OF_A_REHEARSAL = 2**19
 ALIGNED = 1024
-"""Elements: every stretch begins at a multiple, so that kernels are compiled once."""
+"""Elements: every stretch begins at a multiple of this, so that kernels are compiled once."""
 
 
 class Room:
-    """Where launches find their tensors.
+    """The source of the tensors for launches.
 
     Attributes
     ----------
     device : torch.device
         The GPU; the CPU in a rehearsal.
     dtype : torch.dtype
-        Of weights, keys and activations: bfloat16; float16 in a rehearsal, where bfloat16 is slow.
+        Of weights, keys and activations: bfloat16; float16 in a rehearsal, as bfloat16 is slow there.
     rehearsal : bool
-        On the CPU.
+        Whether it is on the CPU.
     """
 
     def __init__(self, rehearsal: bool) -> None:
@@ -45,13 +45,13 @@ class Room:
         self._pinned: torch.Tensor | None = None
 
     def launches(self, launch_bytes: float, launch_flops: float = 0) -> int:
-        """How many launches make a graph, when each reads so many bytes and computes so much."""
+        """How many launches make a graph if each reads this many bytes and computes this many flops."""
         return 1 if self.rehearsal else launches_of(launch_bytes, launch_flops)
 
     def cut(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """The next stretch of the slab; 8-bit types and float32 see its bits.
+        """The next stretch of the slab; 8-bit types and float32 reinterpret its bits.
 
-        Raises MemoryError where it is larger than half the slab: two launches must not read the same.
+        Raises MemoryError if it is larger than half the slab: two launches must not read the same data.
         """
         kind = dtype or self.dtype
         elements = -(-prod(shape) * kind.itemsize // self.dtype.itemsize)
@@ -64,11 +64,11 @@ class Room:
         return found.view(kind)[: prod(shape)].view(shape)
 
     def new(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """A tensor of its own, to be written."""
+        """A new tensor, to be written."""
         return torch.empty(shape, dtype=dtype or self.dtype, device=self.device)
 
     def normal(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Random numbers of their own."""
+        """A new tensor of random numbers."""
         drawn = torch.empty(shape, dtype=torch.float32, device=self.device).normal_(generator=self.generator)
         return drawn.to(dtype or self.dtype)
 
@@ -81,7 +81,7 @@ class Room:
         return torch.randperm(count, generator=torch.Generator().manual_seed(seed)).int()
 
     def pinned(self, size: int) -> torch.Tensor:
-        """Bytes of the host that the GPU copies directly, random, at least so many."""
+        """At least `size` random bytes of pinned host memory, which the GPU copies directly."""
         if self._pinned is None or len(self._pinned) < size:
             self._pinned = torch.empty(size, dtype=torch.uint8, pin_memory=not self.rehearsal)
             self._pinned.random_(generator=torch.Generator().manual_seed(0))

@@ -1,4 +1,4 @@
-"""The numbers of the grids: in full (about 5 minutes on an H200), quick (under 1), and toys for a CPU."""
+"""The numbers of the grids: full (about 5 minutes on an H200), quick (under 1), and toys for a CPU."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ Numbers = Sequence[int]
 
 @dataclass(frozen=True)
 class Sizes:
-    """The values of every axis, and the points beside the grids.
+    """The values of every axis, and the points besides the grids.
 
     Attributes
     ----------
@@ -21,17 +21,17 @@ class Sizes:
     decode_skewed_heads : sequence
         (sequences x KV heads, mean context) of batches with one long sequence, at every head size.
     decode_factors : Mapping
-        Axis -> values of a table of its own, measured at `decode_factor_bases`.
+        Axis -> values of its own table, measured at `decode_factor_bases`.
     decode_held_out : sequence
         (sequences x KV heads, mean context, skew, what differs from the base).
     latent : tuple of three axes
-        Of decode attention over latents: query heads, sequences, tokens of each.
+        For decode attention over latents: query heads, sequences, tokens of each.
     latent_size : tuple of int
-        Numbers of a row that are its value too, and those of its position.
+        Numbers of a row that are also its value, and those of its position.
     latent_skewed, latent_held_out : sequence
         (query heads, sequences, mean context, skew).
     latent_factors, latent_factor_bases
-        As of decode; the bases are (query heads, sequences, mean context).
+        As for decode; the bases are (query heads, sequences, mean context).
     prefill_chunks, prefill_held_out : sequence
         (sequences, chunk, prefix).
     product, lm_head : sequence of three axes
@@ -43,7 +43,7 @@ class Sizes:
     kv_write, block_copy, host_copy, all_reduce : tuple
         Values of the grid, and held out: tokens, blocks, bytes, bytes.
     geometries, batches, head_rows, vocabulary
-        Of the composed steps.
+        For the composed steps.
     """
 
     kv_heads: int
@@ -196,7 +196,7 @@ QUICK = Sizes(
     decode_factors={"block_size": (16, 256), "group": (1, 8)},
     decode_factor_bases=((512, 992),),
     decode_held_out=((256, 4000, "lognormal", {}), (1024, 1500, "bimodal", {})),
-    latent=((), (), ()),  # of few models
+    latent=((), (), ()),  # few models have them
     latent_size=(512, 64),
     latent_skewed=(),
     latent_factors={},

@@ -1,8 +1,8 @@
-"""Whether enough was measured for a profile, and what speaks against one that was made.
+"""Whether enough was measured for a profile, and the faults of a finished one.
 
-A part is there when at most a tenth of its points that fit the device failed or were refused; a profile needs
-all of its parts but those that most steps do without. What is wrong with a whole profile are its faults: it
-is written, but a run prefers one without.
+A part is present if at most a tenth of its points that fit the device failed or were refused; a profile needs
+all of its parts except those that most steps do without. Problems with a whole profile are its faults: it is
+written, but a run prefers one without.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,16 +19,16 @@ recompute swap nothing."""
 
 MISSING_SHARE = 0.1
 COMPOSED_ERROR = 0.05
-"""Mean of the composed steps, from which on something is wrong: the kernels, the form or the device."""
+"""Mean error of composed steps above which something is wrong: the kernels, the form or the device."""
 
 FAULTY_EXIT_CODE, DISTURBED_EXIT_CODE = 3, 4
-"""Of a calibration that ended with a profile and faults; the second where the card changed meanwhile."""
+"""For a calibration that ended with a profile and faults; the second if the card changed meanwhile."""
 
 
 def expect_complete(planned: Plan, journal: Journal, refused: Sequence[Mapping[str, Any]]) -> set[str]:
-    """Raise IncompleteError where a part lacks too much of what fits the device.
+    """Raise IncompleteError if a part lacks too many of the points that fit the device.
 
-    Returns those of the optional parts that do: they are left out.
+    Returns the optional parts that do: they are left out.
     """
     fits = [point for point in planned.points if journal.samples[point.key].fits]
     gridded = {point.part for point in fits if point.role == "grid" or point.part == "composed"}
@@ -49,7 +49,7 @@ def expect_complete(planned: Plan, journal: Journal, refused: Sequence[Mapping[s
 
 
 def faults_of(profile: Mapping[str, Any]) -> list[str]:
-    """What speaks against a profile, in words; nothing against a rehearsal, which claims nothing."""
+    """The faults of a profile, in words; a rehearsal has none, as it claims nothing."""
     if profile["kind"] == "rehearsal":
         return []
     found, error = disturbances(profile["measured"]), profile["composed"]["error"]
@@ -59,7 +59,7 @@ def faults_of(profile: Mapping[str, Any]) -> list[str]:
 
 
 def exit_code_of(measured: Mapping[str, Any]) -> int:
-    """Of a calibration whose profile has this `measured`."""
+    """The exit code of a calibration whose profile has this `measured`."""
     if not measured["faults"]:
         return 0
     return DISTURBED_EXIT_CODE if disturbances(measured) else FAULTY_EXIT_CODE

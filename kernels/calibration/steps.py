@@ -1,8 +1,8 @@
-"""Composed steps: whole layers one behind the other, as an engine runs them, with blocks all over the pool.
+"""Composed steps: whole layers in sequence, as an engine runs them, with blocks all over the pool.
 
 A layer is norm, product (queries, keys, values), rotary embedding, KV write, attention of the decoding
 sequences and of the chunks, product, norm, product (gate, up), activation, product (down). Activations pass
-from one to the next; weights, keys and values are others in each layer.
+from one to the next; weights, keys and values differ in each layer.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from kvsim.kernels.write import write_kv
 
 
 def composed(room: Room, x: Arguments) -> list[Call]:
-    """Layers, or what comes behind the last one; one call each."""
+    """Layers, or heads after the last layer; one call each."""
     count = room.launches(useful(Point("composed", x))[0])
     if x["what"] == "head":
         return [_head(room, x) for _ in range(count)]
@@ -30,7 +30,7 @@ def composed(room: Room, x: Arguments) -> list[Call]:
 
 @dataclass(frozen=True)
 class Batch:
-    """What all layers of a step share: where sequences lie, and the activations."""
+    """Data shared by all layers of a step: block tables, lengths and activations."""
 
     decoding: list[int]
     blocks: int
@@ -78,7 +78,7 @@ class Batch:
 
 
 def new_slots(table: torch.Tensor, lengths: list[int], new: list[int], block_size: int) -> torch.Tensor:
-    """Where the last `new` tokens of each sequence lie, one sequence behind the other."""
+    """The slots of the last `new` tokens of each sequence, concatenated."""
     found = []
     for row, (length, count) in enumerate(zip(lengths, new, strict=True)):
         token = torch.arange(length - count, length)
@@ -94,7 +94,7 @@ def _layer(room: Room, x: Arguments, batch: Batch) -> Call:
     to_qkv, to_hidden, to_gates, to_end = (room.cut(*size).t() for size in sizes)
     gain, value = room.normal(hidden), room.cut(tokens, kv_heads, head_dim)
     keys, values = pools(room, batch.blocks, x)
-    # The kernels take unbroken tensors: the rotated heads of all tokens are seen as queries, then keys.
+    # The kernels take contiguous tensors: the rotated heads of all tokens are viewed as queries, then keys.
     flat, queries, decoding = batch.rotated.view(-1), tokens * heads * head_dim, len(batch.decoding)
     query = flat[:queries].view(tokens, heads, head_dim)
     key = flat[queries:].view(tokens, kv_heads, head_dim)

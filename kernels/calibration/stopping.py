@@ -1,4 +1,4 @@
-"""Being stopped: SIGTERM ends a calibration as Ctrl-C does, so that both leave a whole journal."""
+"""Stopping: SIGTERM ends a calibration as Ctrl-C does, so that both leave a whole journal."""
 
 import signal
 import threading
@@ -8,11 +8,11 @@ from types import FrameType
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM has come."""
+    """SIGTERM was received."""
 
 
 def exit_code(stop: KeyboardInterrupt) -> int:
-    """What a shell expects: 128 and the number of the signal."""
+    """The exit code that a shell expects: 128 plus the signal's number."""
     return 128 + (signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT)
 
 

@@ -2,9 +2,9 @@
 
 The launches of one point are captured in a CUDA graph, at least 16 of them over different keys, values or
 weights (as the layers of a model have), so that the L2 cache is cold and the gaps between kernels are those
-of an engine; the time of a replay is divided by their number. Points that are compared take turns, and what
-counts is the median, with the 10th and the 90th percentile beside it. Data is random, never zeros, which
-are faster. On the CPU the launches are run one by one: a rehearsal, whose times mean nothing.
+of an engine; the time of a replay is divided by their number. Points that are compared take turns; the result
+is the median, with the 10th and the 90th percentile. Data is random, never zeros, which are faster. On the
+CPU the launches run one by one: a rehearsal, whose times mean nothing.
 """
 
 import time
@@ -24,27 +24,27 @@ Launches = Sequence[Callable[[], object]]
 
 LEAST_LAUNCHES, MOST_LAUNCHES = 16, 64
 LEAD_BYTES = 1 << 28
-"""Read before a graph is timed: tens of microseconds on any GPU, more than a launch takes the host. What was
-written instead would lie in the L2, and be carried to the memory at the cost of the graph."""
+"""Read before a graph is timed: tens of microseconds on any GPU, more than a launch takes the host. Writing
+instead would leave data in the L2, to be written back at the graph's expense."""
 COLD_BYTES = 2**30
-"""A graph reads at least so much where 64 launches do, many times the L2."""
+"""A graph reads at least this much if 64 launches do, many times the L2."""
 
 WARM_UPS = 2
-"""Turns that do not count."""
+"""Turns that are not counted."""
 
 
 @dataclass(frozen=True)
 class Datasheet:
-    """What the vendor says: nothing that is measured can be faster.
+    """The vendor's numbers: no measurement can be faster.
 
     Attributes
     ----------
     part : str
-        A part of the name that torch gives the device.
+        A substring of the device's name in torch.
     gpu : str or None
-        The name in sim/models/gpus.toml, where it is there.
+        The name in sim/models/gpus.toml, if it is listed.
     gb_per_s, tflops : float
-        Bandwidth of the memory, and dense 16-bit matrix products.
+        Memory bandwidth, and dense 16-bit matrix products.
     """
 
     part: str
@@ -70,7 +70,7 @@ DATASHEETS = (
 
 
 def datasheet_of(device: str) -> Datasheet | None:
-    """The first whose part is in the device's name; a MIG slice has the bounds of its GPU."""
+    """The first datasheet whose part is in the device's name; a MIG slice has the bounds of its GPU."""
     found = next((sheet for sheet in DATASHEETS if sheet.part in device), None)
     return replace(found, gpu=None) if found is not None and " MIG " in device else found
 
@@ -82,9 +82,9 @@ def refusal(
     flops: float = 0,
     most_tflops: float | None = None,
 ) -> str | None:
-    """Why so much cannot have been moved or computed in so short a time; None where it can.
+    """Why these bytes or flops are impossible in this time; None if they are possible.
 
-    `most_tflops` stands for the datasheet's, where something stricter is known.
+    `most_tflops` replaces the datasheet's, if a stricter bound is known.
     """
     bandwidth, peak = (sheet.gb_per_s, sheet.tflops) if sheet else (inf, inf)
     peak = peak if most_tflops is None else most_tflops
@@ -99,7 +99,7 @@ def refusal(
 
 
 def launches_wanted(launch_bytes: float) -> int:
-    """How many launches make a graph, when each reads so many bytes."""
+    """How many launches make a graph if each reads this many bytes."""
     return min(max(LEAST_LAUNCHES, ceil(COLD_BYTES / max(launch_bytes, 1))), MOST_LAUNCHES)
 
 
@@ -120,8 +120,8 @@ def interleaved(
 ) -> dict[str, list[float]]:
     """Seconds of one launch, `repeats` times each, by turns.
 
-    `replays`: a call that runs all launches and returns its seconds, and how many launches those are.
-    `failed`: told of one that raises, which takes no more turns and has no seconds; otherwise it is raised.
+    `replays`: a call that runs all launches and returns its seconds, and the number of launches.
+    `failed`: called for one that raises, which then takes no more turns; without it, the error is raised.
     """
     times: dict[str, list[float]] = {name: [] for name in replays}
     for turn in range(repeats + warm_ups):
@@ -141,7 +141,7 @@ def interleaved(
 
 
 def too_large(error: Exception) -> bool:
-    """Whether memory ran out, the GPU's or a multiprocessor's: what follows may fit again."""
+    """Whether memory ran out, the GPU's or a multiprocessor's: later launches may fit again."""
     import torch
     from triton.runtime.errors import OutOfResources
 
@@ -149,7 +149,7 @@ def too_large(error: Exception) -> bool:
 
 
 def expect_alive(error: Exception, device: "str | torch.device" = "cuda") -> None:
-    """Raise DeviceLostError where an error has broken the GPU's context: all that follows would fail."""
+    """Raise DeviceLostError if an error has broken the GPU's context: all later launches would fail."""
     import torch
 
     if too_large(error):
@@ -163,7 +163,7 @@ def expect_alive(error: Exception, device: "str | torch.device" = "cuda") -> Non
 
 
 def words_of(error: Exception) -> str:
-    """A failure in a line."""
+    """A failure in one line."""
     return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:200]}"
 
 
@@ -173,7 +173,7 @@ def graph_of(launches: Launches) -> "torch.cuda.CUDAGraph":
 
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):  # compiles, and lets libraries allocate what they need
+    with torch.cuda.stream(side):  # compiles, and lets libraries allocate their memory
         for launch in launches[:2]:
             launch()
     torch.cuda.current_stream().wait_stream(side)
@@ -192,23 +192,23 @@ class Captured:
     Attributes
     ----------
     launches : sequence
-        They own the tensors that the graph reads: these live as long as it.
+        They own the tensors that the graph reads, which live as long as the graph.
     graph : torch.cuda.CUDAGraph
-        Of all of them.
+        The graph of all launches.
     """
 
     launches: Launches
     graph: "torch.cuda.CUDAGraph"
 
     def __call__(self) -> float:
-        """Replay once, behind work that lasts until the graph is launched: no launch is timed."""
+        """Replay once, queued after work that outlasts launching the graph: no launch is timed."""
         _lead().sum()
         return on_gpu_clock([self.graph.replay])()
 
 
 @lru_cache
 def _lead() -> "torch.Tensor":
-    """What takes a GPU longer to read than the host needs for a launch."""
+    """A tensor that takes a GPU longer to read than the host needs for a launch."""
     import torch
 
     return torch.ones(LEAD_BYTES // 4, dtype=torch.float32, device="cuda")
@@ -238,7 +238,7 @@ def on_gpu_clock(launches: Launches) -> Callable[[], float]:
 def on_host_clock(launches: Launches, wait: Callable[[], object] | None = None) -> Callable[[], float]:
     """A call that starts the launches one by one and returns the host's seconds.
 
-    `wait`: called before the clock starts: nothing is waited for while it runs.
+    `wait`: called before the clock starts; nothing is waited for while it runs.
     """
 
     def run() -> float:

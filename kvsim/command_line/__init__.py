@@ -1,1 +1,1 @@
-"""How a command line becomes calls: options out of dataclasses, groups of commands, a quick start."""
+"""From a command line to calls: options from dataclasses, command groups, fast start-up."""

@@ -1,4 +1,4 @@
-"""What the commands of `sim` have in common: the list of commands, options of several, printing a table."""
+"""Shared parts of the `sim` commands: the list of commands, common options, printing a table."""
 
 from typing import Annotated, Any
 
@@ -7,7 +7,7 @@ from typer.core import TyperGroup
 
 
 class Front(TyperGroup):
-    """The list of commands without frames: importing what draws them takes longer than all the rest."""
+    """The list of commands without frames: importing the code that draws them takes longest."""
 
     def __init__(self, *args: Any, **options: Any) -> None:  # noqa: ANN401 - passed on
         super().__init__(*args, **options | {"rich_markup_mode": None})

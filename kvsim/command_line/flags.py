@@ -1,10 +1,10 @@
-"""Commands whose options are the fields of dataclasses, as typer understands them.
+"""Commands whose options are the fields of dataclasses, in the form that typer expects.
 
     @flat
     def run(*, traffic: Traffic, server: Scenario) -> None: ...
 
 gives a command with an option for every field that sim/option.py describes. The dataclasses are those
-of option_groups.py, imported when such a command is called.
+of option_groups.py, imported only when such a command is called.
 """
 
 import inspect
@@ -23,10 +23,10 @@ from kvsim.sim.option import Named, options_of
 
 
 class Flattened:
-    """A command with every parameter that is a dataclass replaced by its fields, as options.
+    """A command whose dataclass parameters are replaced by their fields, as options.
 
-    A parameter of the command's own takes the place of a field of that name. Which there are is found out
-    when it is asked for: most often another command is called.
+    A parameter of the command itself replaces a field of that name. The options are determined lazily:
+    most often another command is called.
     """
 
     def __init__(self, command: Callable[..., None], parts: Sequence[Named] = ()) -> None:
@@ -34,11 +34,11 @@ class Flattened:
         self.__name__, self.__doc__ = command.__name__, command.__doc__
 
     def with_parts(self, parts: Sequence[Named]) -> "Flattened":
-        """The same command with options of schedulers and allocators, too."""
+        """The same command with the options of schedulers and allocators added."""
         return Flattened(self._command, parts)
 
     def __call__(self, **values: Any) -> None:  # noqa: ANN401 - whatever the options hold
-        """Put the options back into their dataclasses, and carry out the command."""
+        """Put the options back into their dataclasses and run the command."""
         groups, flattened = self._flattened
         for name, group in groups.items():
             given = {option.name: values.pop(option.name) for option in flattened[name]}
@@ -47,7 +47,7 @@ class Flattened:
 
     @cached_property
     def _written(self) -> dict[str, inspect.Parameter]:
-        """The parameters as they are written, with the annotations that the names stand for."""
+        """The parameters as written, with their annotations resolved."""
         hints = get_type_hints(self._command, localns=_Groups(self._parts), include_extras=True)
         written = inspect.signature(self._command).parameters
         return {name: each.replace(annotation=hints[name]) for name, each in written.items()}
@@ -76,7 +76,7 @@ flat = Flattened
 
 
 class _Groups(dict[str, Any]):
-    """The names of option_groups.py, each found when an annotation has it."""
+    """The names of option_groups.py, each looked up when an annotation uses it."""
 
     def __init__(self, parts: Sequence[Named]) -> None:
         super().__init__()
@@ -86,21 +86,21 @@ class _Groups(dict[str, Any]):
         from kvsim.command_line import option_groups
 
         if name not in option_groups.__all__:
-            raise KeyError(name)  # a name of cli.py's own, or Python's
+            raise KeyError(name)  # one of cli.py's own names, or Python's
         return option_groups.with_parts(name, self._parts)
 
 
 def called(argv: Sequence[str]) -> str:
-    """The command of a command line, or ""."""
+    """The command in a command line, or ""."""
     return next((word for word in argv if not word.startswith("-")), "")
 
 
 def shortened(app: typer.Typer, called: str, parts: Sequence[Named] = ()) -> typer.Typer:
-    """The same commands, without the options of those that are not called: making them takes long.
+    """The same commands, with options only for the one that is called: building them is slow.
 
-    That which is called has the options of these parts, too.
+    The called command also has the options of `parts`.
 
-    Completion of a command line wants them all.
+    Shell completion needs all options.
     """
     found = copy(app)
     found.registered_commands = [_shortened(each, called, parts) for each in app.registered_commands]
@@ -127,7 +127,7 @@ def _shortened(command: CommandInfo, called: str, parts: Sequence[Named]) -> Com
 
 
 def of_parts(words: Sequence[str], known: Collection[str]) -> list[Named]:
-    """The options of schedulers and allocators that a command line has, beside the flags that are known."""
+    """The options of schedulers and allocators in a command line, besides the known flags."""
     flags = {word.partition("=")[0] for word in words if word.startswith("--")} - {*known}
     if not flags:
         return []
@@ -146,14 +146,14 @@ def of_parts(words: Sequence[str], known: Collection[str]) -> list[Named]:
 
 
 def given(ctx: typer.Context, free: Collection[str] = ()) -> list[str]:
-    """The options of a command line, but for those that are free."""
+    """The options given on the command line, except those in `free`."""
     sources = {name: getattr(ctx.get_parameter_source(name), "name", "") for name in ctx.params}
     found = [name for name, source in sources.items() if source == "COMMANDLINE" and name not in free]
     return [f"--{name.replace('_', '-')}" for name in found]
 
 
 def names_of(groups: Collection[type]) -> set[str]:
-    """The names of all options of dataclasses."""
+    """The names of all options of these dataclasses."""
     return {each.name for group in groups for each in options_of(group)}
 
 
@@ -167,7 +167,7 @@ def _options(group: type, besides: Collection[str]) -> list[inspect.Parameter]:
 
 
 def _parameters(named: Named) -> list[inspect.Parameter]:
-    """One option; one that is on, off or open has a second, hidden name for off."""
+    """One option; an optional boolean has a second, hidden flag for off."""
     about = named.about
     names = (
         [about.short or named.flag, *about.also] if named.type is bool or about.also or about.short else []
@@ -194,7 +194,7 @@ def _parameter(name: str, default: object, annotation: object) -> inspect.Parame
 
 
 def _chosen(group: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of options, off folded into its option, repeated ones joined."""
+    """The values of options: `--no-` flags folded into their option, repeated values joined."""
     chosen = dict(values)
     for each in options_of(group):
         if each.about.repeats and chosen[each.name] is not None:

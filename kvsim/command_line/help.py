@@ -1,6 +1,6 @@
-"""The help of the commands with a hundred options: the dozen in common use, two examples; all by --help-all.
+"""Help for the commands with a hundred options: a dozen common ones, two examples; --help-all shows all.
 
-sim run --help        USUAL, in a few lines, made without what draws frames
+sim run --help        USUAL, in a few lines, without importing the code that draws frames
 sim run --help-all    every option, in ORDER
 """
 
@@ -16,7 +16,7 @@ from typer.core import TyperCommand, TyperOption
 ALL = "--help-all"
 CONTEXT = {"help_option_names": ["-h", "--help", ALL]}
 WIDEST, NARROW = 80, 60
-"""Columns of a terminal: no line is longer than the first; below the second, meanings stand below names."""
+"""Terminal columns: the longest line; the width below which meanings go under names."""
 _NAMES = 28
 _BY_WORDS: Any = {"break_on_hyphens": False, "break_long_words": False}
 
@@ -24,14 +24,14 @@ ORDER = (
     *("Model and GPU", "Workload", "Arrivals", "Engine", "Memory", "Fleet"),
     *("Goals", "Search", "Sweep", "Replay", "Output", "Figures"),
 )
-"""Panels as a user comes to them."""
+"""Panels in the order in which a user needs them."""
 OTHER = "Other"
 """The last panel."""
 
 
 @dataclass(frozen=True)
 class Usual:
-    """Options by name, without the dashes, in the order of use; two command lines."""
+    """Option names, without the dashes, in order of use; two example command lines."""
 
     options: tuple[str, ...]
     examples: tuple[str, str]
@@ -95,21 +95,21 @@ USUAL = {
 
 
 class WithUsual(TyperCommand):
-    """One of USUAL."""
+    """A command listed in USUAL."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - typer hides click's types
-        """Notes which help is asked for."""
+        """Record which help is requested."""
         ctx.meta[ALL] = ALL in args
         return super().parse_args(ctx, args)
 
     def get_params(self, ctx: Any) -> list[Any]:  # noqa: ANN401
-        """The parameters; for the whole help in the order of use."""
+        """The parameters; for the full help, in order of use."""
         found = super().get_params(ctx)
         if not ctx.meta.get(ALL):
             return found
         for each in found:
             if isinstance(each, TyperOption) and each.rich_help_panel is None:
-                each.rich_help_panel = OTHER  # typer would have it first
+                each.rich_help_panel = OTHER  # typer would put it first
         return sorted(found, key=_place)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401
@@ -148,7 +148,7 @@ def _shown(by_flag: dict[str, Any]) -> set[int]:
 
 
 def _command_line(text: str, width: int) -> Iterator[str]:
-    """A command, broken with backslashes where it is too long, so that it can be copied."""
+    """A command, wrapped with backslashes if it is too long, so that it can be copied."""
     whole = re.sub(r"(--\S+) (?!-)", "\\1\0", text)  # an option and its value stay together
     indents = {"initial_indent": "  ", "subsequent_indent": "      "}
     *lines, last = textwrap.wrap(whole, width - 2, **indents, **_BY_WORDS)
@@ -157,7 +157,7 @@ def _command_line(text: str, width: int) -> Iterator[str]:
 
 
 def _option(option: Any, width: int) -> Iterator[str]:  # noqa: ANN401
-    """Its name and value, then what it means, beside or below."""
+    """An option's name and value, with its meaning beside or below."""
     name = f"  {option.opts[0]} {option.metavar or ''}".rstrip()
     meaning = f"{option.help}{_default(option)}"
     beside = width >= NARROW
@@ -171,7 +171,7 @@ def _option(option: Any, width: int) -> Iterator[str]:  # noqa: ANN401
 
 
 def _default(option: Any) -> str:  # noqa: ANN401
-    """What holds where nothing is said, if it is not nothing."""
+    """The default in words, if there is one."""
     shown = option.show_default if isinstance(option.show_default, str) else option.default
     if shown in (None, False, "", "none", "no") or option.required:
         return ""

@@ -1,4 +1,4 @@
-"""How the command line answers sooner: few searches for reference cycles, no validator for a plain option."""
+"""Faster start-up of the command line: rare garbage collection, no validators for plain options."""
 
 import atexit
 import gc
@@ -10,18 +10,18 @@ from kvsim.sim.errors import KvsimError
 
 
 def collect_seldom() -> None:
-    """Let Python search for reference cycles every 100,000 new objects, not every 700, and not at its end."""
+    """Collect garbage every 100,000 new objects instead of 700, and not at exit."""
     gc.set_threshold(100_000)
     atexit.unregister(gc.freeze)
     atexit.register(gc.freeze)
 
 
 def take_plain_values(command: Any) -> None:  # noqa: ANN401 - typer has click's commands, and hides them
-    """Let typer take defaults and well-formed numbers of this command's options as they are.
+    """Let typer accept defaults and well-formed numbers of this command's options unvalidated.
 
-    It would import pydantic and build a validator for each of a hundred options, nearly all of them left at
-    their default. Whatever is not plain, mistakes among it, is left to typer. A typer that converts otherwise
-    is left alone.
+    Otherwise it imports pydantic and builds a validator for each of a hundred options, nearly all left at
+    their defaults. Anything that is not plain, including mistakes, is left to typer. A typer version that
+    converts differently is left alone.
     """
     whole = command.get_params
 
@@ -36,7 +36,7 @@ def take_plain_values(command: Any) -> None:  # noqa: ANN401 - typer has click's
 
 
 class _Plain:
-    """Stands where typer keeps an option's validator, and makes way for it."""
+    """Takes the place of an option's validator in typer, and steps aside for it when needed."""
 
     def __init__(self, option: Any) -> None:  # noqa: ANN401 - typer names no type for it
         about, more = option.type_descriptor, option.type_descriptor.parameter_info
@@ -48,7 +48,7 @@ class _Plain:
         self._convert = {int: int, float: float, str: str, Path: _path}.get(one) if plain else None
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:  # noqa: ANN401 - as typer's
-        """The value of the option; usage errors as typer raises them."""
+        """The option's value; raises usage errors as typer does."""
         if value is None or value is param.default:
             return value
         if self._convert is not None:
@@ -58,7 +58,7 @@ class _Plain:
                 if type(value) is str and not self._several:
                     return self._convert(value)
             except ValueError:
-                pass  # it may be one that typer takes
+                pass  # typer may accept it
         param._runtime_param = None
         try:
             return param.get_runtime_param().coerce(value, param=param, ctx=ctx)
@@ -72,7 +72,7 @@ class _Plain:
 
 
 def _path(text: str) -> Path:
-    """A path that may be read, or that is not there yet."""
+    """A path that is readable or does not exist yet."""
     if os.path.exists(text) and not os.access(text, os.R_OK):
         raise ValueError(f"{text} cannot be read")
     return Path(text)

@@ -1,4 +1,4 @@
-"""What there is to choose from: `sim models`, `gpus`, ...; and whether what is your own keeps the rules."""
+"""Lists of choices: `sim models`, `gpus`, ...; and checks of your own parts against the rules."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def predictors(
 
 
 def _parts(kind: str, name: str | None) -> None:
-    """The list of a registry, or one of it."""
+    """Show the list of a registry, or one entry."""
     from kvsim.reports.listing import names_table, part_card
     from kvsim.sim.parts import KINDS
 

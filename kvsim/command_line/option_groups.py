@@ -1,7 +1,7 @@
-"""The dataclasses whose fields are the options of commands, as cli.py names them in its annotations.
+"""The dataclasses whose fields are the options of commands, under the names in cli.py's annotations.
 
-Each is imported when a command is called that has it: the list of commands does without, and so does a run
-without the options of a fit.
+Each is imported when a command that has it is called: the list of commands needs none, and a run does not
+need the options of a fit.
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 LISTED = {False: ",...", True: ";..."}
-"""What goes on a list of values; `;` where values hold commas themselves."""
+"""How a list of values continues; `;` if the values themselves contain commas."""
 
 _MODULES = {
     "FitOptions": "fit.asked",
@@ -68,7 +68,7 @@ def __getattr__(name: str) -> type:
 
 
 def with_parts(name: str, parts: Sequence[Named]) -> type:
-    """The options of that name and, beside those of a server, options of parts: open unless they are said."""
+    """The options of that name; a server's also has those of `parts`, which are None unless given."""
     if not parts or not name.startswith("Scenario"):
         return __getattr__(name)
     if name.endswith("Texts"):
@@ -78,9 +78,9 @@ def with_parts(name: str, parts: Sequence[Named]) -> type:
 
 
 def texts_of(described: type, parts: Sequence[Named] = ()) -> type:
-    """The options of a dataclass with texts for values: what a sweep takes, see reports/sweeps/values.py.
+    """The options of a dataclass with strings as values, as a sweep takes them: reports/sweeps/values.py.
 
-    A field per option, None where nothing is said.
+    A field per option, None if it is not given.
     """
     named = [*options_of(described), *parts]
     texts = [
@@ -91,7 +91,7 @@ def texts_of(described: type, parts: Sequence[Named] = ()) -> type:
 
 
 def _open(named: Named, value: str) -> Any:  # noqa: ANN401 - as `option`
-    """The field of an option that is None unless it is said."""
+    """The field of an option that is None unless it is given."""
     panel = named.about.panel or "Parts"
     about = named.about
     marks = {"repeats": about.repeats, "commas": about.commas}

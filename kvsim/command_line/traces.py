@@ -1,4 +1,4 @@
-"""`sim traces`: list the traces; show one in numbers and pictures, convert one, fetch a public one."""
+"""`sim traces`: list the traces; show one in numbers and figures, convert one, fetch a public one."""
 
 from __future__ import annotations
 

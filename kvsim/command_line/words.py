@@ -1,4 +1,4 @@
-"""The words of a command line, with what a user may leave out.
+"""The words of a command line, completed with the parts that a user may leave out.
 
 run --record-map                      -> run --record-map=240
 sweep --enable-prefix-caching         -> sweep --enable-prefix-caching=on
@@ -18,7 +18,7 @@ SWEEPING = ("sweep", "capacity")
 
 
 def completed(argv: Sequence[str]) -> list[str]:
-    """The command line with the number that `--record-map` may leave out, long names made short."""
+    """The command line with the number that `--record-map` may omit, and long names shortened."""
     if argv and argv[0] in SWEEPING:
         return with_values(argv)
     short = {each.flag: each.about.short for each in options_of(Scenario) if each.about.short}
@@ -32,7 +32,7 @@ def completed(argv: Sequence[str]) -> list[str]:
 
 
 def with_values(argv: Sequence[str]) -> list[str]:
-    """A command line of a sweep with a value after every option that may stand alone.
+    """A sweep's command line with a value added to every option that may stand alone.
 
     `--enable-prefix-caching` is on, `--no-enable-prefix-caching` is off, `--zip` pairs all lists.
     """
@@ -59,7 +59,7 @@ def with_values(argv: Sequence[str]) -> list[str]:
 
 
 def joined(argv: Sequence[str], command: Any) -> list[str]:  # noqa: ANN401 - typer hides click's types
-    """The command line with every option that takes a list there once, with the values of all its places."""
+    """The command line with repeated options that take a list merged into one, with all their values."""
     lists = {
         flag: each.opts[0]
         for each in _options(command)
@@ -83,7 +83,7 @@ def joined(argv: Sequence[str], command: Any) -> list[str]:  # noqa: ANN401 - ty
 
 
 def _options(command: Any) -> Iterator[Any]:  # noqa: ANN401
-    """Those of a command and of the commands below it."""
+    """The options of a command and its subcommands."""
     yield from (each for each in command.params if hasattr(each, "multiple"))
     for each in getattr(command, "commands", {}).values():
         yield from _options(each)

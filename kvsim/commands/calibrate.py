@@ -1,4 +1,4 @@
-"""What `sim calibrate` does: plan, measure while somebody watches, keep what is measured whatever happens."""
+"""The work of `sim calibrate`: plan, measure with progress shown, keep every measurement in any event."""
 
 import shlex
 from pathlib import Path
@@ -20,7 +20,7 @@ from kvsim.sim.files.stopping import Stopped
 
 
 def calibrated(out: Path | None, name: str | None, *, quick: bool, interpret: bool, fresh: bool) -> None:
-    """Measure this machine's GPU, and say what came out and what to do with it."""
+    """Measure this machine's GPU; print the result and what to do next."""
     try:
         target, kept = measured(out, name, quick=quick, interpret=interpret, fresh=fresh)
     except NoGpuError as error:
@@ -46,7 +46,7 @@ def calibrated(out: Path | None, name: str | None, *, quick: bool, interpret: bo
 def measured(
     out: Path | None, name: str | None, *, quick: bool, interpret: bool, fresh: bool
 ) -> tuple[Path, Path | None]:
-    """Calibrate while somebody watches: the profile's file, and where the one that was there is kept."""
+    """Calibrate with progress shown: returns the profile's file, and where an earlier one is kept."""
     journal = None
     try:
         with terminable():

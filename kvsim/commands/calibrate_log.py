@@ -1,4 +1,4 @@
-"""What `sim calibrate log` does: fit step times to a server's log, say how well, write a profile."""
+"""The work of `sim calibrate log`: fit step times to a server's log, print the fit, write a profile."""
 
 import shlex
 from pathlib import Path
@@ -18,7 +18,7 @@ def fitted_to_log(log: Path, out: Path | None, *, force: bool) -> None:
     try:
         start = read_log(log)
         server = f", vLLM {start.release or '?'}{f', {start.model}' if start.model else ''}"
-    except KvsimError:  # only the lines of a server that already ran
+    except KvsimError:  # only the lines of a running server, no start-up
         server = ""
     name = log.name.removesuffix(".gz").removesuffix(".log")
     target = out or Path(f"{name}.toml")

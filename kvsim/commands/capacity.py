@@ -2,7 +2,7 @@
 
     systems x seeds --> a search each, handed out --> journal --> capacity, fleet, value of memory
 
-`sim capacity` and `kvsim.capacity` are the same; the command keeps a directory, the function a DataFrame.
+`sim capacity` and `kvsim.capacity` do the same; one writes a directory, the other returns a DataFrame.
 """
 
 import sys
@@ -52,12 +52,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 RUNS_PER_SEARCH = 10
-"""About how many runs a search takes, for an estimate: a start, a bracket, a bisection."""
+"""Approximate runs per search, for an estimate: a start, a bracket, a bisection."""
 
 
 @dataclass(frozen=True)
 class Search:
-    """Systems whose capacity is sought: a sweep without loads, and what was asked."""
+    """The systems whose capacity is sought: a sweep without loads, and the request."""
 
     sweep: Sweep
     sought: capacity_runs.Sought
@@ -66,12 +66,12 @@ class Search:
 
     @property
     def jobs(self) -> dict[str, tuple[Mapping[str, Any], int]]:
-        """Key -> settings and seed of each search."""
+        """Key -> settings and seed, per search."""
         return {self.key(key): (dict(run.point.settings), run.seed) for key, run in self.sweep.keys.items()}
 
     @property
     def defaults(self) -> list[str]:
-        """Which settings of the servers are those that their releases start with."""
+        """The servers' settings that are their releases' defaults."""
         return defaults([settings for settings, _ in self.jobs.values()])
 
     def key(self, of_run: str) -> str:
@@ -80,14 +80,14 @@ class Search:
 
     @property
     def rough(self) -> "Search":
-        """The same by short runs with one seed."""
+        """The same search with short runs and one seed."""
         runs = [run for run in self.sweep.runs if run.seed == first_seed(run.point.settings)]
         return replace(
             self, sweep=replace(self.sweep, runs=runs), sought=replace(self.sought, rough=True), every=False
         )
 
     def of(self, rows: Sequence[Mapping[str, Any]]) -> "Search":
-        """The same of the systems of these rows alone."""
+        """The same search for the systems of these rows only."""
         sweep = self.sweep
         wanted = [{name: row[name] for name in sweep.names} for row in rows]
         runs = [run for run in sweep.runs if sweep.settings_of(run) in wanted]
@@ -129,7 +129,7 @@ def planned_search(given: Mapping[str, Any], options: Sought) -> Search:
 
 
 def carry_out(search: Search, journal: Journal, where: Where) -> None:
-    """Carry out the searches that the journal lacks; of every deployment short ones, of the cheapest all."""
+    """Run the searches that the journal lacks; with `every`, short ones for all, full for the cheapest."""
     if search.every:
         carry_out(search.rough, journal, where)
         rows, _ = told(search, journal)
@@ -151,7 +151,7 @@ def told(search: Search, journal: Journal) -> tuple[list[dict[str, Any]], list[s
         ended: Mapping[str, Any] = {"status": IMPOSSIBLE, "reason": run.reason}
         if not run.reason:
             key = search.key(run.key)
-            if key not in journal.done and search.every:  # not among the cheapest
+            if key not in journal.done and search.every:  # not one of the cheapest
                 key = search.rough.key(run.key)
                 if key not in journal.done:
                     continue
@@ -167,11 +167,11 @@ def told(search: Search, journal: Journal) -> tuple[list[dict[str, Any]], list[s
 
 
 def sized(file: Path | None, settings: Mapping[str, Any], goals: Goals, options: Sought, where: Where) -> int:
-    """What `sim capacity` does: check, search, write the table and the figure, say the answer.
+    """The work of `sim capacity`: check, search, write the table and the figure, print the answer.
 
     Returns
     -------
-    The exit code: 0, RUN_FAILED, or, where that is to be told, UNMET.
+    The exit code: 0, RUN_FAILED, or UNMET if that is to be reported.
     """
     given = described(file, settings, goals, options)
     search = planned_search(given, options)
@@ -267,16 +267,16 @@ def capacity(
     slo : str
         Limits on latencies, as in `ttft:p99=0.5s,tpot:p99=50ms`.
     find : str
-        `rate` (requests per second), `clients` of a closed loop, or `rate-scale`, the speed of a trace, by
-        which the rate of one that comes at its own times is sought, too.
+        `rate` (requests per second), `clients` of a closed loop, or `rate-scale`, the speed of a trace; the
+        rate of a trace with its own arrival times is sought through its speed, too.
     seeds, tolerance : int, float
-        Searches of each system, with the same random numbers for all systems; the interval is theirs. The
+        Searches per system, with the same random numbers for all systems; the interval is over them. The
         answer is less than this share below a load that misses the SLO.
     for_rate, margin : float, str, optional
-        Also the fleet that serves so many requests per second and a share more (`20%`), the cheapest first;
-        with `gpu="all"` of every deployment that fits, at listed prices unless `gpu_price` gives others.
+        Also the fleet that serves this many requests per second plus a margin (`20%`), the cheapest first;
+        with `gpu="all"`, for every deployment that fits, at list prices unless `gpu_price` gives others.
     more_kv : float, optional
-        Also the gain of so many GiB of KV memory more on each GPU.
+        Also the gain from this many GiB more KV memory on each GPU.
     file, zip, case, jobs, backend, address, out, allow_code
         See `kvsim.sweep`.
     **options
@@ -286,12 +286,12 @@ def capacity(
     -------
     pandas.DataFrame
         Every setting that varies, `status` (`met`, `unmet`, `failed`, `impossible`), `gpus`, `requests_per_s`
-        (`clients`, `rate_scale`) with its 95 % interval, per GPU, too, tokens per second, and `limited_by`.
+        (`clients`, `rate_scale`) with its 95 % interval, also per GPU, tokens per second, and `limited_by`.
 
     Raises
     ------
     KvsimError
-        No limits, an unknown option, a value that cannot be, or no search that did not fail.
+        No limits, an unknown option, an impossible value, or every search failed.
 
     Examples
     --------
@@ -306,7 +306,7 @@ def capacity(
 
 
 def _searched(search: Search, out: str | Path | None, where: Where) -> "pd.DataFrame":
-    """The table of a search; what failed is told by warnings, or raised where all did."""
+    """The table of a search; failures become warnings, or an error if all failed."""
     with kept(out) as journal:
         carry_out(search, journal, where)
         rows, labels = told(search, journal)

@@ -1,9 +1,9 @@
-"""One load of a search for the capacity: a run as long as it takes to judge it, held against the SLO.
+"""One load of a capacity search: a run as long as it takes to judge it against the SLO.
 
-    settings, seed, load --> run, twice as long until it tells enough --> its steady window --> Tried
+    settings, seed, load --> run, doubled in length until it suffices --> its steady window --> Tried
 
-What is judged and told, tokens per second too, is the window's (reports/sweeps/steady.py). A trace that comes
-at its own times is judged whole: it has no steady state, nor more requests than it has.
+All figures, tokens per second included, are of the window (reports/sweeps/steady.py). A trace with its own
+arrival times is judged whole: it has no steady state and a fixed number of requests.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ from kvsim.sim.run import Simulation
 from kvsim.workloads.lengths import FIRST_OF, REPEATED
 
 CLOCK = ("clock", "profile", "date", "trust", "extrapolated_share", "validated")
-"""What is told of the clock, of the section `cost` of a summary."""
+"""The fields of a summary's section `cost` that describe the clock."""
 
 Columns = Mapping[str, Any]
 
@@ -36,11 +36,11 @@ class Load(NamedTuple):
     Attributes
     ----------
     most_requests : int
-        A run has no more, however little it tells.
+        The limit on a run's length, even if it does not suffice.
     replayed : bool
         Whether the option is the speed of a trace.
     unit : float
-        The answer for 1 of the option.
+        The answer that corresponds to a value of 1 for the option.
     """
 
     option: str
@@ -52,7 +52,7 @@ class Load(NamedTuple):
 def tried(
     settings: Mapping[str, Any], seed: int, goals: Goals, at: float, load: Load, *, long: bool
 ) -> Tried:
-    """A load in its steady state; `long`: of a run that is long for the queue, too."""
+    """Try a load in its steady state; `long`: in a run that is also long enough for the queue."""
     slo, requests = goals.limits, settings["num_prompts"]
     assert slo is not None
     while True:
@@ -84,7 +84,7 @@ def tried(
 
 
 def _excess(verdict: Columns) -> dict[str, float]:
-    """How many times its limit each latency is; infinity where nothing finished."""
+    """Each latency as a multiple of its limit; infinity if nothing finished."""
     measured = {name: (each["measured_s"], each["limit_s"]) for name, each in verdict["by_limit"].items()}
     return {
         name: float("inf") if found is None else found / limit for name, (found, limit) in measured.items()
@@ -92,7 +92,7 @@ def _excess(verdict: Columns) -> dict[str, float]:
 
 
 def _uncertain(slo: Slo, verdict: Columns, part: Columns) -> bool:
-    """Whether the run is too short for the queue to know how many requests miss the limit that binds."""
+    """Whether the run is too short, given the queue, to tell how many requests miss the binding limit."""
     excess = _excess(verdict)
     limit = max(slo.limits, key=lambda each: excess[each.name])
     return limit.quantile is not None and not tells(part[limit.column], limit.quantile, limit.limit_s)
@@ -110,7 +110,7 @@ def _latencies(verdict: Columns, part: Columns) -> dict[str, Any]:
 
 
 def _sides(slo: Slo, part: Columns) -> dict[str, Any]:
-    """By limit where those that miss it were, of a fleet whose prompts are computed apart."""
+    """For each limit, where the requests that miss it were, if prefill and decode are disaggregated."""
     found = {limit.name: shares(part, limit) for limit in slo.limits}
     return {"sides": found} if any(found.values()) else {}
 
@@ -122,14 +122,14 @@ def _median(column: Any) -> float | None:  # noqa: ANN401 - a column
 
 
 def _made(part: Columns, span_s: float, rate: float | None) -> dict[str, float | None]:
-    """What the window makes: as many requests per second as come, those that are drawn by their rate."""
+    """The window's throughput: requests per second as they arrive, or the rate they are drawn at."""
     per_s = rate if rate is not None else len(part["arrival_s"]) / span_s if span_s else None
     tokens = np.where(part["status"] != "rejected", part["output_tokens"], 0).mean()
     return {"requests_per_s": per_s, "output_tokens_per_s": None if per_s is None else per_s * float(tokens)}
 
 
 def _server(simulation: Simulation, summary: Columns) -> dict[str, Any]:
-    """What held requests back in the whole run, what is assumed, and the clock."""
+    """What held requests back in the whole run, the assumptions, and the clock."""
     finished = summary["requests"]["finished"] or 1
     notes = simulation.engine.workload.notes
     return {

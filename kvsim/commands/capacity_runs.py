@@ -1,12 +1,12 @@
-"""One search for the capacity of a system with one seed, wherever it is computed: a row comes out.
+"""One capacity search, for one system and seed, in any process: it returns a row.
 
     settings, seed --> saturated once, for a start --> short runs, load after load --> about there
                    --> long runs from there on, with a fresh seed, up or down       --> row
 
 Every load of a search is tried with the same seed, so with the same requests and the same gaps between them.
-Of short runs the luckiest passes, so what they find is too high near saturation; runs that are long for the
-queue, with requests that were not chosen by it, confirm it, or step down. A trace that comes at its own times
-is sped up instead, and judged as a whole: there is nothing to confirm.
+Among short runs the luckiest passes, so their answer is too high near saturation. Runs that are long for the
+queue, with requests that did not take part in that selection, confirm it or step down. A trace with its own
+arrival times is sped up instead, and judged as a whole: there is nothing to confirm.
 """
 
 import time
@@ -29,30 +29,30 @@ from kvsim.sim.workload import PS_PER_S
 
 USUAL_REQUESTS = 1000
 MOST_REPLAYED = 64_000
-"""Requests of a trace at its own times, of a longer one the first."""
+"""Requests used of a trace with its own arrival times: the first ones of a longer trace."""
 LONGER, LONGEST = 4, 64
-"""How many times as many requests a run has that confirms: at least, at most."""
+"""Length of a confirming run as a multiple of the usual requests: at least, at most."""
 ROUGH = 0.05
 FRESH = 1 << 20
-"""What is added to a seed for the runs that confirm."""
+"""Added to a seed for the confirming runs."""
 LOADS = {"rate": "request_rate", "clients": "clients", "rate-scale": "rate_scale"}
-"""What is sought -> the option that is varied; for its rate a trace at its own times is sped up."""
+"""What is sought -> the option that is varied; a trace with its own arrival times is sped up instead."""
 
 FINER = 10
-"""How many times finer a search is that is compared with another of the same seed."""
+"""How many times finer a search is if it is compared with another of the same seed."""
 
 MOST_CLIENTS = 100_000
 LEAST_SPEED = 1e-3
 AT_ONCE_S = 1e-3
-"""A trace that is sped up until all of it comes within this time comes at once: no load is higher."""
+"""A trace sped up until all of it arrives within this time arrives at once: no load is higher."""
 
 
 @dataclass(frozen=True)
 class Sought:
-    """What is sought: `find` is one of LOADS, `tolerance` a share, `more_kv_gib` of each GPU beside.
+    """What is sought: `find` is one of LOADS, `tolerance` a share, `more_kv_gib` extra memory per GPU.
 
-    `rough`: by short runs alone, five per cent apart, which say too much near saturation. `fleet_rate`: what
-    equal servers are to carry together: what one could carry beyond its share is not sought.
+    `rough`: short runs only, five per cent apart, whose answer is too high near saturation. `fleet_rate`:
+    the load that equal servers carry together; capacity beyond one server's share is not sought.
     """
 
     find: str
@@ -62,14 +62,14 @@ class Sought:
     fleet_rate: float | None = None
 
     def most(self, load: float, misses: float) -> float:
-        """The highest load to try: that of a server's share, where none carries the load that `misses`."""
+        """The highest load to try: a server's share of the fleet's, if no server carries load `misses`."""
         if self.fleet_rate is None:
             return load
         return min(load, self.fleet_rate / ceil(self.fleet_rate / misses))
 
 
 def load_of(settings: Mapping[str, Any], find: str) -> str:
-    """The option that is varied; KvsimError where such traffic has none."""
+    """The option that is varied; KvsimError if such traffic has none."""
     own_times = find != "clients" and replays(settings)
     if find == "rate-scale" and not own_times:
         raise KvsimError("find must be rate or clients for requests that come at no trace's own times")
@@ -153,7 +153,7 @@ def _search(
 
 
 def _hardware(simulation: Simulation, pooled: bool) -> dict[str, Any]:
-    """The GPUs; of a fleet that pools describe also how many of each; the host memory, where there is any."""
+    """The GPUs; for a fleet given by pools also how many of each kind; the host memory, if any."""
     below_gib = sum(pool.replicas * host_gib(pool.server) for pool in simulation.deployment.every_pool)
     kinds: dict[str, int] = {}
     for pool in simulation.deployment.every_pool:
@@ -166,9 +166,9 @@ def _hardware(simulation: Simulation, pooled: bool) -> dict[str, Any]:
 
 
 def _range(settings: dict[str, Any], seed: int, load: Load) -> tuple[Simulation, float, float, float]:
-    """The system, and the load to begin with, the least and the most to try.
+    """The system, and the first, the least and the most load to try.
 
-    What the server does when all requests come at once is about the most that it can do.
+    The throughput when all requests arrive at once is about the most that a server can do.
     """
     if load.replayed:
         simulation = prepared(settings, seed, Goals())
@@ -186,7 +186,7 @@ def _range(settings: dict[str, Any], seed: int, load: Load) -> tuple[Simulation,
 
 
 def _told(found: Found, load: Load) -> dict[str, Any]:
-    """The row of a search: the load, what it makes, and why not more."""
+    """The row of a search: the load, its results, and why not more."""
     best, worst, closest, unit = found.best, found.worst, found.closest, load.unit
     return {
         "load": None if best is None else unit * best.load,
@@ -201,7 +201,7 @@ def _told(found: Found, load: Load) -> dict[str, Any]:
 
 
 def _replayed(settings: dict[str, Any], seed: int, find: str) -> tuple[dict[str, Any], Load]:
-    """The settings with so many requests of the trace as a run may have, and what its own speed gives."""
+    """The settings with as many requests of the trace as a run may have, and the load at its own speed."""
     simulation = prepared(settings, seed, Goals())
     requests = min(len(simulation.engine.workload), MOST_REPLAYED)
     settings = {**settings, "num_prompts": requests}
@@ -221,14 +221,14 @@ def _span_s(simulation: Simulation) -> float:
 
 
 def _drawn(settings: dict[str, Any], option: str) -> dict[str, Any]:
-    """The settings with requests that each seed draws anew, where the trace allows it."""
+    """The settings with requests that each seed draws anew, if the trace allows it."""
     settings = {**settings, "num_prompts": settings.get("num_prompts") or USUAL_REQUESTS}
     drawn = drawn_anew({**settings, option: 1})
     return {name: value for name, value in drawn.items() if name != option}
 
 
 def _with_more_kv(settings: dict[str, Any], seed: int, goals: Goals, gib: float) -> dict[str, Any]:
-    """The settings with so many GiB of KV memory more on each GPU."""
+    """The settings with `gib` GiB more KV memory on each GPU."""
     simulation = prepared(settings, seed, goals)
     server = simulation.deployment
     per_token = server.served_model.kv_bytes_per_token_per_gpu(server.tensor_parallel_size)

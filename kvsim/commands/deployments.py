@@ -1,9 +1,9 @@
 """Every deployment that fits, for a load: `sim capacity --gpu all --for-rate R`.
 
-    GPUs with a price x TP 1, 2, 4, 8 --memory--> candidates (PP 2, 4 where no TP of one node fits)
+    GPUs with a price x TP 1, 2, 4, 8 --memory--> candidates (PP 2, 4 if no TP within one node fits)
     short searches of all --> the cheapest, long runs, all seeds --> confirmed, until no other can be cheaper
 
-Short searches say too much rather than too little, so what they find costs at least as much as they say.
+Short searches err on the high side, so a deployment costs at least as much as they say.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,16 +20,16 @@ ALL = "all"
 TENSOR, PIPELINE = (1, 2, 4, 8), (2, 4)
 MOST_CONFIRMED = 6
 AT_ONCE = 2
-"""Systems that are confirmed between two looks at the prices."""
+"""Systems confirmed between two comparisons of prices."""
 
 
 def wants_all(given: Mapping[str, Any]) -> bool:
-    """Whether every GPU is asked for."""
+    """Whether every GPU is requested."""
     return given.get("gpu") in (ALL, [ALL])
 
 
 def every_deployment(given: Mapping[str, Any]) -> Sweep:
-    """The candidates: each of every GPU that has a price, by tensor and pipeline parallelism, that fits."""
+    """The candidates: every GPU that has a price, with each tensor and pipeline parallelism that fits."""
     given = {"gpu_price": LISTED, **given}
     priced = Goals(gpu_price=given["gpu_price"]).prices
     gpus = [name for name in gpu_names() if name in priced or "" in priced]
@@ -50,9 +50,9 @@ def every_deployment(given: Mapping[str, Any]) -> Sweep:
 
 
 def to_confirm(rows: Sequence[Mapping[str, Any]]) -> list[int]:
-    """The places of the next systems to confirm, of rows by cost: none where no other can be cheaper.
+    """The places of the next systems to confirm, in rows sorted by cost: none if no other can be cheaper.
 
-    Each is held against those on its own clock.
+    Each is compared with those on its own clock.
     """
     by_clock: dict[str, list[tuple[int, Mapping[str, Any]]]] = {}
     for place, row in enumerate(rows):

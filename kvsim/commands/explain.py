@@ -1,6 +1,6 @@
-"""What `sim explain` and `sim trace-events` do: earlier runs told request by request.
+"""The work of `sim explain` and `sim trace-events`: earlier runs, request by request.
 
-What was not recorded is found by carrying the run out once more, while somebody may watch.
+Missing recordings are made by repeating the run, with progress shown.
 """
 
 import json
@@ -18,7 +18,7 @@ from kvsim.sim.files.whole_file import check_file
 
 
 def explained(directory: Path, request: str, *, as_json: bool) -> None:
-    """Tell the life of one request, in every run that served it."""
+    """Explain the life of one request, in every run that served it."""
     runs, number, how = chosen(read_runs(directory), request)
     stories = []
     for run in runs:

@@ -1,4 +1,4 @@
-"""`kvsim.fit`: where a GPU's memory goes, how the layers are grouped, and how many requests fit."""
+"""`kvsim.fit`: where a GPU's memory goes, how layers are grouped, and how many requests fit."""
 
 from kvsim.sim.fit.answer import Fit
 from kvsim.sim.fit.answer import fit as answered
@@ -17,8 +17,8 @@ def fit(model: str | ModelSpec, gpu: str | GpuSpec = "h100", **options: object) 
         A built-in name, a config.json or its folder, or a spec.
     gpu : str or GpuSpec
     **options
-        What `sim fit` takes: `tensor_parallel_size`, `kv_cache_dtype`, `kv_memory` in GiB, which gives the
-        memory of the cache instead of the formula; `lengths`, as `"1000+200"` or `"trace:sharegpt"`; others.
+        The options of `sim fit`: `tensor_parallel_size`, `kv_cache_dtype`, `kv_memory` in GiB, which gives
+        the cache's memory instead of the formula; `lengths`, as `"1000+200"` or `"trace:sharegpt"`; others.
 
     Returns
     -------
@@ -27,8 +27,8 @@ def fit(model: str | ModelSpec, gpu: str | GpuSpec = "h100", **options: object) 
     Raises
     ------
     KvsimError
-        Where vLLM would refuse the settings. A cache too small for one request of the longest length is
-        not an error: `capacity.refusal` says by how much, and what would help.
+        If vLLM would refuse the settings. A cache too small for one request of the longest length is not
+        an error: `capacity.refusal` says by how much, and what would help.
     """
     lengths = options.get("lengths")
     if isinstance(lengths, str):

@@ -1,4 +1,4 @@
-"""A run carried out once more from its config, for what was not recorded; sure to be the same."""
+"""Repeats a run from its config to record what was missing; the results are verified to be the same."""
 
 from kvsim.reports.lives.event_log import EventLog, event_log, read_events
 from kvsim.reports.lives.spans import check_same
@@ -10,19 +10,19 @@ from kvsim.workloads.source import opened
 
 
 def prepared(run: Run, lacking: str, *, step_log: bool = False) -> Simulation:
-    """An earlier run once more, with its events, ready to be carried out.
+    """An earlier run, with its events, ready to be repeated.
 
     Parameters
     ----------
     lacking : str
-        What was not recorded, for the error.
+        The missing recording, for the error.
     step_log : bool
         Also record the steps.
 
     Raises
     ------
     KvsimError
-        A config that cannot be carried out.
+        A config that cannot be run.
     """
     try:
         deployment, traffic = deployment_of(run.config, "its config")
@@ -40,13 +40,13 @@ def prepared(run: Run, lacking: str, *, step_log: bool = False) -> Simulation:
 
 
 def checked(run: Run, outcome: Outcome) -> Outcome:
-    """The outcome, sure to be that of the earlier run; KvsimError if it is another."""
+    """The outcome, if it equals that of the earlier run; else KvsimError."""
     check_same(run, outcome.requests)
     return outcome
 
 
 def event_log_of(run: Run) -> EventLog:
-    """The events of a run: recorded, or those of a repetition."""
+    """The events of a run: recorded, or from a repetition."""
     log = read_events(run.path)
     if log is None:
         run = run if run.place is None else read_run(run.path)

@@ -1,4 +1,4 @@
-"""What `sim replay` and `kvsim.replay` do: read a measured run, simulate the same, compare, fit, what if.
+"""The work of `sim replay` and `kvsim.replay`: read a measured run, simulate it, compare, fit, what if.
 
 import kvsim
 
@@ -47,18 +47,18 @@ class Replay:
     Attributes
     ----------
     run : MeasuredRun
-        What the file holds.
+        The contents of the file.
     server : Server
-        Where it was replayed, and where its settings are from.
+        The simulated server, and where its settings are from.
     found : Simulated
         The replay.
     terms : list of Term
         Where the two differ.
     fitted : Fitted or None
     changes : mapping
-        What if.
+        The settings of the what-if.
     changed : Simulated or None
-        The replay with these changes, of the fitted server if one was fitted.
+        The replay with these changes, on the fitted server if one was fitted.
     """
 
     run: MeasuredRun
@@ -71,11 +71,11 @@ class Replay:
 
     @property
     def compared(self) -> list[Compared]:
-        """Each number that the file and the simulation have."""
+        """Each number that both the file and the simulation have."""
         return compared(self.run, self.found)
 
     def others(self) -> dict[str, Mapping[Key, float]]:
-        """The numbers of the fitted and of the changed server, by name."""
+        """The numbers of the fitted and the changed server, by name."""
         found: dict[str, Mapping[Key, float]] = {}
         if self.fitted is not None:
             found["fitted"] = self.fitted.found.numbers
@@ -85,7 +85,7 @@ class Replay:
 
     @property
     def table(self) -> "pd.DataFrame":
-        """A row per number, in seconds and per second: measured, simulated, and what was asked for."""
+        """A row per number, in seconds and per second: measured, simulated, and fitted or what-if."""
         import pandas as pd
 
         rows = [
@@ -121,13 +121,13 @@ class Replay:
 
     @property
     def why(self) -> "pd.DataFrame":
-        """A row per part of the difference of the mean E2E."""
+        """A row per part of the difference in mean E2E latency."""
         import pandas as pd
 
         return pd.DataFrame([vars(each) for each in self.terms])
 
     def plot(self, figure: str = "requests", style: str = "screen") -> "Figure":
-        """One of the pictures: `requests`, `time`."""
+        """Draw one of the figures: `requests`, `time`."""
         from kvsim.reports.figures.replay import FIGURES, picture
         from kvsim.reports.figures.style import style_named
         from kvsim.reports.replays import Replayed
@@ -167,7 +167,7 @@ class Replay:
         }
 
     def clock(self) -> list[str]:
-        """Which clock the simulated server had and its trust; those of a what-if where they differ."""
+        """The simulated server's clock and its trust; also those of a what-if if they differ."""
         from kvsim.reports.clocks import differ, told
 
         cost: Any = self.found.summary["cost"]
@@ -181,7 +181,7 @@ class Replay:
         return [*said, *filter(None, [differ(zip(("before", "what if"), costs, strict=True))])]
 
     def notes(self) -> list[str]:
-        """What was assumed, cut and left out."""
+        """What was assumed, cut and omitted."""
         left = [f"{self.run.failed:,} requests failed and are left out."] if self.run.failed else []
         if missing := self.run.cut_count - (0 if self.run.cut is None else len(self.run.cut)):
             left.append(
@@ -216,22 +216,22 @@ def replay(
     Parameters
     ----------
     result : str or Path
-        What vllm bench serve, AIPerf, GuideLLM or inference-perf wrote.
+        A result file of vllm bench serve, AIPerf, GuideLLM or inference-perf.
     log : str or Path, optional
-        vLLM's start-up log: its flags and the size of the KV cache.
+        vLLM's start-up log, with its flags and the size of the KV cache.
     run : int, optional
         Which of several runs in the file, counted from 1; None: the last.
     fit : "host" or "scale", optional
-        One factor that is fitted to the measured TPOT, see sim/bench/fitting.py.
+        Fit one factor to the measured TPOT, see sim/bench/fitting.py.
     what_if : str or mapping, optional
         Other settings of the server, as in `block_size=32`, or another load, as in `rate_scale=2`.
     shared_prefix : str, optional
-        What prompts begin with, as in `6x256`: one of 6 texts of 256 tokens; `none`: nothing; None: what
-        gives the hits that the log tells.
+        The prompts' beginning, as in `6x256`: one of 6 texts of 256 tokens; `none`: nothing; None: chosen
+        to give the hits in the log.
     server : Scenario, optional
         The server; the options below change it.
     **options
-        Any option of the server that `sim run` has, spelt with underscores; `model` and `gpu` must be there.
+        Any server option of `sim run`, spelt with underscores; `model` and `gpu` are required.
 
     Returns
     -------
@@ -240,7 +240,7 @@ def replay(
     Raises
     ------
     KvsimError
-        A file that cannot be read or is of no such tool, an unknown option, a server that cannot be.
+        A file that cannot be read or is of no such tool, an unknown option, an impossible server.
 
     Examples
     --------
@@ -290,7 +290,7 @@ def _replay(
 
 
 def replayed(result: Path, server: Scenario, asked: ReplayOptions) -> None:
-    """What the command does: print the comparison, and draw it if asked."""
+    """The work of the command: print the comparison, and draw it if requested."""
     from kvsim.reports.progress import progress
     from kvsim.reports.replay import replay_report
 

@@ -1,4 +1,4 @@
-"""What `sim reproduce` does: simulate a paper's figures, judge them against its own, write and report."""
+"""The work of `sim reproduce`: simulate a paper's figures, judge them against its own, write and report."""
 
 import os
 
@@ -13,7 +13,7 @@ from kvsim.sim.options.outputs import Output
 
 
 def reproduced(paper: str, figure: str | None, *, quick: bool, jobs: int | None, output: Output) -> None:
-    """Carry a reproduction out; one that is stopped keeps the simulations that are done."""
+    """Run a reproduction; a stopped one keeps the finished simulations."""
     found = declared.read_paper(paper)
     figures = declared.chosen_figures(found, figure)
     with place(output, paper) as held:

@@ -1,8 +1,8 @@
-"""What `sim run` and `sim compare` do: simulate while somebody may watch, write, and say what came out.
+"""The work of `sim run` and `sim compare`: simulate with progress shown, write, and report the results.
 
     deployments, traffic --> one run, a comparison, or either with several seeds --> a directory, a report
 
-A directory is held from before the work on (reports/rundir/claims.py), so that nothing computed is lost.
+The directory is claimed before the work starts (reports/rundir/claims.py), so that no result is lost.
 """
 
 import os
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     CarryOut = Callable[[Sequence[Simulation]], list[Outcome]]
 
 MANY_STEPS = 200_000
-"""A run of more is not repeated for its steps unless they are asked for."""
+"""A run with more steps is not repeated to record them unless requested."""
 
 
 def carry_out(
@@ -45,7 +45,7 @@ def carry_out(
     *,
     compared: bool,
 ) -> None:
-    """Carry out one run, or a comparison, with one seed or several; write it and report it."""
+    """Run one simulation or a comparison, with one seed or several; write it and report it."""
     source = opened(traffic)
     if seeds.several:
         _with_seeds(deployments, source, seeds, output, goals, compared)
@@ -66,7 +66,7 @@ def carry_out(
 
 
 def compared_with(deployment: Deployment, allocators: Sequence[str]) -> list[Deployment]:
-    """The server under each of these allocators; of `all`, those that cannot run it are told."""
+    """The server under each of these allocators; with `all`, prints those that cannot run it."""
     from kvsim.sim.run import EVERY, label, left_out, side_by_side
 
     for name, reason in left_out(deployment).items() if EVERY in allocators else ():
@@ -83,7 +83,7 @@ def compared_with(deployment: Deployment, allocators: Sequence[str]) -> list[Dep
 
 
 def opened(traffic: Traffic) -> "Source":
-    """The traffic with its trace read; counting its texts, where it holds some, shows how far it is."""
+    """The traffic with its trace read; tokenizing texts shows progress."""
     from kvsim.reports.progress import progress
     from kvsim.workloads import source
     from kvsim.workloads.tokenized import file_of
@@ -101,7 +101,7 @@ def opened(traffic: Traffic) -> "Source":
 
 @contextmanager
 def place(output: Output, name: str) -> Iterator["Claim | None"]:
-    """Hold the directory asked for, else the first free one in `runs`; None where nothing is written."""
+    """Claim the requested directory, else the first free one in `runs`; None if nothing is written."""
     from kvsim.reports.rundir.claims import claimed, first_free
 
     output.check()
@@ -115,7 +115,7 @@ def place(output: Output, name: str) -> Iterator["Claim | None"]:
 
 
 def choices(config: Path) -> tuple[Deployment, Traffic, Goals]:
-    """What a config.json says."""
+    """The contents of a config.json."""
     from kvsim.sim.files.reading import read_json, understood
     from kvsim.sim.run import deployment_of, goals_of
 
@@ -133,7 +133,7 @@ def choices(config: Path) -> tuple[Deployment, Traffic, Goals]:
 
 
 def repeated(run: "Run", lacking: str, step_log: bool = False) -> "Outcome":
-    """An earlier run once more, for what was not recorded, while somebody may watch."""
+    """Repeat an earlier run to record what was missing, with progress shown."""
     from kvsim.commands import repeat
 
     print(f"{run.label}: no {lacking} were recorded: repeating the run", file=sys.stderr)
@@ -143,9 +143,9 @@ def repeated(run: "Run", lacking: str, step_log: bool = False) -> "Outcome":
 
 
 def traced(run: "Run", steps: bool | None) -> "list[Traced]":
-    """A run with its events and its steps, recorded or carried out again; without steps if there are many.
+    """A run with its events and steps, recorded or repeated; without steps if there are many.
 
-    Of a fleet, each replica.
+    For a fleet, each replica.
     """
     from kvsim.reports.lives.apart import lives_of, seen_by
     from kvsim.reports.lives.event_log import event_log, read_events
@@ -179,7 +179,7 @@ def _prepared(
     output: Output,
     goals: Goals,
 ) -> "Simulation":
-    """The simulation, in the mode asked for, with what is to be recorded."""
+    """The simulation, in the requested mode and with the requested recordings."""
     from kvsim.sim.run import prepare
 
     output.check()
@@ -203,7 +203,7 @@ def _prepared(
 
 
 def _watched(output: Output, simulations: "Sequence[Simulation]") -> "list[Outcome]":
-    """Run them, one after the other, while somebody may watch."""
+    """Run them one after the other, with progress shown."""
     outcomes: list[Outcome] = []
     show = _shown(output)
     for simulation in simulations:
@@ -217,14 +217,14 @@ def _unwatched(simulations: "Sequence[Simulation]") -> "list[Outcome]":
 
 
 def _pace(output: Output) -> float | None:
-    """Simulated seconds per second, for who watches; complains about what is none."""
+    """Simulated seconds per second, for a live view; an invalid pace is an error."""
     from kvsim.reports.pace import pace_of
 
     return None if output.pace is None else pace_of(output.pace, live=output.live)
 
 
 def _shown(output: Output) -> "Callable[[Simulation, list[Outcome], int], AbstractContextManager[None]]":
-    """What is seen of a run: a dashboard, or a progress bar where it takes long."""
+    """The display of a run: a dashboard, or a progress bar if it takes long."""
     if output.live and not (output.quiet or output.json):
         from kvsim.reports import live
 
@@ -247,7 +247,7 @@ def _with_seeds(  # noqa: PLR0917 - the parts of a command
     goals: Goals,
     compared: bool,
 ) -> None:
-    """Carry all seeds out, write a directory with one per seed, and report them together."""
+    """Run all seeds, write a directory with one subdirectory per seed, and report them together."""
     from kvsim.reports.rundir.names import run_name
     from kvsim.reports.seeds.runs import carry_out_seeds, summary_of
     from kvsim.sim.build import resolve
@@ -291,7 +291,7 @@ def _one_seed(  # noqa: PLR0917 - all but the last two are bound
     seed: int,
     target: Path | None,
 ) -> list[dict[str, Any]]:
-    """What a command does with this seed; in a process of its own, so nobody watches."""
+    """A command's work for this seed, in a process of its own without a display."""
     source = source.with_seed(seed)
     workload = source.workload()
     simulations = [_prepared(deployment, source, workload, output, goals) for deployment in deployments]
@@ -306,7 +306,7 @@ def _one_seed(  # noqa: PLR0917 - all but the last two are bound
 def _write_run(
     target: "Path | Claim | None", simulation: "Simulation", output: Output, carried_out: "CarryOut"
 ) -> dict[str, Any]:
-    """Carry out one run and write it: returns its summary."""
+    """Simulate one run and write it; returns its summary."""
     from kvsim.reports.rundir.formats import plain
     from kvsim.reports.rundir.writing import write_run
 
@@ -323,7 +323,7 @@ def _pictures(output: Output) -> Pictures | None:
 
 
 def _parts(outcome: "Outcome", output: Output) -> dict[str, Any]:
-    """What is written of a run: what was asked for, and the result as a benchmark tool would write it."""
+    """The parts of a run to write: those requested, and the result as a benchmark tool would write it."""
     parts = dict(vars(outcome))
     if output.result_format is not None:
         from kvsim.sim.bench.write import result_files
@@ -341,7 +341,7 @@ def _write_comparison(
     output: Output,
     carried_out: "CarryOut",
 ) -> list[dict[str, Any]]:
-    """Carry out a comparison and write it: returns the summaries."""
+    """Simulate a comparison and write it; returns the summaries."""
     from kvsim.reports.rundir.formats import plain
     from kvsim.reports.rundir.writing import write_comparison
 
@@ -359,7 +359,7 @@ def _write_comparison(
 
 
 def _report(output: Output, found: Any, runs: "Runs", compared: bool, held: "Claim | None") -> None:  # noqa: ANN401
-    """Print `found` as JSON, or a table of the runs; and where they lie, if that was not asked for."""
+    """Print `found` as JSON, or a table of the runs; and their directory, if it was not requested."""
     chosen = held is not None and output.out is None
     if output.json:
         import json

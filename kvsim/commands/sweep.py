@@ -2,7 +2,7 @@
 
     plan --> every point checked --> those not done yet, handed out --> journal --> table, figures
 
-`sim sweep` and `kvsim.sweep` are the same; the command keeps a directory, the function a DataFrame.
+`sim sweep` and `kvsim.sweep` do the same; one writes a directory, the other returns a DataFrame.
 """
 
 import os
@@ -45,15 +45,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MOST_LABELS = 4
-"""Of the settings that cannot be for one reason, how many are told."""
+"""How many of the settings that are impossible for one reason are listed."""
 
 PILOT_REQUESTS = 200
-"""Requests of the short runs from which the time of a sweep is estimated."""
+"""Requests in the short runs used to estimate the duration of a sweep."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a sweep: a point with a seed; a reason where it cannot be, else its key."""
+    """One run of a sweep: a point with a seed; the reason if it is impossible, else its key."""
 
     point: Point
     seed: int
@@ -78,7 +78,7 @@ class Sweep:
 
     @property
     def impossible(self) -> list[str]:
-        """A line for each reason why points cannot be, with some of those points."""
+        """A line for each reason why points are impossible, with some of those points."""
         by_reason: dict[str, dict[int, Point]] = {}
         for run in self.runs:
             if run.reason:
@@ -92,7 +92,7 @@ class Sweep:
 
     @property
     def keys(self) -> dict[str, Run]:
-        """What there is to compute: key -> the first run that has it."""
+        """The runs to compute: key -> the first run that has it."""
         found: dict[str, Run] = {}
         for run in self.runs:
             if not run.reason:
@@ -100,16 +100,16 @@ class Sweep:
         return found
 
     def work_of(self, run: Run) -> tuple[dict[str, Any], int]:
-        """What is simulated: the settings, of several seeds with rows drawn anew, and the seed."""
+        """The settings to simulate, with rows drawn anew if there are several seeds, and the seed."""
         return _asked(run.point, self.plan.seeds), run.seed
 
     def settings_of(self, run: Run) -> dict[str, Any]:
-        """What it has of the settings that vary, by name, as the table shows it."""
+        """A run's values of the settings that vary, by name, as the table shows them."""
         point = run.point
         return {name: point.case if name == "case" else shown(setting(point, name)) for name in self.names}
 
     def rows(self, journal: Journal) -> list[dict[str, Any]]:
-        """The table: a row per run, those that cannot be included; all must be done."""
+        """The table: a row per run, impossible ones included; all must be done."""
         rows = []
         for run in self.runs:
             own = self.settings_of(run)
@@ -125,7 +125,7 @@ class Sweep:
 
 
 def planned(given: Mapping[str, Any], tried: Mapping[str, Any] | None = None) -> Sweep:
-    """All runs of a description, each checked, with `tried` beside; a run that cannot be has its reason."""
+    """All runs of a description, each checked together with `tried`; impossible runs have a reason."""
     plan = plan_of(given)
     goals = Goals(slo=plan.slo, gpu_price=plan.gpu_price, host_price=plan.host_price)
     points, runs = plan.points(), []
@@ -145,14 +145,14 @@ def planned(given: Mapping[str, Any], tried: Mapping[str, Any] | None = None) ->
 
 
 def _asked(point: Point, seeds: int) -> dict[str, Any]:
-    """The settings of a point that is simulated with so many seeds."""
+    """The settings of a point that is simulated with this many seeds."""
     return sweep_runs.drawn_anew(point.settings) if seeds > 1 else dict(point.settings)
 
 
 def carry_out(
     sweep: Sweep, journal: Journal, where: Where, heard: Callable[[int], None] = lambda left: None
 ) -> None:
-    """Compute what the journal lacks, the longest first; every run is kept as soon as it is done."""
+    """Compute the runs that the journal lacks, the longest first; each is saved as soon as it is done."""
     todo = [(key, run) for key, run in sweep.keys.items() if key not in journal.done]
     todo.sort(key=lambda each: -_effort(each[1].point))
     work = {key: (*sweep.work_of(run), sweep.goals) for key, run in todo}
@@ -168,9 +168,9 @@ def hand_out(
     *,
     heard: Callable[[int], None] = lambda left: None,
 ) -> None:
-    """Call it for each arguments, on all processes, and keep each row under its key as it comes.
+    """Call `function` for each tuple of arguments, on all processes; save each row under its key.
 
-    `words`: what is done and what is counted, for who watches.
+    `words`: what is done and what is counted, for the progress bar.
     """
     keys, done = list(work), 0
     processes = jobs_of(where), where.backend, where.address
@@ -185,12 +185,12 @@ def hand_out(
 
 
 def jobs_of(where: Where) -> int:
-    """Processes at once."""
+    """The number of parallel processes."""
     return where.jobs or os.cpu_count() or 1
 
 
 def estimated_s(sweep: Sweep, journal: Journal | None, where: Where) -> float:
-    """About how long the runs that are left take: from those that are done, or from short ones."""
+    """An estimate of the time for the remaining runs: from finished ones, or from short ones."""
     keys = sweep.keys
     left = {key: run for key, run in keys.items() if journal is None or key not in journal.done}
     known = [] if journal is None else [journal.done[key].cpu_s for key in keys if key in journal.done]
@@ -203,7 +203,7 @@ def estimated_s(sweep: Sweep, journal: Journal | None, where: Where) -> float:
     per_request = []
     for run in chosen.values():
         short = {**run.point.settings, "num_prompts": min(_requests(run.point), PILOT_REQUESTS)}
-        sweep_runs.carried_out(short, run.seed, sweep.goals)  # what is read once
+        sweep_runs.carried_out(short, run.seed, sweep.goals)  # warm up: files are read once
         cpu_s = sweep_runs.carried_out(short, run.seed, sweep.goals)[1]
         per_request.append(cpu_s / short["num_prompts"])
     requests = sum(_requests(run.point) for run in left.values())
@@ -215,7 +215,7 @@ def _requests(point: Point) -> int:
 
 
 def _effort(point: Point) -> float:
-    """About how long a run takes, beside others."""
+    """The approximate duration of a run, relative to others."""
     return _requests(point) * float(setting(point, "replicas") or 1)
 
 
@@ -223,11 +223,11 @@ def _effort(point: Point) -> float:
 
 
 def swept(file: Path | None, settings: Mapping[str, Any], goals: Goals, options: Swept, where: Where) -> int:
-    """What `sim sweep` does: check, compute what is not done yet, write the table and the figures.
+    """The work of `sim sweep`: check, compute what is not done yet, write the table and the figures.
 
     Returns
     -------
-    The exit code: 0, RUN_FAILED, or, where that is to be told, UNMET.
+    The exit code: 0, RUN_FAILED, or UNMET if that is to be reported.
     """
     from kvsim.reports.sweeps.words import plan_words, sweep_words
 
@@ -274,7 +274,7 @@ def failures(rows: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> list[s
 
 
 def told_failures(rows: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> int:
-    """Say which runs failed, on stderr; returns the exit code, 0 where none did."""
+    """Report failed runs on stderr; returns the exit code, 0 if none failed."""
     lines = failures(rows, labels)
     sys.stdout.flush()
     for line in lines:
@@ -283,7 +283,7 @@ def told_failures(rows: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> i
 
 
 def described(file: Path | None, settings: Mapping[str, Any], goals: Goals, options: Swept) -> dict[str, Any]:
-    """What a file says, with what the command line says in its place."""
+    """The contents of a file, overridden by the command line."""
     given = with_file(file, {})
     said = {name: value for name, value in settings.items() if value is not None}
     said |= goals.as_json()
@@ -297,7 +297,7 @@ def described(file: Path | None, settings: Mapping[str, Any], goals: Goals, opti
 
 
 def with_file(file: str | Path | None, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What a file says, if there is one, with what is given in its place; None: not given."""
+    """The contents of a file, if there is one, overridden by `given`; None: not given."""
     said = (
         {}
         if file is None
@@ -308,7 +308,7 @@ def with_file(file: str | Path | None, given: Mapping[str, Any]) -> dict[str, An
 
 @contextmanager
 def stoppable(path: Path) -> Iterator[None]:
-    """Say that what is done is kept, where a signal ends the block."""
+    """If a signal ends the block, say that the finished runs are kept."""
     try:
         yield
     except KeyboardInterrupt as stop:
@@ -321,7 +321,7 @@ def stoppable(path: Path) -> Iterator[None]:
 def write_results(
     sweep: Sweep, journal: Journal, path: Path, pictures: Pictures | None
 ) -> list[dict[str, Any]]:
-    """Write the table of a sweep that is done, what was asked, and the figures; returns the rows."""
+    """Write a finished sweep's table, its plan and the figures; returns the rows."""
 
     rows = sweep.rows(journal)
     write_tables(sweep, rows, path)
@@ -337,7 +337,7 @@ def write_results(
 
 
 def write_tables(sweep: Sweep, rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Write what was asked, and the table twice."""
+    """Write the plan, and the table in two formats."""
     write_plan(sweep.plan, path / "sweep.json")
     write_table(rows, path / "table.parquet")
     write_table(rows, path / "table.csv")
@@ -369,17 +369,17 @@ def sweep(
     Parameters
     ----------
     file : str or Path, optional
-        A `sweep.toml`; what is given beside it comes first.
+        A `sweep.toml`; options given here take precedence.
     seeds : int, optional
-        Runs of each combination, with other random numbers; None: one.
+        Runs per combination, with different random numbers; None: one.
     zip : bool or sequence of str
-        Options whose lists go together, first with first; True: all.
+        Options whose lists are paired, first with first; True: all.
     case : sequence of mappings
-        Settings of cases, each with the combinations of its own; `name` names one.
+        Settings of cases, each with its own combinations; `name` names a case.
     jobs, backend, address
-        Processes at once, one per core by default; `local`, `ray` or `dask`; where the cluster's head is.
+        Parallel processes, one per core by default; `local`, `ray` or `dask`; the cluster head's address.
     out : str or Path, optional
-        A directory that keeps the runs that are done, as that of `sim sweep`; None: nothing is kept.
+        A directory that keeps finished runs, like that of `sim sweep`; None: nothing is kept.
     allow_code : bool
         Run code that only the file names.
     **options
@@ -388,13 +388,13 @@ def sweep(
     Returns
     -------
     pandas.DataFrame
-        Every setting that varies, `seed` where there are several, `status` (`finished`, `failed`,
+        Every setting that varies, `seed` if there are several, `status` (`finished`, `failed`,
         `impossible`), `reason`, `gpus` and every number of the summary, units in the names.
 
     Raises
     ------
     KvsimError
-        An unknown option, or a value that cannot be.
+        An unknown option, or an impossible value.
 
     Examples
     --------
@@ -414,7 +414,7 @@ def sweep(
 
 @contextmanager
 def kept(out: str | Path | None) -> Iterator[Journal]:
-    """The journal of a directory, or one that goes away."""
+    """The journal of a directory, or a temporary one."""
     if out is not None:
         with sweep_directory(Path(out)) as journal:
             yield journal

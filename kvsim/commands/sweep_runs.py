@@ -1,9 +1,9 @@
-"""One run of a sweep, wherever it is computed: settings in, a row of the table out.
+"""One run of a sweep, in any process: settings in, a row of the table out.
 
     settings, seed --> a few hundred bytes to a worker --> the trace is read there, once --> row, CPU time
 
-A worker keeps the traces that it has read and the servers that it has looked up. Whatever goes wrong with a
-run is its row's reason; of a run that ends its worker the backend tells, see `lost`.
+A worker caches the traces it has read and the servers it has looked up. A run's failure becomes the reason in
+its row; a run that kills its worker is reported by the backend, see `lost`.
 """
 
 import json
@@ -61,12 +61,12 @@ def carried_out(settings: Settings, seed: int, goals: Goals) -> tuple[dict[str, 
 
 
 def lost(by: str) -> tuple[dict[str, Any], None]:
-    """What comes out of a run that ends its process: a row, not to be kept for the next command."""
+    """The result of a run that kills its process: a row, not to be saved for the next command."""
     return {"status": FAILED, "reason": f"its process was ended by {by}, also when it ran alone"}, None
 
 
 def prepared(settings: Settings, seed: int, goals: Goals) -> Simulation:
-    """A run ready to be carried out; KvsimError where it cannot be."""
+    """A run ready to be simulated; KvsimError if it is impossible."""
     server, traffic, _ = described(None, None, dict(settings))
     deployment, _ = _deployed(server)
     source = _source(traffic).with_seed(seed)
@@ -74,17 +74,17 @@ def prepared(settings: Settings, seed: int, goals: Goals) -> Simulation:
 
 
 def defaults(each: Iterable[Settings]) -> list[str]:
-    """Which servers vLLM would not start, and which of their settings are their releases', in words."""
+    """The servers that vLLM would not start, and the settings that are their releases' defaults, in words."""
     found = [_deployed(described(None, None, dict(settings))[0])[0] for settings in each]
     pools = (pool for deployment in found for pool in resolve(deployment).every_pool)
     return [*starts_told(pools), *defaults_told(found)]
 
 
 def checked(settings: Settings, goals: Goals) -> str:
-    """Raise KvsimError for settings that cannot be; else a digest of all that decides what comes out.
+    """Raise KvsimError for impossible settings; else return a digest of all that determines the result.
 
-    It stands for the settings with every default looked up, the lengths of the trace, the goals and this
-    version of kvsim; what is drawn goes by the seed.
+    It covers the settings with every default looked up, the lengths of the trace, the goals and this
+    version of kvsim; random draws depend on the seed.
     """
     server, traffic, _ = described(None, None, dict(settings))
     deployment, digest = _deployed(server)
@@ -97,19 +97,19 @@ def checked(settings: Settings, goals: Goals) -> str:
 
 
 def replays(settings: Settings) -> bool:
-    """Whether requests come at times that a trace tells."""
+    """Whether requests arrive at the times in a trace."""
     return _source(described(None, None, dict(settings))[1]).replays
 
 
 def drawn_anew(settings: Settings) -> dict[str, Any]:
-    """The settings with rows of the trace that every seed draws anew, unless told otherwise."""
+    """The settings with rows of the trace drawn anew by each seed, unless set otherwise."""
     traffic = described(None, None, dict(settings))[1]
     drawn = _source(traffic).drawn_anew().traffic.shuffle
     return {**settings, **({"shuffle": True} if drawn else {})}
 
 
 def seeds_differ(settings: Settings) -> bool:
-    """Whether another seed may give another run: not where a trace tells all, and nothing else is drawn."""
+    """Whether another seed may change the run: not if a trace fixes all and nothing else is drawn."""
     server, traffic, _ = described(None, None, dict(settings))
     several = server.replicas > 1 or server.pool is not None
     drawn = several or traffic.beam_width > 1 or traffic.shared_prefix is not None
@@ -117,25 +117,25 @@ def seeds_differ(settings: Settings) -> bool:
 
 
 def first_seed(settings: Settings) -> int:
-    """The seed that the first run of a point has."""
+    """The seed of a point's first run."""
     return int(settings.get("seed", Traffic().seed))
 
 
 def forget() -> None:
-    """Drop what is kept for further runs: files may have changed, as may classes."""
+    """Clear the caches: files and classes may have changed."""
     _SERVERS.clear()
     _read.cache_clear()
     _drawable.cache_clear()
 
 
 def _deployed(server: Scenario) -> tuple[Deployment, str]:
-    """The servers with every name looked up, and a digest; kept for the next run."""
+    """The servers with every name looked up, and a digest; cached for the next run."""
     known = _SERVERS.get(repr(server))
     if known is None:
         found = resolve(server.deployed())
         deployment = found.deployment
         for pool in found.every_pool:
-            kept(pool.deployment, pool.scheduler)  # or nothing fits
+            kept(pool.deployment, pool.scheduler)  # raises if nothing fits
         pools = [[pool.role, pool.replicas, pool.server.as_json()] for pool in deployment.pools]
         parts = [deployment.as_json(), deployment.fleet.as_json(), *pools]
         known = (deployment, _digest(plain(parts)))
@@ -151,12 +151,12 @@ def _source(traffic: Traffic) -> Source:
 
 @lru_cache(maxsize=8)
 def _read(traffic: Traffic) -> Source:
-    """The traffic of a trace with nothing chosen: reading it takes longest."""
+    """A trace's traffic with no options applied: reading it takes longest."""
     return opened(traffic)
 
 
 def _drawn(traffic: Traffic, seed: int) -> str:
-    """Raise KvsimError unless requests can be drawn; a digest of those of a seed."""
+    """Raise KvsimError unless requests can be drawn; else a digest of those of a seed."""
     return _drawable(replace(traffic, seed=seed))
 
 

@@ -1,4 +1,4 @@
-"""What `sim table` does: one table of any runs, comparisons, runs with several seeds, and sweeps."""
+"""The work of `sim table`: one table of any runs, comparisons, runs with several seeds, and sweeps."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ def tabled(directories: Sequence[Path], out: Path | None, *, force: bool) -> Non
 
 
 def rows_of(directories: Sequence[Path]) -> list[Row]:
-    """A row per run, with the directory that it is from where there are several."""
+    """A row per run, with its directory."""
     runs: list[Run] = []
     rows: list[Row] = []
     for directory in directories:
@@ -45,7 +45,7 @@ def rows_of(directories: Sequence[Path]) -> list[Row]:
 
 
 def _row(run: Run, own: Mapping[str, Any]) -> Row:
-    """A run that was written by itself."""
+    """The row of a single run."""
     alike = [{"replicas": run.config.get("fleet", {}).get("replicas", 1), "scenario": run.config["scenario"]}]
     gpus = sum(
         pool["replicas"] * prod(pool["scenario"].get(f"{way}_parallel_size", 1) for way in WAYS)

@@ -1,4 +1,4 @@
-"""What `sim traces show` does: a trace in numbers and pictures, and what prefix caches would hit."""
+"""The work of `sim traces show`: a trace in numbers and figures, and the hits of prefix caches."""
 
 import os
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ def trace_shown(
     block_size: int | None,
     eviction: str | None,
 ) -> None:
-    """Print a trace's numbers, and draw it if asked."""
+    """Print a trace's numbers, and draw it if requested."""
     for name, value in (("block_size", block_size), ("eviction", eviction)):
         if value is not None and not miss_ratio:
             raise KvsimError(f"{name} must be left out without miss_ratio, got {value}")
@@ -65,7 +65,7 @@ def trace_shown(
 def missed(
     lengths: Lengths, block_size: int | None, policies: Sequence[str], jobs: int | None = None
 ) -> Misses:
-    """What prefix caches of all sizes would hit: LRU at each, the others at a few of them."""
+    """Hits of prefix caches of all sizes: LRU at every size, the other policies at a few."""
     names = [each.name for each in evictions_named(policies)]
     simulated = [name for name in names if name != "lru"]
     prompts = cut(lengths, block_size, *([MOST_LOOKUPS] if simulated else []))
