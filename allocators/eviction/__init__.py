@@ -26,4 +26,4 @@ EVICTION: dict[str, str] = {
     "libcachesim-lirs": "kvsim.allocators.eviction.libcachesim_lirs:LibCacheSimLirs",
     "belady": "kvsim.allocators.eviction.belady:Belady",
 }
-"""Name on the command line -> where the class is."""
+"""Name on the command line -> location of the class."""
