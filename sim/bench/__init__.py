@@ -1,1 +1,1 @@
-"""What benchmark tools measured of real servers: read into one form, replayed, compared, and written."""
+"""Benchmark tools' measurements of real servers: read into one form, replayed, compared, and written."""

@@ -1,17 +1,17 @@
-"""AIPerf: `profile_export.jsonl`, a request a line, and `profile_export_aiperf.json`, the numbers of a run.
+"""AIPerf: `profile_export.jsonl`, one request per line, and `profile_export_aiperf.json`, a run's numbers.
 
     {"metadata": {"conversation_id": "7", "request_start_ns": 17..., "benchmark_phase": "profiling"},
      "metrics": {"time_to_first_token": {"value": 41.2, "unit": "ms"}, "request_latency": ..., ...},
      "error": null}
 
 Early versions call them `ttft`, `timestamp_ns` and `credit_phase`, and put the summary's metrics under
-`records`. Requests of the warm-up are left out. `inter_chunk_latency` lists the gaps of a request;
-`inter_token_latency` is (E2E - TTFT) / (output - 1), one number a request, which others call TPOT.
+`records`. Warm-up requests are left out. `inter_chunk_latency` lists the gaps of a request;
+`inter_token_latency` is (E2E - TTFT) / (output - 1), one number per request, which others call TPOT.
 
-Lengths are those that the server counted (`usage_prompt_tokens`, `usage_completion_tokens`) where it did: a
-client that counts tokens of the text again finds others. `usage_prompt_cache_read_tokens` are those that the
-server's prefix cache held. `conversation_id` is that of the data, which may be asked again; a conversation
-that was held has a `x_correlation_id` of its own. Cancelled requests loaded the server, and did not fail.
+Lengths are those counted by the server (`usage_prompt_tokens`, `usage_completion_tokens`) if it did: a client
+that recounts the text's tokens gets other numbers. `usage_prompt_cache_read_tokens` are the prefix cache
+hits. `conversation_id` is that of the data, which may be sent several times; each actual conversation has its
+own `x_correlation_id`. Cancelled requests loaded the server, and did not fail.
 """
 
 from collections.abc import Iterable, Mapping
@@ -54,7 +54,7 @@ def is_summary(record: Mapping[str, Any]) -> bool:
 
 
 def aiperf_run(path: Path, records: Iterable[tuple[int, Mapping[str, Any]]], notes: list[str]) -> MeasuredRun:
-    """The run whose requests are these lines."""
+    """The run whose requests are on these lines."""
     answered, cut = _Columns(), _Columns()
     failed = warm = 0
     for line, record in records:
@@ -106,7 +106,7 @@ class _Columns:
         self._sessions: list[str] = []
 
     def add(self, where: str, about: Mapping[str, Any], metrics: Mapping[str, Any]) -> None:
-        """One line."""
+        """Add one line."""
         begun = _begun(where, about)
         ttft, e2e = (_value(where, metrics, _NAMES[what]) for what in ("TTFT", "E2E"))
         last = nan if e2e is None else e2e
@@ -145,7 +145,7 @@ def _begun(where: str, about: Mapping[str, Any]) -> float | None:
 
 
 def aiperf_summary(path: Path, record: Mapping[str, Any], notes: list[str]) -> MeasuredRun:
-    """The run that a summary tells of."""
+    """The run that a summary describes."""
     where = f"result {path}"
     metrics = inside(where, record, "records") or record
     told: dict[Key, float] = {}
@@ -184,7 +184,7 @@ def aiperf_summary(path: Path, record: Mapping[str, Any], notes: list[str]) -> M
 
 
 def _load(where: str, config: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[str]]:
-    """The settings of the load, and the models' names: newer versions have a list of phases."""
+    """The load settings, and the models' names: newer versions have a list of phases."""
     endpoint = inside(where, config, "endpoint")
     names = rows(where, endpoint, "model_names")
     items = rows(where, inside(where, config, "models"), "items")
@@ -195,7 +195,7 @@ def _load(where: str, config: Mapping[str, Any]) -> tuple[Mapping[str, Any], lis
 
 
 def with_summary(run: MeasuredRun, summary: MeasuredRun) -> MeasuredRun:
-    """The requests of a run with what its summary says of the load."""
+    """A run's requests, with its summary's data on the load."""
     return replace(
         run,
         told=summary.told,
@@ -207,7 +207,7 @@ def with_summary(run: MeasuredRun, summary: MeasuredRun) -> MeasuredRun:
 
 
 def _value(where: str, metrics: Mapping[str, Any], names: Iterable[str], key: str = "value") -> float | None:
-    """A metric in seconds, or in its own unit where that is no time."""
+    """A metric in seconds, or in its own unit if it is not a time."""
     for name in names:
         if metrics.get(name) is not None:
             found = inside(where, metrics, name)

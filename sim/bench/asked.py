@@ -1,4 +1,4 @@
-"""What `sim replay` is asked, beside the result and the server: its options."""
+"""The options of `sim replay`, besides the result and the server."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ PANEL = "Replay"
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayOptions(Pictures):
-    """What is read, what is fitted, what is changed, and where pictures go."""
+    """What is read, fitted and changed, and where pictures go."""
 
     log: Path | None = option(
         "vLLM's start-up log: flags, and the size of the KV cache.",

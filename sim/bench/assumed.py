@@ -1,8 +1,8 @@
-"""How measured servers were served, where their points do not say it: by their scripts, or assumed.
+"""How measured servers were run, if their data points do not say: by their scripts, or assumed.
 
-flags      seats, tokens of a step, share of the memory, experts: of the script that launched the server
-cache      fp8 where that script says so
-schedule   asynchronous from a release on
+flags      seats, tokens per step, share of the memory, experts: from the script that launched the server
+cache      fp8 if that script says so
+schedule   asynchronous from a certain release on
 """
 
 from collections.abc import Iterable
@@ -32,7 +32,7 @@ SEQS, TOKENS = 1024, 8192
 
 
 class Flags(NamedTuple):
-    """Of `vllm serve`, as far as they matter; None: as many seats as clients, twice the prompt a step."""
+    """Of `vllm serve`, as far as relevant; None: as many seats as clients, twice the prompt per step."""
 
     max_num_seqs: int | None = SEQS
     max_num_batched_tokens: int | None = TOKENS
@@ -53,11 +53,11 @@ SCRIPTS = (
     ),
     (("MiniMaxAI/MiniMax-M2.5", "b", ""), Flags(max_num_batched_tokens=None)),
 )
-"""((model, how the GPU and the version begin), flags), the first that fits, by InferenceMAX's scripts:
+"""((model, GPU and version prefixes), flags), the first match applies, by InferenceMAX's scripts:
 70b_fp8_h100_slurm.sh, 70b_fp8_h200_slurm.sh and the README of 2025, whose command for a B200 says the same;
 gptoss_fp4_{b200,h100,h200}.sh; minimaxm2.5_fp8_h100.sh; minimaxm2.5_fp8_b200.sh, whose version for 0.17 asks
-for experts shared out where `EP_SIZE` is 1 too, and whose later ones, and those of fp4 and of a B300, for
-twice the prompt. The fp4 one of Llama-70B is taken to be as the fp8 one."""
+for distributed experts even if `EP_SIZE` is 1, and whose later ones, like those of fp4 and of a B300, ask for
+twice the prompt. Llama-70B's fp4 script is assumed to be like the fp8 one."""
 EIGHT_BIT_CACHES = (
     ("meta-llama/Llama-3.1-70B", "b200_sxm", ""),
     ("meta-llama/Llama-3.1-70B", "h200_sxm", ""),
@@ -65,22 +65,22 @@ EIGHT_BIT_CACHES = (
     ("MiniMaxAI/MiniMax-M2.5", "b200_sxm", "0.19"),
     ("MiniMaxAI/MiniMax-M2.5", "b300_sxm", ""),
 )
-"""(model, GPU, how the version begins) of servers with `--kv-cache-dtype fp8`, by the scripts of InferenceMAX
-that launched them (70b_fp8_b200_slurm.sh, 70b_fp4_b200_slurm.sh, 70b_fp8_h200_slurm.sh, October 2025;
+"""(model, GPU, version prefix) of servers with `--kv-cache-dtype fp8`, by the InferenceMAX scripts that
+launched them (70b_fp8_b200_slurm.sh, 70b_fp4_b200_slurm.sh, 70b_fp8_h200_slurm.sh, October 2025;
 gptoss_fp4_b200.sh, since 0.11.2; minimaxm2.5_fp8_b300.sh and minimaxm2.5_fp4_b300.sh, April 2026, which are
-those of a B200 as they are). The script of an H100 says so too, but its servers waited as with 16 bits: 31 s
-for 64 clients on two GPUs, where 30 are simulated, and 0.4 with 8 bits."""
+identical to those of a B200). An H100's script says so too, but its servers waited as with 16 bits: 31 s for
+64 clients on two GPUs, where 30 are simulated, and 0.4 with 8 bits."""
 FUSED = (
     ("meta-llama/Llama-3.1-70B", "b200_sxm", ""),
     ("openai/gpt-oss-120b", "b200_sxm", "0."),
 )
-"""The same of servers with `fuse_allreduce_rms`, or its older name, by the same scripts."""
+"""The same for servers with `fuse_allreduce_rms`, or its older name, by the same scripts."""
 TF32 = (("MiniMaxAI/MiniMax-M2.5", "b200_sxm", "0.19"), ("MiniMaxAI/MiniMax-M2.5", "b300_sxm", "0.19"))
-"""The same of servers with VLLM_FLOAT32_MATMUL_PRECISION=high, by minimaxm2.5_{fp8,fp4}_{b200,b300}.sh."""
+"""The same for servers with VLLM_FLOAT32_MATMUL_PRECISION=high, by minimaxm2.5_{fp8,fp4}_{b200,b300}.sh."""
 
 
 def flags_of(model: str, gpu: str, version: str) -> Flags:
-    """What the server was launched with, as far as it is known."""
+    """The server's launch flags, as far as known."""
     for (name, where, begun), flags in SCRIPTS:
         if model == name and gpu.startswith(where) and version.startswith(begun):
             return flags
@@ -107,6 +107,6 @@ def _among(servers: Iterable[tuple[str, str, str]], model: str, gpu: str, versio
 
 
 def asynchronous(version: str) -> bool:
-    """Whether a release schedules asynchronously by itself."""
+    """Whether a release schedules asynchronously by default."""
     release = release_number(version)
     return release is None or release >= ASYNCHRONOUS_SINCE

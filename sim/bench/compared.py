@@ -1,4 +1,4 @@
-"""One number of a server: what was measured, and what is simulated."""
+"""One number of a server, measured and simulated."""
 
 from dataclasses import dataclass
 from math import nan
@@ -6,7 +6,7 @@ from math import nan
 
 @dataclass(frozen=True)
 class Compared:
-    """Of one quantity of one server: what was measured, and what is simulated."""
+    """One quantity of one server, measured and simulated."""
 
     what: str
     statistic: str
@@ -15,5 +15,5 @@ class Compared:
 
     @property
     def off(self) -> float:
-        """Simulated over measured, less 1; NaN of what took no time, as TPOT of single tokens."""
+        """Simulated over measured, minus 1; NaN if it took no time, as TPOT of single tokens."""
         return self.simulated / self.measured - 1 if self.measured else nan

@@ -1,4 +1,4 @@
-"""Fields of a benchmark's result, read with the file, the line and what was expected in every complaint."""
+"""Fields of a benchmark's result; every complaint names the file, the line and what was expected."""
 
 from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
@@ -16,7 +16,7 @@ SHOWN = 60
 
 
 def number(where: str, record: Mapping[str, Any], name: str) -> float | None:
-    """A number of an object, None where it has none."""
+    """A number in an object; None if missing."""
     value = record.get(name)
     if value is None:
         return None
@@ -26,7 +26,7 @@ def number(where: str, record: Mapping[str, Any], name: str) -> float | None:
 
 
 def inside(where: str, record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """An object of an object, empty where there is none."""
+    """An object in an object; empty if missing."""
     value = record.get(name)
     if value is None:
         return {}
@@ -36,7 +36,7 @@ def inside(where: str, record: Mapping[str, Any], name: str) -> Mapping[str, Any
 
 
 def rows(where: str, record: Mapping[str, Any], name: str) -> list[Any]:
-    """A list of an object, empty where there is none."""
+    """A list in an object; empty if missing."""
     value = record.get(name)
     if value is None:
         return []
@@ -46,7 +46,7 @@ def rows(where: str, record: Mapping[str, Any], name: str) -> list[Any]:
 
 
 def numbers(where: str, record: Mapping[str, Any], name: str) -> list[float]:
-    """A list of numbers of an object, NaN for null; empty where there is none."""
+    """A list of numbers in an object, NaN for null; empty if missing."""
     found = []
     for place, value in enumerate(rows(where, record, name)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
@@ -57,7 +57,7 @@ def numbers(where: str, record: Mapping[str, Any], name: str) -> list[float]:
 
 
 def lists(where: str, record: Mapping[str, Any], name: str) -> list[list[float]]:
-    """A list of lists of numbers of an object; empty where there is none."""
+    """A list of lists of numbers in an object; empty if missing."""
     return [
         numbers(f"{where}, {name}", {f"[{place}]": value}, f"[{place}]")
         for place, value in enumerate(rows(where, record, name))
@@ -74,7 +74,7 @@ def tokens(where: str, name: str, values: Sequence[float]) -> Int64Column:
 
 
 def times(where: str, name: str, values: Sequence[float]) -> Floats:
-    """Times in seconds, NaN where they are not known."""
+    """Times in seconds, NaN if unknown."""
     found: Floats = np.array(values, dtype=np.float64)
     for place in np.flatnonzero((found < 0) | np.isinf(found)).tolist():
         raise KvsimError(f"{where}: {name}[{place}] must be at least 0 s, got {found[place]:g}")
@@ -82,13 +82,13 @@ def times(where: str, name: str, values: Sequence[float]) -> Floats:
 
 
 def starts(values: Sequence[float]) -> Floats | None:
-    """When requests began, in seconds on any clock; None where that is not known of all."""
+    """When requests began, in seconds on any clock; None unless known for all."""
     found: Floats = np.array(values, dtype=np.float64)
     return None if np.isnan(found).any() else found
 
 
 def shown(value: object) -> str:
-    """A value as complaints have it: short."""
+    """A value shortened for complaints."""
     text = repr(value)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
@@ -96,7 +96,7 @@ def shown(value: object) -> str:
 def told_of(
     names: Mapping[str, tuple[str, str]], get: Callable[[str], float | None], scale: float = 1.0
 ) -> dict[tuple[str, str], float]:
-    """The tool's own numbers that are there, under our names."""
+    """The tool's own numbers that are present, under kvsim's names."""
     found = {}
     for theirs, ours in names.items():
         value = get(theirs)

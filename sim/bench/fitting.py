@@ -1,12 +1,12 @@
 """One factor that makes a simulated server as fast as the measured one, with its interval.
 
-    scale    every step's time is multiplied by it                      --time-scale 1.08
-    host     the host's time of a step is, both of its constants        --host-time 1.24+51.8
+    scale    multiplies every step's time                               --time-scale 1.08
+    host     multiplies both constants of the host's time per step      --host-time 1.24+51.8
 
-The factor is where the mean logarithm of simulated over measured TPOT, over the requests, is 0: steps decide
-TPOT, and only then what waits for them. It is found between two factors on either side, each time where a
-line between them (of logarithms) is 0; each try is a whole replay. The interval is Student's, 95 %, over the
-means of ten parts of the run, one after another in time: requests that ran together had the same steps and
+At the factor, the mean logarithm of simulated over measured TPOT, over the requests, is 0: steps determine
+TPOT first, and only then everything that waits for them. It is searched between a factor on either side, each
+time where a line between them (of logarithms) is 0; each try is a whole replay. The interval is Student's,
+95 %, over the means of ten consecutive parts of the run: requests that ran together had the same steps and
 are not independent measurements.
 """
 
@@ -29,10 +29,10 @@ LEAST, MOST = 0.05, 20.0
 CLOSE = 3e-4
 """Mean logarithm at which the search ends: 0.03 %."""
 MISSED = 1e-2
-"""A factor that leaves more than 1 % is none."""
+"""A factor that leaves more than 1 % counts as not found."""
 TRIES = 14
 FLATTEST = 0.1
-"""Least growth of the error with the factor that an interval is computed with."""
+"""Least slope of the error over the factor that is used for an interval."""
 PARTS = 10
 STUDENT_95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
 """Two-sided, for 1 to 9 degrees of freedom."""
@@ -40,7 +40,7 @@ STUDENT_95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
 
 @dataclass(frozen=True)
 class Fitted:
-    """A factor that was fitted.
+    """A fitted factor.
 
     Attributes
     ----------
@@ -48,15 +48,15 @@ class Fitted:
         One of FITS.
     factor : float
     low, high : float or None
-        Ends of the interval; None where the result holds one number only.
+        Ends of the interval; None if the result holds only one number.
     left : float
-        Mean logarithm of simulated over measured TPOT that is left.
+        Remaining mean logarithm of simulated over measured TPOT.
     scenario : Scenario
         The server with it.
     found : Simulated
         Its replay.
     option : str
-        The option that says the same to `sim run`.
+        The equivalent option of `sim run`.
     """
 
     kind: str
@@ -76,12 +76,12 @@ def fitted(
     tried: Callable[[float], None] = lambda factor: None,
     load: Load = AS_MEASURED,
 ) -> Fitted:
-    """The factor of that kind, for the run as a load has it; `tried` is called after each try.
+    """The factor of this kind, for the run under a load; `tried` is called after each try.
 
     Raises
     ------
     KvsimError
-        An unknown kind, a run without TPOT, a host that this server's steps do not show.
+        An unknown kind, a run without TPOT, a host that does not show in this server's steps.
     """
     if kind not in FITS:
         raise KvsimError(f"fit must be one of {', '.join(FITS)}, got {kind!r}")
@@ -111,7 +111,7 @@ def fitted(
 
 
 def with_factor(server: Scenario, kind: str, factor: float) -> Scenario:
-    """The server with its steps, or its host, so many times as slow."""
+    """The server with its steps, or its host, `factor` times as slow."""
     if kind == "scale":
         return replace(server, time_scale=factor * server.time_scale)
     if str(server.cost).startswith(f"{LOGGED}:"):
@@ -129,7 +129,7 @@ def _host_time(server: Scenario) -> str:
 
 
 def _around(error: Callable[[float], float], kind: str) -> tuple[float, float]:
-    """Two factors between which the error changes its sign, or the ends of what is tried."""
+    """Two factors between which the error changes sign, or the ends of the range tried."""
     low = high = 1.0
     if error(1.0) < 0:
         while error(high) < 0 and high < MOST:
@@ -141,13 +141,13 @@ def _around(error: Callable[[float], float], kind: str) -> tuple[float, float]:
 
 
 def _between(low: float, high: float, below: float, above: float) -> float:
-    """Where a line between the two errors is 0, but not next to an end."""
+    """Where a line between the two errors is 0, but not too close to an end."""
     share = -below / (above - below) if above > below else 0.5
     return float(low * (high / low) ** min(max(share, 0.05), 0.95))
 
 
 def _error(run: MeasuredRun, found: Simulated) -> float:
-    """Mean logarithm of simulated over measured TPOT, over requests or of the means."""
+    """Mean logarithm of simulated over measured TPOT, over requests, or from the means."""
     ratios = _ratios(run, found)
     if len(ratios):
         return float(np.mean(ratios))
@@ -168,7 +168,7 @@ def _ratios(run: MeasuredRun, found: Simulated) -> np.ndarray:
 
 
 def _slope(seen: dict[float, tuple[Scenario, Simulated, float]]) -> float:
-    """How much the error grows with the factor's logarithm, over all tries: queues make it jump."""
+    """Growth of the error with the factor's logarithm, over all tries: queues make it jump."""
     if len(seen) < 2:
         return 1.0
     slope = float(np.polyfit(np.log(list(seen)), [each[2] for each in seen.values()], 1)[0])

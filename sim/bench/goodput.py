@@ -1,12 +1,12 @@
-"""Which requests of a run are good, as benchmark tools judge: within every limit on TTFT, TPOT and E2E.
+"""Which requests of a run benchmark tools judge good: within every limit on TTFT, TPOT and E2E.
 
-    an answer of one token has no TPOT; where TPOT is limited,
-        vllm       takes it for 0: within
-        aiperf     has no such metric of the request: not good
+    an answer of one token has no TPOT; if TPOT is limited,
+        vllm       takes it as 0: within
+        aiperf     has no such metric for the request: not good
         guidellm   does not judge it: it counts neither way
 
-Limits are those of each request; where all are quantiles, all of them, as in the summary. A limit that the
-tools have no name for (`queueing`, `normalized`) leaves goodput out.
+Limits are the per-request ones; if all are quantiles, all of them, as in the summary. With a limit that the
+tools have no name for (`queueing`, `normalized`), goodput is left out.
 """
 
 from collections.abc import Mapping
@@ -18,11 +18,11 @@ from kvsim.sim.bench.served import Served
 
 Bools = npt.NDArray[np.bool_]
 NAMES = ("ttft", "tpot", "e2e")
-"""The latencies that these tools can limit."""
+"""Latencies that these tools can limit."""
 
 
 def limits_of(run: Served) -> Mapping[str, float]:
-    """Latency -> limit in seconds, the smallest; nothing where there are none, or others than NAMES."""
+    """Latency -> limit in seconds, the smallest; empty if there are none, or limits other than NAMES."""
     found: dict[str, float] = {}
     for limit in () if run.slo is None else run.slo.of_each:
         if limit.latency not in NAMES:
@@ -32,7 +32,7 @@ def limits_of(run: Served) -> Mapping[str, float]:
 
 
 def good(run: Served, without_tpot: bool) -> Bools:
-    """Which requests are within all limits; `without_tpot`: whether one that has no TPOT is, too."""
+    """Which requests are within all limits; `without_tpot`: whether those without a TPOT count as within."""
     requests = run.requests
     values = {"ttft": requests.ttft_s, "tpot": requests.tpot_s, "e2e": requests.e2e_s}
     found = np.ones(len(requests), dtype=np.bool_)

@@ -6,11 +6,10 @@
                                     "output_tokens": ..., "time_to_first_token_ms": ms, ...}], ...},
        "metrics": {"time_to_first_token_ms": {"successful": {"mean": ..., "percentiles": {"p99": ...}}}}}]}
 
-Of a request, `inter_token_latency_ms` is what is TPOT here, and `time_per_output_token_ms` is E2E / output
-tokens. The statistics of both weigh each request by its tokens: a mean over tokens, not over requests.
-Gaps between tokens are not kept. Older files have `args` where newer ones have `config`. `incomplete`
-requests were under way when the time was up: they loaded the server, and did not fail. A file may hold some
-of them only.
+Per request, `inter_token_latency_ms` is the TPOT of this package, and `time_per_output_token_ms` is E2E /
+output tokens. The statistics of both weight each request by its tokens: a mean over tokens, not over
+requests. Gaps between tokens are not kept. Older files have `args` instead of `config`. `incomplete` requests
+were in flight when time was up: they loaded the server, and did not fail. A file may hold only some of them.
 """
 
 from collections.abc import Mapping
@@ -41,7 +40,7 @@ _AT_ONCE = ("throughput", "concurrent", "synchronous")
 
 
 def is_guidellm(record: Mapping[str, Any]) -> bool:
-    """Whether an object is such a report."""
+    """Whether an object is a GuideLLM report."""
     found = record.get("benchmarks")
     return isinstance(found, list) and all(
         isinstance(each, dict) and {"requests", "metrics"} & each.keys() for each in found
@@ -49,7 +48,7 @@ def is_guidellm(record: Mapping[str, Any]) -> bool:
 
 
 def guidellm_run(path: Path, record: Mapping[str, Any], which: int | None, notes: list[str]) -> MeasuredRun:
-    """One of the benchmarks: that of this number, counted from 1, else the last."""
+    """One of the benchmarks: the one with this number, counted from 1, else the last."""
     where = f"result {path}"
     found = rows(where, record, "benchmarks")
     chosen = len(found) if which is None else which
@@ -107,12 +106,12 @@ def guidellm_run(path: Path, record: Mapping[str, Any], which: int | None, notes
 
 
 def _requests(where: str, found: list[Any], least: int = 1) -> Requests | None:
-    """Requests of one status; None where the report keeps none.
+    """Requests of one status; None if the report keeps none.
 
     Parameters
     ----------
     least : int
-        Tokens of an answer that a request must have: those that were cut may have none yet.
+        Answer tokens that a request must have: incomplete ones may have none yet.
     """
     if not found:
         return None
@@ -148,7 +147,7 @@ def _requests(where: str, found: list[Any], least: int = 1) -> Requests | None:
 
 
 def _counting_from(begun: float, requests: Requests | None) -> Requests | None:
-    """The requests in order of their start, which counts from the first that was answered."""
+    """The requests in order of start time, counted from the first answered one."""
     if requests is None or requests.start_s is None:
         return None
     order = np.argsort(requests.start_s, kind="stable").astype(np.int64)
@@ -174,7 +173,7 @@ def _told(where: str, metrics: Mapping[str, Any]) -> dict[Key, float]:
 
 
 def _statistic(where: str, metrics: Mapping[str, Any], name: str, statistic: str) -> float | None:
-    """A statistic of the requests that were answered."""
+    """A statistic over the answered requests."""
     here = f"{where}, {name}"
     found = inside(here, inside(where, metrics, name), "successful")
     if statistic == "mean":

@@ -1,13 +1,13 @@
-"""What a server's log says of its prefix cache during a run, and a shared prefix that gives as many hits.
+"""What a server's log says about its prefix cache during a run, and a shared prefix with as many hits.
 
     prompt tokens of the run        48,018      from the result
     computed, by the log            11,570      context tokens of its steps, or its prompt throughput
     found in the cache              36,448      75.9 %
-    in blocks of 32                  1,139      of 150 prompts: at least 8 blocks each, all but for 8 prompts
+    in blocks of 32                  1,139      of 150 prompts: at least 8 blocks each, for all but 8 prompts
     --shared-prefix                  8x256
 
-Which prompts have what in common neither says. So the shortest prefix of whole blocks is taken that can give
-these hits, and as many different ones as leave the first prompts with each without a hit.
+Neither says which prompts have what in common. So the shortest prefix of whole blocks that can give these
+hits is chosen, with as many different ones as leave the first prompt with each without a hit.
 """
 
 from dataclasses import dataclass
@@ -21,9 +21,9 @@ from kvsim.sim.fit.running import RunningLog
 from kvsim.sim.options.scenario import Scenario
 
 OF_RATE = 1000
-"""Requests that a logged hit rate is of."""
+"""Number of requests that a logged hit rate covers."""
 FEWEST = 0.05
-"""Share of the prompts' tokens below which hits are left out."""
+"""Share of the prompts' tokens below which hits are ignored."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,12 @@ class Hits:
 
     @property
     def share(self) -> float:
-        """Of all tokens."""
+        """Share of all tokens."""
         return self.hit_tokens / self.prompt_tokens
 
 
 def hits_of(run: MeasuredRun, log: RunningLog) -> Hits | None:
-    """What the log says of this run; None where it does not hold it, or does not say when it was."""
+    """What the log says about this run; None if it does not contain it, or its time is unknown."""
     requests, part = run.requests, part_of(run, log)
     if part is None or requests is None:
         return None
@@ -56,9 +56,9 @@ def hits_of(run: MeasuredRun, log: RunningLog) -> Hits | None:
 
 
 def _by_rates(counted: Hits, lines: Floats, log: RunningLog, requests: int) -> Hits:
-    """By the logged hit rate, of releases whose prompt throughput counts what was found, too.
+    """By the logged hit rate, for releases whose prompt throughput also counts cached tokens.
 
-    The rate is over the last 1,000 requests, those of earlier runs among them.
+    The rate is over the last 1,000 requests, including those of earlier runs.
     """
     rates = lines[:, 6][~np.isnan(lines[:, 6])]
     if not len(rates) or rates[-1] < FEWEST:
@@ -72,7 +72,7 @@ def _by_rates(counted: Hits, lines: Floats, log: RunningLog, requests: int) -> H
 
 
 def shared_prefix(run: MeasuredRun, hits: Hits, block_size: int) -> SharedPrefix | None:
-    """The shortest prefix that gives these hits; None where they are too few to matter."""
+    """The shortest prefix that gives these hits; None if they are too few to matter."""
     requests = run.requests
     if requests is None or hits.share < FEWEST or len(requests) < 2:
         return None
@@ -87,7 +87,7 @@ NONE = "none"
 def prefix_of(
     run: MeasuredRun, server: Scenario, asked: str | None, lines: RunningLog | None
 ) -> tuple[SharedPrefix | None, tuple[str, ...]]:
-    """What prompts begin with: as asked, else as gives the hits that a log tells; and what to say of it."""
+    """What prompts begin with: as requested, else what gives the log's hits; and notes on it."""
     if asked is not None:
         return None if asked == NONE else SharedPrefix.parsed(asked), ()
     if lines is None or not server.enable_prefix_caching or run.requests is None or texts_of(run.requests):

@@ -1,4 +1,4 @@
-"""inference-perf: `per_request_lifecycle_metrics.json`, and the numbers of a stage or of all.
+"""inference-perf: `per_request_lifecycle_metrics.json`, and the numbers of one stage or of all.
 
     [{"start_time": s, "end_time": s, "info": {"input_tokens": 591, "output_tokens": 140,
       "output_token_times": [s, ...]}, "error": null}, ...]
@@ -8,7 +8,7 @@
       "inter_token_latency": ...}, "throughput": {...}}, "failures": ...}
 
 Its `time_per_output_token` is TPOT as here, its `normalized_time_per_output_token` is E2E / output tokens.
-Newer files put the numbers of a request under `request_metrics` and `response_metrics`.
+Newer files have a request's numbers under `request_metrics` and `response_metrics`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,7 +41,7 @@ def is_summary(record: Mapping[str, Any]) -> bool:
 
 
 def is_requests(value: object) -> bool:
-    """Whether a list holds requests as inference-perf writes them."""
+    """Whether a list holds requests as written by inference-perf."""
     return (
         isinstance(value, list)
         and bool(value)
@@ -52,7 +52,7 @@ def is_requests(value: object) -> bool:
 
 
 def inference_perf_summary(path: Path, record: Mapping[str, Any], notes: list[str]) -> MeasuredRun:
-    """The run that a summary tells of."""
+    """The run that a summary describes."""
     where = f"result {path}"
     good = inside(where, record, "successes")
     latency, rates = inside(where, good, "latency"), inside(where, good, "throughput")
@@ -88,7 +88,7 @@ def inference_perf_summary(path: Path, record: Mapping[str, Any], notes: list[st
 
 
 def inference_perf_run(path: Path, found: Sequence[Mapping[str, Any]], notes: list[str]) -> MeasuredRun:
-    """The run whose requests are these."""
+    """The run with these requests."""
     columns: dict[str, list[float]] = {name: [] for name in ("start", "input", "output", "ttft", "e2e")}
     gaps: list[list[float]] = []
     failed = 0

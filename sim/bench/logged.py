@@ -1,10 +1,10 @@
-"""The clock of a replay from the server's own log, where it has a line a step (sim/fit/steps.py).
+"""The clock of a replay from the server's own log, if it has a line per step (sim/fit/steps.py).
 
     all steps of the log      how a step grows with sequences and prompt tokens
-    those of this run         how long steps took then: one factor on all of it
+    steps of this run         how long steps took then: one factor on everything
 
-A clock that the user names, or a host, goes first. Ranks and stages are left to other clocks: each has lines
-of its own, and waits for the others.
+A clock or a host that the user names takes precedence. Ranks and stages are left to other clocks: each has
+its own lines, and waits for the others.
 """
 
 from dataclasses import replace
@@ -25,13 +25,13 @@ OTHERS = (
     *("kv_cache_dtype", "enforce_eager", "enable_expert_parallel", "fuse_allreduce_rms", "expert_skew"),
     "host_time",
 )
-"""Settings that change what a step takes in ways that a log does not tell."""
+"""Settings that affect step times in ways that a log does not show."""
 
 
 def clocked(
     run: MeasuredRun, asked: Scenario, log: StartupLog, lines: RunningLog
 ) -> tuple[Scenario, tuple[str, ...]]:
-    """The server with the step times of its log, and what to say of them; as it is where there are none."""
+    """The server with its log's step times, and notes on them; unchanged if there are none."""
     batches = (log.data_parallel_size or 1) * (log.pipeline_parallel_size or 1)
     chosen = asked.cost is not None or asked.part_options().get("host_time", AUTO) != AUTO
     if chosen or batches > 1 or len(lines.steps) < FEWEST:
@@ -51,20 +51,20 @@ def clocked(
 
 
 def part_of(run: MeasuredRun, lines: RunningLog) -> RunningLog | None:
-    """The lines of a run; None where they cannot be told from others."""
+    """The lines of a run; None if they cannot be told apart from others."""
     requests, seconds = run.requests, run.span_s
     if requests is None or run.began_s is None or seconds is None or not len(requests):
         return None
     least = float(requests.output_tokens.sum())
     most = least
-    if run.cut is not None:  # what they had when they were cut, or none of it, was told
+    if run.cut is not None:  # the log has what they had when cut, or none of it
         least += float(run.cut.output_tokens.sum())
         most += float(np.maximum(run.cut.output_tokens, requests.output_tokens.mean()).sum())
     return lines.of_run(run.began_s, seconds, least, most)
 
 
 def check_changes(server: Scenario, asked: Scenario, changes: dict[str, object]) -> None:
-    """Raise KvsimError for a change that the step times of a log do not tell of."""
+    """Raise KvsimError for a change that a log's step times do not cover."""
     if asked.cost is not None or not str(server.cost).startswith(f"{LOGGED}:") or "cost" in changes:
         return
     for name in OTHERS:

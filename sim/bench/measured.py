@@ -1,4 +1,4 @@
-"""A measured run in one form, whichever benchmark tool wrote it.
+"""A measured run in one form, regardless of the benchmark tool that wrote it.
 
     vllm bench serve, AIPerf, GuideLLM, inference-perf --a reader each--> MeasuredRun
 
@@ -6,9 +6,9 @@
                    |<- TTFT ->|<--- ITL --->|
                    |<------------------ E2E ------------------>|       TPOT = (E2E - TTFT) / (output - 1)
 
-Tools define their numbers differently (docs/metrics-by-tool.md). Where a file holds every request, the
-numbers are computed here from the requests, all by the definitions above, ITL over all gaps together. Where
-it holds only the tool's own numbers, those are taken, and `told` says that they are the tool's.
+Tools define their numbers differently (docs/metrics-by-tool.md). If a file holds every request, the numbers
+are computed here from the requests, all by the definitions above, with ITL over all gaps together. If it
+holds only the tool's own numbers, those are used, and `told` marks them as the tool's.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ from kvsim.sim.workload import Int64Column
 
 Floats = npt.NDArray[np.float64]
 Key = tuple[str, str]
-"""What, and which statistic of it: ("TTFT", "p99")."""
+"""Quantity and statistic: ("TTFT", "p99")."""
 
 LATENCIES = ("TTFT", "TPOT", "ITL", "E2E")
 STATISTICS = ("mean", "p50", "p90", "p99")
@@ -49,7 +49,7 @@ class Gaps:
 
     @classmethod
     def of(cls, lists: Sequence[Sequence[float]]) -> "Gaps":
-        """Those of a list for each request."""
+        """The gaps from one list per request."""
         counts = np.array([len(each) for each in lists], dtype=np.int64)
         values = [np.asarray(each, dtype=np.float64) for each in lists]
         seconds: Floats = np.concatenate(values) if values else np.zeros(0)
@@ -62,28 +62,28 @@ class Gaps:
         return found
 
     def rows(self, chosen: Int64Column) -> "Gaps":
-        """Those of these requests, in this order."""
+        """The gaps of these requests, in this order."""
         parts = [self.seconds[self.offsets[row] : self.offsets[row + 1]] for row in chosen.tolist()]
         return Gaps.of([part.tolist() for part in parts])
 
 
 @dataclass(frozen=True)
 class Requests:
-    """The requests that were answered, in order of their start.
+    """The answered requests, in order of start time.
 
     Attributes
     ----------
     start_s : float64 array, shape (n,), or None
-        When each was sent, from the first on; None where the file does not say.
+        When each was sent, counted from the first; None if the file does not say.
     input_tokens, output_tokens : int64 arrays, shape (n,), each at least 1
     ttft_s, e2e_s : float64 arrays, shape (n,)
-        From sending a request to its first and last token; NaN where it is not known.
+        From sending a request to its first and last token; NaN if unknown.
     gaps : Gaps or None
-        Times between tokens or, of some tools, between pieces of an answer.
+        Times between tokens or, for some tools, between pieces of an answer.
     session : tuple of str, or None
         The conversation that each belongs to.
     cached_tokens : int64 array, shape (n,), or None
-        Tokens of each prompt that the server says it found in its prefix cache.
+        Tokens of each prompt that the server reports as prefix cache hits.
     """
 
     start_s: Floats | None
@@ -106,7 +106,7 @@ class Requests:
         return found
 
     def sorted(self) -> "Requests":
-        """In order of their start, which counts from the first."""
+        """In order of start time, counted from the first."""
         if self.start_s is None:
             return self
         begun = self.start_s - self.start_s.min() if len(self) else self.start_s
@@ -126,7 +126,7 @@ class Requests:
         )
 
     def joined(self, others: "Requests") -> "Requests":
-        """These requests, then the others; what is not known of both is left out, as are gaps."""
+        """These requests, then the others; columns not known for both are left out, as are gaps."""
 
         def both(name: str) -> Any:  # noqa: ANN401 - a column, or nothing
             mine, theirs = getattr(self, name), getattr(others, name)
@@ -145,12 +145,12 @@ class Requests:
 
     @property
     def most_at_once(self) -> int | None:
-        """Most requests under way at one instant; None where starts or ends are not known."""
+        """Most requests in flight at one instant; None if starts or ends are unknown."""
         if self.start_s is None or np.isnan(self.e2e_s).any():
             return None
         times = np.concatenate([self.start_s, self.start_s + self.e2e_s])
         steps = np.repeat([1, -1], len(self))
-        order = np.lexsort((steps, times))  # who leaves goes before who comes
+        order = np.lexsort((steps, times))  # departures before arrivals
         return int(np.cumsum(steps[order]).max()) if len(self) else 0
 
 
@@ -161,36 +161,36 @@ class MeasuredRun:
     Attributes
     ----------
     name : str
-        The file's.
+        The file's name.
     tool : str
-        Who wrote it.
+        The tool that wrote it.
     requests : Requests or None
-        Every answered request; None where the file holds only numbers.
+        Every answered request; None if the file holds only numbers.
     told : mapping of (what, statistic) to float
-        What the tool itself says, in seconds, and per second.
+        The tool's own numbers, in seconds, and per second.
     count, failed : int
-        Requests that were answered, and those that were not.
+        Requests that were answered, and requests that were not.
     cut : Requests or None
-        Those that the tool ended when its time was up, from the same start on: no failures, but load. Their
-        `output_tokens` are what had come by then.
+        Requests that the tool ended when its time was up, counted from the same start: no failures, but load.
+        Their `output_tokens` are those received by then.
     cut_count : int
-        How many these were; a file may hold some of them only.
+        Number of these; a file may hold only some of them.
     input_tokens, output_tokens : float
         Means.
     duration_s : float or None
         Of the whole run.
     began_s : float or None
-        When the first request was sent, since 1970; of clocks that write no zone, as if they were in UTC.
+        When the first request was sent, since 1970; times without a zone are treated as UTC.
     clients : int or None
-        Most requests that the tool had under way; None: no limit.
+        Most requests that the tool had in flight; None: no limit.
     request_rate : float or None
-        Asked for, per second; infinity: all at once; None: not said.
+        Requested rate per second; infinity: all at once; None: not stated.
     burstiness : float
         1: Poisson arrivals.
     model : str or None
         Its name on the server.
     notes : tuple of str
-        What a reader should know of the file: what was cut, what it does not say.
+        What a reader should know about the file: what was cut, what it does not say.
     """
 
     name: str
@@ -213,7 +213,7 @@ class MeasuredRun:
 
     @property
     def closed(self) -> bool:
-        """Whether a limit of requests under way, not a clock, decided when requests were sent."""
+        """Whether a limit on requests in flight, not a clock, determined when requests were sent."""
         if self.clients is None:
             return False
         reached = self.requests.most_at_once if self.requests is not None else None
@@ -222,7 +222,7 @@ class MeasuredRun:
 
     @property
     def span_s(self) -> float | None:
-        """From the first request sent to the last token, else as the tool says."""
+        """From the first request sent to the last token, else as reported by the tool."""
         requests = self.requests
         if (
             requests is None
@@ -234,7 +234,7 @@ class MeasuredRun:
         return float(np.nanmax(requests.start_s + requests.e2e_s) - requests.start_s.min())
 
     def numbers(self) -> dict[Key, float]:
-        """Every number that the run has, by one definition where its requests are known."""
+        """Every number of the run, by one definition if its requests are known."""
         if self.requests is None:
             return dict(self.told)
         return statistics_of(self.requests, self.duration_s)
@@ -261,7 +261,7 @@ def statistics_of(requests: Requests, duration_s: float | None) -> dict[Key, flo
 
 
 def spread(values: Floats | None) -> dict[str, float]:
-    """Mean and quantiles of what is known; nothing of nothing."""
+    """Mean and quantiles of the known values; empty if there are none."""
     known = np.zeros(0) if values is None else values[~np.isnan(values)]
     if not len(known):
         return {}
@@ -270,12 +270,12 @@ def spread(values: Floats | None) -> dict[str, float]:
 
 
 def finished_run(path: Path, run: MeasuredRun) -> MeasuredRun:
-    """The run, once it is certain that something can be replayed.
+    """The run, after checking that something can be replayed.
 
     Raises
     ------
     KvsimError
-        No request was answered, or the lengths are not known.
+        No request was answered, or the lengths are unknown.
     """
     if not run.count:
         raise KvsimError(f"result {path}: must hold at least one answered request, got none")

@@ -1,4 +1,4 @@
-"""What benchmark tools call their files, and how what they write begins: to know one without reading it."""
+"""File names of benchmark tools, and the first keys in their files: to recognize one without reading it."""
 
 from collections.abc import Set
 from pathlib import Path
@@ -11,7 +11,7 @@ IN_FOLDERS = (
     "per_request_lifecycle_metrics.json",
     "summary_lifecycle_metrics.json",
 )
-"""Files in the folders that tools write, those with every request first."""
+"""Files in the folders that tools write; those with every request first."""
 BEGINNINGS = (
     {"completed", "request_throughput"},
     {"metadata", "metrics"},
@@ -25,11 +25,11 @@ each request and the numbers."""
 
 
 def begins_a_result(keys: Set[str]) -> bool:
-    """Whether a first object with these keys is a benchmark tool's."""
+    """Whether a first object with these keys is from a benchmark tool."""
     return any(names <= keys for names in BEGINNINGS)
 
 
 def in_folder(path: Path) -> Path | None:
-    """The file of a tool's folder that tells most; None where there is none."""
+    """The most informative file in a tool's folder; None if there is none."""
     names = (f"{name}{packed}" for name in IN_FOLDERS for packed in ("", ".gz"))
     return next((path / name for name in names if (path / name).is_file()), None)

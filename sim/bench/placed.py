@@ -1,12 +1,12 @@
-"""JSON once more, slowly, with the line of every value of an object: for complaints about one.
+"""A second, slow JSON parser, with the line of every value in an object: for complaints about it.
 
     {
       "duration": 61.2,
       "completed": "many"        line 3: completed must be a number, got 'many'
     }
 
-A result is read with Python's own parser, which knows no lines. Where a value in it is wrong, its text is
-taken apart again, so that the complaint says where.
+A result is read with Python's own parser, which does not report lines. If a value in it is wrong, the text is
+parsed again, so that the complaint says where.
 """
 
 import json
@@ -27,12 +27,12 @@ class Placed(dict[str, Any]):
 
 
 def placed(text: str) -> Any:  # noqa: ANN401 - any value of JSON
-    """The value of a text that is JSON, with every object a `Placed`."""
+    """The value of a valid JSON text, with every object a `Placed`."""
     return _Text(text).value(0)[0]
 
 
 def at_line(where: str, record: Mapping[str, Any], name: str) -> str:
-    """`where`, with the line of that value where it is known."""
+    """`where`, with the line of that value if known."""
     line = record.lines.get(name) if isinstance(record, Placed) else None
     return where if line is None else f"{where}, line {line:,}"
 
@@ -44,7 +44,7 @@ class _Text:
         self._ends = [match.start() for match in re.finditer("\n", text)]
 
     def value(self, at: int) -> tuple[Any, int]:
-        """The value that begins there or after blanks, and where it ends."""
+        """The value that begins at or after this position, skipping blanks, and where it ends."""
         at = self._next(at)
         if self._text[at] == "{":
             return self._object(at + 1)
@@ -69,6 +69,6 @@ class _Text:
         return found, at + 1
 
     def _next(self, at: int) -> int:
-        """The place of the next character that is no blank."""
+        """The position of the next non-blank character."""
         match = _BLANK.match(self._text, at)
         return at if match is None else match.end()

@@ -1,14 +1,14 @@
-"""A benchmark tool's result, read by what it holds, whatever its name.
+"""A benchmark tool's result, recognized by its content, whatever its name.
 
-    an object with completed, request_throughput      vllm bench serve, a run a line with --append-result
+    an object with completed, request_throughput      vllm bench serve, a run per line with --append-result
     lines with metadata and metrics                   AIPerf, each request
     an object with request_count, request_latency     AIPerf, the numbers
     an object with benchmarks                         GuideLLM
     an object with load_summary, successes            inference-perf, the numbers
     a list with start_time, end_time, info            inference-perf, each request
 
-A file that was cut gives what is whole, and a note. Any may be packed by gzip. Of a folder the file is read
-that tells most, by the names that tools give.
+A truncated file yields what is complete, and a note. Any file may be in gzip format. In a folder, the most
+informative file is read, by the names that tools use.
 """
 
 import json
@@ -27,7 +27,7 @@ from kvsim.sim.files.reading import understood
 
 TOOLS = "vllm bench serve, AIPerf, GuideLLM or inference-perf"
 MOST_PLACED = 50_000_000
-"""Characters of a file that is read again for the line of what is wrong in it."""
+"""Largest file, in characters, that is read again for the line of an error."""
 
 
 def read_result(path: Path, run: int | None = None) -> MeasuredRun:
@@ -36,12 +36,12 @@ def read_result(path: Path, run: int | None = None) -> MeasuredRun:
     Parameters
     ----------
     run : int or None
-        Which, counted from 1, of a file that holds several; None: the last.
+        Which run of a file with several, counted from 1; None: the last.
 
     Raises
     ------
     KvsimError
-        A file that cannot be read, is not one of these tools', or holds no answered request.
+        The file cannot be read, is not from one of these tools, or holds no answered request.
     """
     path = _file_in(path.expanduser())
     with understood(f"result {path}", "cannot be used"):
@@ -65,14 +65,14 @@ def _file_in(path: Path) -> Path:
 
 
 def _named(path: Path, run: MeasuredRun) -> MeasuredRun:
-    """The run by its file's name, or by the folder's where tools call all files so."""
+    """The run, named after its file, or after the folder if the tool's file names are always the same."""
     plain = path.name.removesuffix(".gz")
     folder = path.resolve().parent.name
     return replace(run, name=folder if plain in IN_FOLDERS and folder else Path(plain).stem)
 
 
 def _with_line(path: Path, whole: Whole, run: int | None, error: KvsimError) -> KvsimError:
-    """The same complaint with the line of the value that it is about."""
+    """The same complaint, with the line of the value that it is about."""
     if len(whole.text) <= MOST_PLACED:
         try:
             _value(path, whole._replace(value=placed(whole.text)), run)
@@ -82,7 +82,7 @@ def _with_line(path: Path, whole: Whole, run: int | None, error: KvsimError) -> 
 
 
 def _is_lines(path: Path) -> bool:
-    """Whether a file holds an object a line, more than one of them."""
+    """Whether a file holds one object per line, and more than one."""
     first, _, rest = text_of(path).lstrip().partition("\n")
     if not rest.strip() or not first.startswith("{"):
         return False
@@ -146,7 +146,7 @@ def _value(path: Path, whole: Whole, run: int | None) -> MeasuredRun:
 
 
 def _without_cut(value: Any, whole: Whole) -> Any:  # noqa: ANN401 - any value of JSON
-    """A list without its last object where that was cut."""
+    """A list without its last object, if that was truncated."""
     if whole.cut_line is None or not isinstance(value, list):
         return value
     return [

@@ -1,4 +1,4 @@
-"""A measured run sent through the simulator: the same requests at the same times, and both in numbers.
+"""A measured run replayed in the simulator: the same requests at the same times, with both sets of numbers.
 
 MeasuredRun, Scenario --simulated--> Simulated --compared--> a row per quantity: measured, simulated
 """
@@ -35,7 +35,7 @@ ORDER: tuple[Key, ...] = (
 
 @dataclass(frozen=True)
 class Simulated:
-    """A run that was replayed.
+    """A replayed run.
 
     Attributes
     ----------
@@ -44,11 +44,11 @@ class Simulated:
     outcome : Outcome
         What `sim run` would write.
     requests : Requests
-        Those that were served, as a benchmark would have seen them, in the order of the workload.
+        The served requests, as a benchmark would have seen them, in the order of the workload.
     rows : int64 array
-        Which of the measured requests these are.
+        The measured request that each corresponds to.
     places : int64 array
-        Where they stand in the tables of the outcome, which also holds those that the tool cut.
+        Their places in the tables of the outcome, which also holds requests that the tool cut.
     numbers : mapping of (what, statistic) to float
     """
 
@@ -65,18 +65,18 @@ class Simulated:
         return self.outcome.summary
 
     def column(self, name: str) -> Floats:
-        """A column of the request table, of those that were served."""
+        """A column of the request table, for served requests."""
         values: Floats = np.asarray(self.outcome.requests[name], dtype=np.float64)[self.places]
         return values
 
 
 def simulated(run: MeasuredRun, scenario: Scenario, load: Load = AS_MEASURED) -> Simulated:
-    """The run on this server, its requests as measured or as a load says.
+    """The run on this server, with requests as measured or as a load says.
 
     Raises
     ------
     KvsimError
-        A server or a load that cannot be, or a server that serves none of the requests.
+        An impossible server or load, or a server that serves none of the requests.
     """
     workload = workload_of(run, load)
     outcome = prepare(scenario.deployed(), workload, {"trace": f"replay of {run.name}"}).outcome()
@@ -115,7 +115,7 @@ def compared(run: MeasuredRun, found: Simulated) -> list[Compared]:
 
 
 def pairs(run: MeasuredRun, found: Simulated) -> dict[str, tuple[Floats, Floats]]:
-    """TTFT, TPOT and E2E of each request, measured and simulated; nothing of a run known by its numbers."""
+    """TTFT, TPOT and E2E of each request, measured and simulated; empty if only numbers are known."""
     if run.requests is None:
         return {}
     real, rows = run.requests, found.rows
@@ -127,7 +127,7 @@ def pairs(run: MeasuredRun, found: Simulated) -> dict[str, tuple[Floats, Floats]
 
 
 def _itl(outcome: Outcome) -> dict[Key, float]:
-    """Gaps between tokens, over all of them together."""
+    """Gaps between tokens, over all requests together."""
     latency = outcome.summary["latency"]
     spread = latency["itl_s"] if isinstance(latency, dict) else {}
     return {("ITL", each): float(spread[each]) for each in STATISTICS if spread.get(each) is not None}

@@ -1,4 +1,4 @@
-"""A simulated run as a benchmark tool would have measured it: what the writers of results start from.
+"""A simulated run as a benchmark tool would have measured it: the input of the result writers.
 
 Time counts from 1970: the same run gives the same bytes, and no file pretends to have been measured today.
 """
@@ -20,25 +20,25 @@ EPOCH = "1970-01-01T00:00:00"
 
 @dataclass(frozen=True)
 class Served:
-    """What is written.
+    """The data to write.
 
     Attributes
     ----------
     model, label : str
     requests : Requests
-        Those that were served, in order of their start.
+        Served requests, in order of start time.
     gaps : Gaps
-        Between all tokens of each.
+        Gaps between all tokens of each request.
     failed : int
-        Those that were rejected.
+        Rejected requests.
     request_rate : float
         Infinity: all at once, or a closed loop.
     burstiness : float
     clients : int or None
     sessions : tuple of str
-        A name for each request's conversation.
+        The name of each request's conversation.
     turns : tuple of int
-        Its place in there.
+        Its place in the conversation.
     slo : Slo or None
         The limits on its latencies.
     """
@@ -68,13 +68,13 @@ class Served:
         return float(self.ends_s.max() - self.requests.start_s.min()) if len(self.requests) else 0.0
 
     def gaps_of(self, row: int) -> Floats:
-        """Those of one request."""
+        """The gaps of one request."""
         found: Floats = self.gaps.seconds[self.gaps.offsets[row] : self.gaps.offsets[row + 1]]
         return found
 
 
 def served(outcome: Outcome) -> Served:
-    """The run with the times of its tokens; KvsimError where these are not known."""
+    """The run with its token times; KvsimError if these are unknown."""
     table = outcome.requests
     there = np.flatnonzero(table["status"] != "rejected")
     order = np.argsort(np.asarray(table["arrival_s"], dtype=np.float64)[there], kind="stable")

@@ -1,6 +1,6 @@
-"""The server of a measured run: what its user says, else its start-up log, else vLLM's defaults.
+"""The server of a measured run: by the user's settings, else its startup log, else vLLM's defaults.
 
---max-num-seqs 64        the user's word goes first
+--max-num-seqs 64        the user's settings come first
 --log server.log         flags, and the KV cache's size in tokens or blocks
 vLLM's defaults          seats and budget of `vllm serve` on that GPU, in that release
 """
@@ -34,12 +34,12 @@ from kvsim.sim.models.spec import GpuSpec, ModelSpec
 from kvsim.sim.options.scenario import Scenario
 
 LAUNCHES = ("calibrated", "measured-elsewhere")
-"""Costs that know what launching kernels one by one takes."""
+"""Costs that model launching kernels one by one."""
 
 
 @dataclass(frozen=True)
 class Server:
-    """A server with nothing open that a log or a default says, where each is from, and what was asked."""
+    """A server completed from a log or defaults, notes on their origin, and the original request."""
 
     scenario: Scenario
     told: tuple[str, ...]
@@ -52,7 +52,7 @@ def server_of(asked: Scenario, run: MeasuredRun, log: StartupLog | None = None) 
     Raises
     ------
     KvsimError
-        A log of another model.
+        The log is from another model.
     """
     told: list[str] = []
     found = asked
@@ -78,7 +78,7 @@ def server_of(asked: Scenario, run: MeasuredRun, log: StartupLog | None = None) 
 
 
 def _logged(asked: Scenario, log: StartupLog) -> tuple[Scenario, list[str]]:
-    """The scenario as the log has it where its user says nothing, and what is taken, and left, in words."""
+    """The scenario completed from the log, and, in words, what was taken and what was left out."""
     gpu_cost, model = _gpu(asked)[1], _model(asked)
     leave = {"quantization"} if model.quantization else set()
     leave |= set() if model.experts else {"data_parallel_size", "enable_expert_parallel"}
@@ -95,7 +95,7 @@ def _logged(asked: Scenario, log: StartupLog) -> tuple[Scenario, list[str]]:
     if "num_gpu_blocks" in changes:
         said.append(f"Of {found.num_gpu_blocks + 1:,} blocks one is vLLM's null block.")  # type: ignore[operator]
     left = log.enforce_eager and asked.enforce_eager is None and "enforce_eager" in leave
-    if left and not gpu_cost.startswith(LOGGED):  # of a log's own steps it is a part
+    if left and not gpu_cost.startswith(LOGGED):  # in a log's own steps it is included
         said.append(f"The log's enforce_eager is left out: cost {gpu_cost} knows no launches.")
     if log.device not in (None, "cuda"):
         said.append(f"The log is of a server on {str(log.device).upper()}.")
@@ -103,7 +103,7 @@ def _logged(asked: Scenario, log: StartupLog) -> tuple[Scenario, list[str]]:
 
 
 def _size(server: Scenario, log: StartupLog) -> dict[str, object]:
-    """The KV cache that the log states: in blocks without the null block where vLLM hands them out."""
+    """The KV cache stated by the log: in blocks without the null block if vLLM allocates them."""
     if log.kv_tokens is None and log.num_gpu_blocks is None:
         return {}
     if not of_vllm(server):
@@ -128,7 +128,7 @@ def _size(server: Scenario, log: StartupLog) -> dict[str, object]:
 
 
 def _defaults(asked: Scenario, release: str, started: str) -> tuple[Scenario, str]:
-    """The scenario with what the release that was started takes by itself, where it is open; and in words."""
+    """The scenario with the started release's defaults for open settings; and these in words."""
     given = Asked(
         max_num_batched_tokens=asked.max_num_batched_tokens,
         max_num_seqs=asked.max_num_seqs,
@@ -172,7 +172,7 @@ def _model(asked: Scenario) -> ModelSpec:
 
 
 def _gpu(asked: Scenario) -> tuple[GpuSpec, str]:
-    """The GPU, and how its steps are timed."""
+    """The GPU, and the cost that times its steps."""
     cost = None if asked.cost is None else name_of(asked.cost)
     if isinstance(asked.gpu, GpuSpec):
         return asked.gpu, cost or "roofline"
@@ -180,7 +180,7 @@ def _gpu(asked: Scenario) -> tuple[GpuSpec, str]:
 
 
 def _release(log: StartupLog) -> str:
-    """The release of a log, or the newest where it schedules as no release of its time did by itself."""
+    """The log's release, or the newest if it schedules unlike any release of its time by default."""
     release = known_release(log.release)
     return RECORDED[-1] if log.async_scheduling and scheduled_as(release) == RECORDED[0] else release
 
@@ -190,7 +190,7 @@ def _name(model: str | ModelSpec) -> str:
 
 
 def _differ(served: str, simulated: str | ModelSpec) -> bool:
-    """Whether a name on the hub is another model's; names that are not known say nothing."""
+    """Whether a hub name is another model's; unknown names count as no difference."""
     if isinstance(simulated, ModelSpec):
         return False
     try:

@@ -4,10 +4,10 @@
     tokens          1     2     3     .     .        preempted in step 10: none, until it decodes again
 
 A sequence gets a token at the end of the step of its `decode` event and of each later step that decodes
-anything, until it is preempted, swapped out or finished; one that was swapped out goes on in the step of its
-`swap_in`. One that is forked from a prompt has its first token from the step that computed the prompt. The
+anything, until it is preempted, swapped out or finished; a swapped-out sequence continues in the step of its
+`swap_in`. A sequence forked from a prompt gets its first token in the step that computed the prompt. The
 answers to one prompt are one stream, as a client sees them: tokens of one step come at the same time. Steps
-are those of the replica that a request went to.
+are those of the replica that served the request.
 """
 
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ class _Steps:
         self._decodes = column("decode_tokens") > 0
 
     def times_s(self, span: Span) -> list[float]:
-        """When a sequence had a token in these steps."""
+        """Times at which a sequence got a token in these steps."""
         prompt, begin, end = span
         part = slice(begin - self._first, end - self._first)
         kept = self._decodes[part].copy()
@@ -57,8 +57,8 @@ def token_gaps(outcome: Outcome, rows: Int64) -> Gaps:
     Raises
     ------
     KvsimError
-        A run without step log or events, or one in which they do not tell every token: an engine of one's
-        own whose sequences stand still at times.
+        The run has no step log or events, or they do not account for every token: a user's own engine whose
+        sequences stall at times.
     """
     log, events = outcome.steps, outcome.events
     if log is None or events is None:
@@ -85,7 +85,7 @@ def token_gaps(outcome: Outcome, rows: Int64) -> Gaps:
 def _spans(events: Table) -> dict[int, list[Span]]:
     """Request -> the spans of its sequences.
 
-    The first to be forked takes the number of its parent, which goes by the last one from then on.
+    The first fork takes its parent's number; the parent uses the last number from then on.
     """
     found: dict[int, list[Span]] = {}
     open_: dict[tuple[int, int], tuple[bool, int]] = {}

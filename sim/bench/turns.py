@@ -1,16 +1,16 @@
-"""Conversations of a measured run: who waits for whom, and what a turn has in common with the turn before.
+"""Conversations of a measured run: which requests wait for which, and what consecutive turns have in common.
 
-    pauses     a turn comes as long after the answer before it as it came then
-    clients    a limit of N under way means N conversations: the next takes the place of the first to end
-    texts      a turn begins with the prompt before it, and with as much of the answer as the server found
+    pauses     a turn follows the previous answer after the measured delay
+    clients    a limit of N in flight means N conversations: the next replaces the first to end
+    texts      a turn begins with the previous prompt, and with as much of its answer as the server found
 
     turn 0     prompt  96                     answer  49
-    turn 1     prompt 232 = 96 + 49 + 87      found 128 in blocks of 128: all of turn 0, as far as it can be
-    turn 2     prompt 396, found 256          not 384: the answer was not kept word by word
+    turn 1     prompt 232 = 96 + 49 + 87      found 128 in blocks of 128: all of turn 0, as far as possible
+    turn 2     prompt 396, found 256          not 384: the answer was not kept word for word
 
-How many tokens of a prompt a server found in its prefix cache, AIPerf and GuideLLM write down where the
-server tells (`--enable-prompt-tokens-details`). Without that, a turn has all of the turn before in it. What
-first prompts found is taken to be one text in front of them.
+AIPerf and GuideLLM record how many tokens of a prompt the server found in its prefix cache if the server
+reports it (`--enable-prompt-tokens-details`). Without that, a turn contains all of the previous turn. Hits of
+first prompts are assumed to be one text in front of them.
 """
 
 import re
@@ -36,12 +36,12 @@ def has_turns(requests: Requests) -> bool:
 
 
 def turns_of(requests: Requests, measured: int | None, clients: int | None) -> tuple[Int64Column, Chain]:
-    """The order in which requests come, and after which of those before them, in that order.
+    """The order in which requests come, and the earlier request that each follows, in that order.
 
     Parameters
     ----------
     measured, clients : int or None
-        Conversations under way at once, then and now; None: each begins at its arrival.
+        Conversations in flight at once, then and now; None: each begins at its arrival.
     """
     start = requests.start_s
     assert requests.session is not None and start is not None
@@ -69,12 +69,12 @@ def turns_of(requests: Requests, measured: int | None, clients: int | None) -> t
 
 
 def pauses_ps(requests: Requests, measured: int | None, clients: int) -> Int64Column:
-    """How long after an answer each request of a closed loop without conversations comes.
+    """Delay of each request after an answer, in a closed loop without conversations.
 
     Parameters
     ----------
     measured, clients : int or None
-        That asked, and that will; None: arrivals were none of a closed loop, and nobody pauses.
+        Number of clients, then and now; None: arrivals were not a closed loop, and no client pauses.
     """
     found = np.zeros(len(requests), dtype=np.int64)
     if requests.start_s is not None:
@@ -86,7 +86,7 @@ def pauses_ps(requests: Requests, measured: int | None, clients: int) -> Int64Co
 def _pauses(start: Floats, end: Floats, measured: int | None, clients: int) -> Floats:
     """Pauses of all beyond the clients: number i came after the end of number i - `measured`, both in order.
 
-    Other clients than were measured pause as long, one after another. What was cut ended last (nan).
+    A different number of clients reuses the measured pauses in turn. Cut requests end last (nan).
     """
     later = max(len(start) - clients, 0)
     if measured is None or measured >= len(start):
@@ -99,7 +99,7 @@ def _pauses(start: Floats, end: Floats, measured: int | None, clients: int) -> F
 def _take_turns(
     conversations: list[list[int]], begins: Floats, end: Floats, after: Int64Column, pauses: Floats
 ) -> None:
-    """Each conversation beyond the clients follows the one that ended first, going by how long they took."""
+    """Each conversation beyond the clients follows the one that ended first, by their measured durations."""
     clients = len(conversations) - len(pauses)
     places = [(float(end[turns[-1]]), turns[-1]) for turns in conversations[:clients]]
     heapify(places)
@@ -112,7 +112,7 @@ def _take_turns(
 
 @dataclass(frozen=True)
 class SharedPrefix:
-    """Each first prompt begins with one of so many texts of so many tokens, as likely each."""
+    """Each first prompt begins with one of `groups` texts of `tokens` tokens, all equally likely."""
 
     groups: int
     tokens: int
@@ -122,7 +122,7 @@ class SharedPrefix:
 
     @classmethod
     def parsed(cls, text: str) -> "SharedPrefix":
-        """Of `GROUPSxTOKENS`; KvsimError for anything else."""
+        """From `GROUPSxTOKENS`; KvsimError for anything else."""
         found = re.fullmatch(r"(\d{1,7})x(\d{1,9})", text, re.ASCII)
         if not found or not int(found[1]) or not int(found[2]):
             raise KvsimError(f"shared_prefix must be GROUPSxTOKENS, as in 6x256, or none, got {text!r}")
@@ -130,12 +130,12 @@ class SharedPrefix:
 
 
 def texts_of(requests: Requests, shared: SharedPrefix | None = None) -> Texts | None:
-    """What prompts have in common; None where nothing is known of it.
+    """What prompts have in common; None if nothing is known about it.
 
     Parameters
     ----------
     shared : SharedPrefix or None
-        What first prompts begin with; None: as the server found.
+        What first prompts begin with; None: by the server's hits.
     """
     found, session = requests.cached_tokens, requests.session
     turns = has_turns(requests)
@@ -166,7 +166,7 @@ def texts_of(requests: Requests, shared: SharedPrefix | None = None) -> Texts | 
 
 
 def _in_common(asked: int, said: int, prompt: int, hit: int | None, block: int) -> int:
-    """Tokens that a prompt has in common with the turn before, whose prompt and whole text are so long."""
+    """Tokens shared with the previous turn, of prompt length `asked` and total length `said`."""
     whole = min(said, prompt)
     if hit is None or not block or min(whole, prompt - 1) // block * block <= hit:
         return whole
@@ -174,7 +174,7 @@ def _in_common(asked: int, said: int, prompt: int, hit: int | None, block: int) 
 
 
 class _Front:
-    """The text in front of first prompts: as long as the longest that was found, from the first one on."""
+    """The text in front of first prompts: as long as the longest hit, from the first hit on."""
 
     def __init__(self, found: Int64Column | None, session: Sequence[str] | None) -> None:
         n = 0 if found is None else len(found)
@@ -200,7 +200,7 @@ class _Front:
 
 
 class _Drawn:
-    """One of several texts in front of each first prompt, drawn."""
+    """One of several texts, drawn, in front of each first prompt."""
 
     def __init__(self, shared: SharedPrefix, n: int) -> None:
         self._which = np.random.default_rng(0).integers(shared.groups, size=n) + n + 1

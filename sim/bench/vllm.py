@@ -1,11 +1,11 @@
-"""`vllm bench serve --save-result`: one JSON object a run; `--save-detailed` adds every request.
+"""`vllm bench serve --save-result`: one JSON object per run; `--save-detailed` adds every request.
 
     {"date": ..., "model_id": ..., "request_rate": 8.0, "burstiness": 1.0, "max_concurrency": null,
      "duration": 61.2, "completed": 500, "mean_ttft_ms": ..., "p99_itl_ms": ...,
      "input_lens": [...], "output_lens": [...], "ttfts": [s], "itls": [[s]], "start_times": [s],
      "errors": [...]}
 
-With `--append-result` a file holds a run a line. Failed requests have an output of 0 tokens.
+With `--append-result` a file holds one run per line. Failed requests have an output of 0 tokens.
 Written from vllm/benchmarks/serve.py as of 009e6d4.
 """
 
@@ -36,7 +36,7 @@ def is_vllm(record: Mapping[str, Any]) -> bool:
 
 
 def vllm_run(name: str, where: str, record: Mapping[str, Any], notes: list[str]) -> MeasuredRun:
-    """The run in an object; `where` is what complaints begin with."""
+    """The run in an object; `where` starts every complaint."""
     told = told_of(_RATES, lambda key: number(where, record, key))
     for theirs, ours in _LATENCIES.items():
         words = {("median" if each == "p50" else each): each for each in STATISTICS}
@@ -66,7 +66,7 @@ def vllm_run(name: str, where: str, record: Mapping[str, Any], notes: list[str])
 
 
 def _began(record: Mapping[str, Any], seconds: float | None) -> float | None:
-    """`date` is when the run was over, in the client's own time zone: 20261123-154216."""
+    """`date` is the end of the run, in the client's own time zone: 20261123-154216."""
     try:
         ended = calendar.timegm(time.strptime(str(record.get("date")), "%Y%m%d-%H%M%S"))
     except ValueError:
@@ -82,7 +82,7 @@ def _rate(where: str, record: Mapping[str, Any]) -> float | None:
 
 
 def _requests(where: str, record: Mapping[str, Any], notes: list[str]) -> tuple[Requests | None, int]:
-    """The answered requests, and how many were not."""
+    """The answered requests, and the number of unanswered ones."""
     if not {"input_lens", "output_lens", "ttfts"} <= record.keys():
         return None, 0
     found = {each: numbers(where, record, each) for each in ("input_lens", "output_lens", "ttfts")}

@@ -1,9 +1,9 @@
 """Distributions as GuideLLM reports them: values with weights, and rates and counts over time.
 
     values    one each, or weighted by tokens
-    rate      of each event, its weight over the time from half way to the one before to half way to the next,
+    rate      per event, its weight over the time from halfway to the previous one to halfway to the next,
               weighted by that time
-    count     how many are under way, weighted by how long
+    count     how many are in flight, weighted by how long
 
 A quantile is the first value at which the weights reach the share: always a value that occurred.
 """
@@ -29,16 +29,16 @@ SHARES = {
     "p999": 0.999,
 }
 TOGETHER_S = 1e-4
-"""Events as close as this are one."""
+"""Events closer than this count as one."""
 
 
 def weighted(values: Floats, weights: Floats | None = None, count: int | None = None) -> dict[str, Any]:
-    """The statistics of a distribution; zeros of nothing.
+    """The statistics of a distribution; zeros if it is empty.
 
     Parameters
     ----------
     count : int or None
-        How many things it is of, where that is not the sum of the weights.
+        Number of items, if different from the sum of the weights.
     """
     if not len(values):
         zeros = dict.fromkeys(("mean", "median", "mode", "variance", "std_dev", "min", "max"), 0.0)
@@ -71,7 +71,7 @@ def weighted(values: Floats, weights: Floats | None = None, count: int | None = 
 
 
 def rates(times_s: Floats, amounts: Floats, start_s: float, end_s: float) -> dict[str, Any]:
-    """How much came per second between two instants, over the time between them."""
+    """The amount per second between two instants, distributed over the time between them."""
     order = np.argsort(times_s, kind="stable")
     times = np.concatenate([[start_s], times_s[order], [end_s]])
     amounts = np.concatenate([[0.0], amounts[order], [0.0]])
@@ -84,7 +84,7 @@ def rates(times_s: Floats, amounts: Floats, start_s: float, end_s: float) -> dic
 
 
 def under_way(starts_s: Floats, ends_s: Floats, start_s: float, end_s: float) -> dict[str, Any]:
-    """How many were under way between two instants, over the time between them."""
+    """The number in flight between two instants, distributed over the time between them."""
     times = np.concatenate([starts_s, ends_s, [start_s, end_s]])
     change = np.concatenate([np.ones(len(starts_s)), -np.ones(len(ends_s)), [0.0, 0.0]])
     order = np.argsort(times, kind="stable")
@@ -95,7 +95,7 @@ def under_way(starts_s: Floats, ends_s: Floats, start_s: float, end_s: float) ->
 
 
 def _together(times: Floats, amounts: Floats) -> tuple[Floats, Floats]:
-    """Events that are close to each other as one, at the time of the first."""
+    """Merge events that are close to each other, at the time of the first."""
     kept_times: list[float] = [float(times[0])]
     kept: list[float] = [float(amounts[0])]
     for time, amount in zip(times[1:].tolist(), amounts[1:].tolist(), strict=True):
@@ -108,7 +108,7 @@ def _together(times: Floats, amounts: Floats) -> tuple[Floats, Floats]:
 
 
 def by_status(successful: dict[str, Any]) -> dict[str, Any]:
-    """The statistics of the answered requests as those of all; nothing was left unfinished."""
+    """The answered requests' statistics as those of all; nothing was left unfinished."""
     nothing: Sequence[str] = ("errored", "incomplete")
     return {
         "successful": successful,

@@ -1,10 +1,10 @@
 """What if: the replayed server with other settings, as in block_size=32,scheduler=sglang, or another load.
 
-Of another scheduler or allocator, a setting that nobody gave is not asked: what vLLM starts with by itself
-falls away where the other has no use for it, and its own is taken.
+With another scheduler or allocator, settings that the user did not give are dropped: vLLM's own defaults go
+if the other has no use for them, and its own defaults apply.
 
-A KV cache whose size is known from the engine, not from the formula, grows and shrinks as the formula says:
-a logged cache of 41,408 tokens where the formula has 40,000 becomes 1.0352 times what the formula has then.
+A KV cache whose size is known from the engine, not from the formula, scales with the formula: a logged cache
+of 41,408 tokens where the formula has 40,000 becomes 1.0352 times the formula's new value.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ from kvsim.sim.options.traffic import Traffic
 from kvsim.sim.parts import declared_everywhere, known_options
 
 SWITCHES = {"enable_prefix_caching", "async_scheduling"}
-"""Settings of all servers that some schedulers have no use for."""
+"""Settings of all servers that some schedulers do not use."""
 GIVEN = ("num_gpu_blocks", "kv_tokens")
 
 
@@ -36,7 +36,7 @@ def parsed(text: str) -> dict[str, Any]:
     Raises
     ------
     KvsimError
-        What is no NAME=VALUE, no setting of a server or a load, or no value of it.
+        Not NAME=VALUE, not a setting of a server or a load, or not a value of it.
     """
     known = _known()
     found: dict[str, Any] = {}
@@ -52,12 +52,12 @@ def parsed(text: str) -> dict[str, Any]:
 
 
 def split(changes: Mapping[str, Any]) -> tuple[dict[str, Any], Load]:
-    """Those of the server, and the load.
+    """The server's settings, and the load.
 
     Raises
     ------
     KvsimError
-        A setting of neither, or a load that cannot be.
+        A setting of neither, or an impossible load.
     """
     for name in changes:
         if name not in _known():
@@ -71,17 +71,17 @@ def split(changes: Mapping[str, Any]) -> tuple[dict[str, Any], Load]:
 
 
 def changed(server: Scenario, changes: dict[str, Any], asked: Scenario | None = None) -> Scenario:
-    """The server with these settings, and a KV cache of the size that follows.
+    """The server with these settings, and the resulting KV cache size.
 
     Parameters
     ----------
     asked : Scenario or None
-        What the user said of the server; what is set beyond it falls away where it has no place. None: all.
+        The user's settings of the server; others are dropped if they no longer apply. None: all are.
     """
     if asked is not None and {"scheduler", "allocator"} & changes.keys():
         changes = _of_itself(server, changes, asked) | changes
         server = replace(server, options=_kept(server, changes, asked))
-    if any(name in changes for name in GIVEN):  # a size that was known before gives way to it
+    if any(name in changes for name in GIVEN):  # a previously known size gives way to it
         return server.with_settings({**dict.fromkeys(GIVEN), **changes})
     found = server.with_settings(changes)
     if not any(getattr(server, name) for name in GIVEN):
@@ -97,7 +97,7 @@ def changed(server: Scenario, changes: dict[str, Any], asked: Scenario | None = 
 
 
 def _of_itself(server: Scenario, changes: Mapping[str, Any], asked: Scenario) -> dict[str, Any]:
-    """Settings that nobody gave and the other scheduler or allocator has no use for, at their defaults."""
+    """Settings not given by the user that the new scheduler or allocator does not use, at their defaults."""
     usual = Scenario()
     names = {each.name for each in fields(Scenario)}
     own = {
@@ -105,7 +105,7 @@ def _of_itself(server: Scenario, changes: Mapping[str, Any], asked: Scenario) ->
         for name in names
         if getattr(asked, name) == getattr(usual, name) and getattr(server, name) != getattr(usual, name)
     }
-    if server.async_scheduling is False:  # the host is the server's, whatever is decided on it
+    if server.async_scheduling is False:  # the host belongs to the server, whatever is decided on it
         own.discard("async_scheduling")
     if "allocator" in changes and not allocator_class(name_of(changes["allocator"])).has_blocks:
         return {name: getattr(usual, name) for name in own & {*SWITCHES, "scheduler"}}
@@ -123,7 +123,7 @@ def _of_itself(server: Scenario, changes: Mapping[str, Any], asked: Scenario) ->
 
 
 def _kept(server: Scenario, changes: Mapping[str, Any], asked: Scenario) -> dict[str, object]:
-    """The options that are left: of parts that stay, those that were asked for, those of the new parts."""
+    """The remaining options: of parts that stay, those requested, those of the new parts."""
     chosen = [name_of(changes["allocator"])] if "allocator" in changes else []
     known = {name for each in chosen for name in declared_by(allocator_class(each).declares)}
     if changes.get("scheduler") is not None:

@@ -1,10 +1,10 @@
-"""What is whole of a JSON file that was cut: the text up to its last complete value, its brackets closed.
+"""The complete part of a truncated JSON file: the text up to its last complete value, with brackets closed.
 
-    {"ttfts": [0.1, 0.2], "itls": [[0.01, 0.01], [0.0          what is there
-    {"ttfts": [0.1, 0.2], "itls": [[0.01, 0.01]]}              what is whole
+    {"ttfts": [0.1, 0.2], "itls": [[0.01, 0.01], [0.0          the file
+    {"ttfts": [0.1, 0.2], "itls": [[0.01, 0.01]]}              the complete part
 
-A benchmark that was stopped, or a disk that was full, leaves such files. A file that is broken elsewhere than
-at its end is an error with its line.
+Stopped benchmarks and full disks leave such files. A file that is broken anywhere but at its end is an error
+with its line.
 """
 
 import json
@@ -21,7 +21,7 @@ _CLOSERS = {"[": "]", "{": "}"}
 
 
 class Whole(NamedTuple):
-    """A JSON value, the line at which its file was cut (None: it was not), and the text that is whole."""
+    """A JSON value, the line at which its file was truncated (None: it was not), and the complete text."""
 
     value: Any
     cut_line: int | None
@@ -29,12 +29,12 @@ class Whole(NamedTuple):
 
 
 def read_whole(path: Path) -> Whole:
-    """The value in a JSON file, as far as it is whole.
+    """The value in a JSON file, as far as it is complete.
 
     Raises
     ------
     KvsimError
-        A file that cannot be read, is no JSON, or holds nothing whole.
+        The file cannot be read, is not JSON, or holds nothing complete.
     """
     text = text_of(path)
     try:
@@ -56,12 +56,12 @@ def text_of(path: Path) -> str:
 
 
 def objects_of(path: Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
-    """Line and object of each line that is not empty; None for a last line that is cut.
+    """Line number and object of each nonempty line; None for a truncated last line.
 
     Raises
     ------
     KvsimError
-        A line that is no JSON object and is not the last.
+        A line other than the last is not a JSON object.
     """
     lines = text_of(path).split("\n")
     last = max((place for place, text in enumerate(lines) if text.strip()), default=-1)
@@ -94,7 +94,7 @@ def _at_end(text: str, error: json.JSONDecodeError) -> bool:
 
 
 def _repaired(text: str) -> str | None:
-    """The text up to its last comma or closing bracket, closed; None where there is neither."""
+    """The text up to its last comma or closing bracket, closed; None if there is neither."""
     opened: list[str] = []
     kept: tuple[int, str] | None = None
     for match in _TOKENS.finditer(text):

@@ -1,12 +1,12 @@
-"""Where simulated and measured differ: the mean of E2E, taken apart.
+"""Where simulated and measured differ: the mean of E2E, broken down.
 
     E2E, simulated - measured  =  steps    (TPOT, simulated - measured) x (output tokens - 1)
-                                + start    what the requests differ by that met the least queue
+                                + start    difference for the requests that met the shortest queue
                                 + queue    the rest of TTFT
 
-A tool sees no queue. So `start` (prefill and front end) is read from the tenth of the requests whose TTFT is
-the shortest for their prompts, and what TTFT differs by beyond it came with the load. The three sum exactly.
-Memory has no term of its own: it makes requests queue, or compute again, and is told beside them.
+A tool does not see the queue. So `start` (prefill and front end) is taken from the tenth of the requests with
+the shortest TTFT for their prompts; any further TTFT difference came with the load. The three sum exactly.
+Memory has no term of its own: it makes requests queue or recompute, and is reported beside them.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from kvsim.sim.bench.replay import Simulated, pairs
 LENT = ("token", "reserved", "internal")
 """Kinds of slots that make up the blocks of living requests."""
 LEAST = 0.1
-"""Share of the requests that tell what TTFT is without a queue."""
+"""Share of the requests that determine TTFT without a queue."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def _of_requests(run: MeasuredRun, found: Simulated) -> list[Term]:
 
 
 def _of_numbers(run: MeasuredRun, found: Simulated) -> list[Term]:
-    """The same of means, without a part for the queue."""
+    """The same for means, without a term for the queue."""
     measured = run.numbers()
     keys = [(what, "mean") for what in ("TTFT", "TPOT")]
     if run.requests is not None or not all(key in measured and key in found.numbers for key in keys):
@@ -85,7 +85,7 @@ def _steps(seconds: float, measured: float, simulated: float) -> Term:
 
 
 def _at_least(late: Floats, measured: Floats, simulated: Floats) -> float:
-    """What TTFT differs by where it is shortest, in both."""
+    """Difference in TTFT where it is shortest, in both."""
     kept = max(round(LEAST * len(late)), 1)
     return float(np.mean(np.sort(simulated)[:kept]) - np.mean(np.sort(measured)[:kept]))
 

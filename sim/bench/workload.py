@@ -1,11 +1,11 @@
-"""What a measured run asked of its server, as a workload to simulate.
+"""The load of a measured run on its server, as a workload to simulate.
 
 every request, paced by a clock       the same lengths at the same times
 every request, paced by answers       the same lengths in the same order from as many clients
-conversations                         a turn comes after the answer before it and the pause (turns.py)
-numbers only                          so many requests of the mean lengths, at the rate or from the clients
+conversations                         a turn comes after the previous answer and a pause (turns.py)
+numbers only                          as many requests of the mean lengths, at the rate or from the clients
 
-Requests that the tool's time limit cut had a seat and memory until then: they come too, and have no times.
+Requests cut by the tool's time limit had a seat and memory until then: they are included, without times.
 """
 
 from dataclasses import dataclass, replace
@@ -20,19 +20,19 @@ from kvsim.sim.errors import KvsimError
 from kvsim.sim.workload import LATEST_ARRIVAL_S, PS_PER_S, Chain, Clients, Int64Column, Workload
 
 MOST_TOKENS = 40_000_000
-"""Of a run that is known by its numbers only: enough for its means."""
+"""Limit for a run known only by its numbers: enough for its means."""
 SHARED = "Prompts are taken to share nothing: the result does not hold them."
 MEASURED = "measured"
-"""Label of each request: which of the measured ones it is, -1 for those that the tool's time limit cut."""
+"""Label of each request: the index of its measured request, -1 if the tool's time limit cut it."""
 
 
 LOAD = ("rate_scale", "request_rate", "burstiness", "clients")
-"""What `--what-if` changes of a load."""
+"""Load settings that `--what-if` changes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """How the requests come where that is not as measured: the options of `sim run` of these names."""
+    """How requests arrive if not as measured: the options of `sim run` with these names."""
 
     rate_scale: float = 1.0
     request_rate: float | None = None
@@ -108,7 +108,7 @@ def workload_of(run: MeasuredRun, load: Load = AS_MEASURED) -> Workload:
 
 
 def _in_words(waits: Chain | Clients) -> tuple[str, ...]:
-    """How long clients wait before they ask again, if any does."""
+    """How long clients wait before they send again, if any wait."""
     pauses = (
         waits.think_ps[waits.clients :] if isinstance(waits, Clients) else waits.think_ps[waits.after >= 0]
     )
@@ -119,7 +119,7 @@ def _in_words(waits: Chain | Clients) -> tuple[str, ...]:
 
 
 def asked_of(run: MeasuredRun) -> tuple[Requests, Int64Column, list[str]]:
-    """All requests that came, in order of their start; their label; and what to say of it."""
+    """All requests that arrived, in order of start time; their labels; and notes on them."""
     answered, cut = run.requests, run.cut
     assert answered is not None
     if cut is None or not len(cut) or answered.start_s is None:
@@ -141,7 +141,7 @@ def asked_of(run: MeasuredRun) -> tuple[Requests, Int64Column, list[str]]:
 def _when(
     run: MeasuredRun, requests: Requests, load: Load, closed: bool
 ) -> tuple[Int64Column, tuple[str, ...]]:
-    """When each request comes where a clock decides; zeros where answers do."""
+    """Arrival of each request if a clock decides; zeros if answers do."""
     n = len(requests)
     if load.request_rate is not None:
         return _arrivals(load.request_rate, load.burstiness or run.burstiness, n), ()
@@ -182,7 +182,7 @@ def _scaled(arrivals: Int64Column, load: Load) -> Int64Column:
 
 
 def _arrivals(rate: float | None, burstiness: float, n: int) -> Int64Column:
-    """Gamma gaps that all together take n / rate, as vllm bench serve draws them."""
+    """Gamma gaps that sum to n / rate, as drawn by vllm bench serve."""
     if not rate or not isfinite(rate):
         return np.zeros(n, dtype=np.int64)
     gaps = np.ones(n)

@@ -1,4 +1,4 @@
-"""A simulated run in the formats of benchmark tools: the names of the files, and what is in them.
+"""A simulated run in the formats of benchmark tools: file names and contents.
 
 vllm        vllm-bench.json
 aiperf      profile_export.jsonl, profile_export_aiperf.json
@@ -25,7 +25,7 @@ def result_files(outcome: Outcome, form: str) -> dict[str, str]:
     Raises
     ------
     KvsimError
-        A run whose token times are not known.
+        The run's token times are unknown.
     """
     run = served(outcome)
     if form == "aiperf":

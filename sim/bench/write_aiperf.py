@@ -1,8 +1,8 @@
 """A simulated run as AIPerf would have exported it: profile_export.jsonl and profile_export_aiperf.json.
 
-By AIPerf's definitions: `inter_token_latency` is one number a request, (E2E - TTFT) / (output - 1); the gaps
-are `inter_chunk_latency`; percentiles are linear, standard deviations those of the population; numbers of the
-whole run have only `avg`. Early names and units are left out.
+By AIPerf's definitions: `inter_token_latency` is one number per request, (E2E - TTFT) / (output - 1); the
+gaps are `inter_chunk_latency`; percentiles are linear, standard deviations of the population; whole-run
+numbers have only `avg`. Early names and units are left out.
 """
 
 import json
@@ -21,7 +21,7 @@ PERCENTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99)
 
 
 def aiperf_lines(run: Served) -> str:
-    """profile_export.jsonl: a request a line."""
+    """profile_export.jsonl: one request per line."""
     return "".join(
         json.dumps(_record(run, row), separators=(",", ":")) + "\n" for row in range(len(run.requests))
     )

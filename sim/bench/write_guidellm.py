@@ -1,9 +1,9 @@
 """A simulated run as GuideLLM would have reported it: benchmarks.json with one benchmark.
 
-By GuideLLM's definitions: `time_per_output_token_ms` is E2E / output tokens and counts the first token, too,
-`inter_token_latency_ms` is (E2E - TTFT) / (output - 1); the statistics of both weigh a request by its tokens.
-Throughputs are rates over time (sim/bench/weighted.py). What a simulation has none of is zero or left out:
-texts, pictures, the client's own delays. GuideLLM 0.8.1 loads the file (`guidellm export`).
+By GuideLLM's definitions: `time_per_output_token_ms` is E2E / output tokens and includes the first token,
+`inter_token_latency_ms` is (E2E - TTFT) / (output - 1); the statistics of both weight a request by its
+tokens. Throughputs are rates over time (sim/bench/weighted.py). Fields that a simulation does not have are
+zero or left out: texts, pictures, the client's own delays. GuideLLM 0.8.1 loads the file (`guidellm export`).
 """
 
 from math import isfinite
@@ -37,11 +37,11 @@ _MODALITIES: dict[str, tuple[str, ...]] = {
     "audio": ("tokens", "samples", "seconds", "bytes"),
     "tool_call": ("tokens", "mixed_tokens", "count"),
 }
-"""What GuideLLM also counts, all null here."""
+"""Further GuideLLM counts, all null here."""
 
 
 def guidellm_report(run: Served) -> dict[str, Any]:
-    """The object that the file holds."""
+    """The object in the file."""
     metadata = {
         "version": 2,
         "guidellm_version": f"kvsim {__version__}",
@@ -178,7 +178,7 @@ def _metrics(run: Served, start: float) -> dict[str, Any]:
 
 
 def _goodput(run: Served, start: float) -> dict[str, Any]:
-    """The share and the rate of those that are good, of those that are judged; an error is not good."""
+    """Share and rate of the good requests among those judged; an error is not good."""
     limits = limits_of(run)
     judged = run.requests.output_tokens > (1 if "tpot" in limits else 0)
     many = int(judged.sum()) + run.failed

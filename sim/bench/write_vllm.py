@@ -18,7 +18,7 @@ PERCENTILES = (50, 90, 95, 99)
 
 
 def vllm_result(run: Served) -> dict[str, Any]:
-    """The object that the file holds."""
+    """The object in the file."""
     requests, duration = run.requests, run.duration_s
     assert requests.start_s is not None
     prompt, output = int(requests.input_tokens.sum()), int(requests.output_tokens.sum())
@@ -81,7 +81,7 @@ def _statistics(name: str, values: Floats) -> dict[str, float]:
 
 
 def _busiest_second(run: Served) -> float:
-    """Most tokens in a second, counted from the first request sent."""
+    """Most tokens in one second, counted from the first request sent."""
     assert run.requests.start_s is not None
     if not len(run.requests):
         return 0.0

@@ -1,1 +1,1 @@
-"""Files: read with one line about what is wrong with them, written whole or not at all."""
+"""Files: read with one-line errors about what is wrong, written whole or not at all."""

@@ -1,9 +1,9 @@
-"""The marker of a directory that kvsim made: which of the files in it kvsim wrote.
+"""The marker of a directory made by kvsim: lists the files in it that kvsim wrote.
 
     out/.kvsim.json     {"kvsim": "0.1.0", "kind": "run", "files": ["config.json", ...], "directories": []}
 
-Only what a marker lists is ever replaced or removed. A directory inside counts only with a marker of its own.
-A marker that is damaged, that is a link, or that lists anything but plain names counts as none.
+Only what a marker lists is ever replaced or removed. A subdirectory counts only with a marker of its own. A
+marker that is damaged, is a link, or lists anything but plain names counts as none.
 """
 
 import errno
@@ -29,7 +29,7 @@ _LEFTOVER = re.compile(r"\.(?P<name>.+)\.(?P<role>partial|old|probe)-(?P<pid>[0-
 
 @dataclass(frozen=True)
 class Marked:
-    """What a marker says: the kind of directory, and the names of what kvsim wrote into it."""
+    """The content of a marker: the kind of directory, and the names that kvsim wrote into it."""
 
     kind: str
     files: frozenset[str]
@@ -37,7 +37,7 @@ class Marked:
 
 
 def read_marker(directory: Path) -> Marked | None:
-    """The marker of a directory; None where there is none that can be trusted."""
+    """The marker of a directory; None if there is none that can be trusted."""
     path = directory / MARKER
     try:
         if not stat.S_ISREG(path.lstat().st_mode):
@@ -55,14 +55,14 @@ def read_marker(directory: Path) -> Marked | None:
 
 
 def mark(directory: Path, kind: str) -> None:
-    """Write the marker of a directory in which everything is kvsim's; those inside must have theirs."""
+    """Write the marker of a directory entirely written by kvsim; subdirectories must have theirs."""
     names = sorted(path.name for path in directory.iterdir() if path.name != MARKER)
     directories = {name for name in names if (directory / name).is_dir()}
     _write(directory, Marked(kind, frozenset(names) - directories, frozenset(directories)))
 
 
 def add_files(directory: Path, names: Iterable[str]) -> None:
-    """Add names to the list of a marked directory, whole or not at all; others stay without a marker."""
+    """Add names to a marked directory's list, whole or not at all; unmarked directories stay unmarked."""
     with _alone(directory):
         found = read_marker(directory)
         if found is not None and not found.files.issuperset(names := list(names)):
@@ -82,7 +82,7 @@ def _write(directory: Path, marked: Marked) -> None:
 
 @contextmanager
 def _alone(directory: Path) -> Iterator[None]:
-    """Keep other processes from changing the same marker meanwhile, where the file system can."""
+    """Keep other processes from changing the same marker meanwhile, if the file system can."""
     try:
         import fcntl
 
@@ -99,7 +99,7 @@ def _alone(directory: Path) -> Iterator[None]:
 
 
 def foreign(directory: Path) -> list[str]:
-    """What lies in a directory that kvsim did not write there, by relative name; leftovers do not count."""
+    """Entries of a directory that kvsim did not write, by relative name; leftovers do not count."""
     marked = read_marker(directory) or Marked("", frozenset(), frozenset())
     found = []
     for entry in sorted(os.scandir(directory), key=lambda entry: entry.name):
@@ -117,7 +117,7 @@ def foreign(directory: Path) -> list[str]:
 
 
 def remove_marked(directory: Path) -> None:
-    """Remove what kvsim wrote into a directory, and the directory if nothing else is there."""
+    """Remove what kvsim wrote into a directory, and the directory if nothing else is left."""
     marked = read_marker(directory)
     if marked is not None:
         for name in marked.directories:
@@ -136,7 +136,7 @@ def remove_marked(directory: Path) -> None:
 
 
 def is_data(path: Path) -> bool:
-    """Whether it is, or would be, a file of a run that kvsim reads again: no report or figure goes there."""
+    """Whether it is, or would be, a run's file that kvsim reads again: no report or figure goes there."""
     name, parent = path.name.casefold(), path.parent
     if name not in _DATA:
         return False
@@ -145,7 +145,7 @@ def is_data(path: Path) -> bool:
     )
 
 
-# -- what is unfinished -------------------------------------------------------------------------
+# -- unfinished files ---------------------------------------------------------------------------
 
 
 def hidden(path: Path, role: str = "partial") -> Path:
@@ -154,7 +154,7 @@ def hidden(path: Path, role: str = "partial") -> Path:
 
 
 def leftovers(path: Path) -> list[tuple[str, Path]]:
-    """What processes that are dead left beside `path` in preparing it: role and path."""
+    """What dead processes left beside `path` while preparing it: role and path."""
     found = []
     with suppress(FileNotFoundError, NotADirectoryError):
         for entry in os.scandir(path.parent):
@@ -165,7 +165,7 @@ def leftovers(path: Path) -> list[tuple[str, Path]]:
 
 
 def is_leftover(path: Path) -> bool:
-    """Whether a process of ours that is dead left it: a file by its name, a directory by its marker too."""
+    """Whether a dead kvsim process left it: a file by its name, a directory also by its marker."""
     parts = _LEFTOVER.fullmatch(path.name)
     if parts is None or path.is_symlink() or _lives(int(parts["pid"])):
         return False
@@ -173,7 +173,7 @@ def is_leftover(path: Path) -> bool:
 
 
 def remove_leftover(path: Path) -> None:
-    """Remove what `is_leftover` says is one: all of what was being prepared, else what the marker lists."""
+    """Remove a leftover: everything that was being prepared, else what the marker lists."""
     marked = read_marker(path) if path.is_dir() else None
     if not path.is_dir():
         path.unlink(missing_ok=True)
@@ -186,10 +186,10 @@ def remove_leftover(path: Path) -> None:
 
 
 def _lives(pid: int) -> bool:
-    """Whether another process of that number is there; our own number was somebody else's before."""
+    """Whether another process with this pid exists; our own pid in a name belonged to an earlier process."""
     if pid == os.getpid():
         return False
-    if os.name == "nt":  # where asking is killing
+    if os.name == "nt":  # os.kill would kill it
         return True
     try:
         os.kill(pid, 0)

@@ -1,8 +1,8 @@
-"""Files that somebody else may have written: read, or told in one line what is wrong with them.
+"""Files that others may have written: read, or rejected with a one-line reason.
 
-`understood` stands around every place that takes foreign content apart. Whatever goes wrong inside is a
-damage of that file: a field that is missing, of another type, too large. What is computed from the content
-afterwards stays outside, so that a bug there is seen as one.
+`understood` surrounds every place that parses foreign content. Any error inside means that the file is
+damaged: a field is missing, has the wrong type, is too large. Later computations on the content stay outside,
+so that a bug there shows as a bug.
 """
 
 import csv
@@ -21,7 +21,7 @@ from stat import S_ISDIR, S_ISREG
 from kvsim.sim.errors import KvsimError, of_pyarrow
 
 DEEPEST = 100
-"""Levels of lists and objects that a JSON file may have; nothing that kvsim reads needs ten."""
+"""Allowed nesting depth of lists and objects in a JSON file; nothing that kvsim reads needs ten."""
 
 
 _OF_CONTENT = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, csv.Error)
@@ -29,7 +29,7 @@ _OF_CONTENT = (TypeError, ValueError, LookupError, AttributeError, ArithmeticErr
 
 @contextmanager
 def understood(what: str, verdict: str = "is damaged") -> Iterator[None]:
-    """Turn whatever goes wrong with the content of a file into a KvsimError that begins with `what`."""
+    """Turn any error in a file's content into a KvsimError that begins with `what`."""
     try:
         yield
     except KvsimError:
@@ -49,18 +49,18 @@ def understood(what: str, verdict: str = "is damaged") -> Iterator[None]:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an explanation, or the kind of the error where it has none."""
+    """The first line of the message, or the error's type if it has none."""
     lines = str(error).splitlines() or [type(error).__name__]
     return lines[0]
 
 
 def json_in(content: bytes | str, what: str) -> object:
-    """The value of a JSON text in UTF-8.
+    """The value of a UTF-8 JSON text.
 
     Raises
     ------
     KvsimError
-        What is no JSON, or is nested more than DEEPEST levels.
+        The text is not JSON, or is nested more than DEEPEST levels.
     """
     with understood(what, "is not valid JSON"):
         text = content.decode("utf-8-sig") if isinstance(content, bytes) else content
@@ -74,11 +74,11 @@ def json_in(content: bytes | str, what: str) -> object:
 GZIP_MAGIC = b"\x1f\x8b"
 
 LARGEST_BYTES = 256 << 20
-"""Of a file that is read as a whole, also unpacked: a result of ten thousand requests has 100 MiB."""
+"""Limit for files read as a whole, also unpacked: a result of ten thousand requests has 100 MiB."""
 
 
 def check_regular(path: str | PathLike[str], what: str) -> int:
-    """The size of a file in bytes; KvsimError where it is none: a device or a pipe may never end."""
+    """The size of a file in bytes; KvsimError if it is not a file: a device or a pipe may never end."""
     with understood(what):
         about = os.stat(path)
     if about.st_dev in _of_the_kernel():
@@ -90,12 +90,12 @@ def check_regular(path: str | PathLike[str], what: str) -> int:
 
 @cache
 def _of_the_kernel() -> frozenset[int]:
-    """The devices of /proc and /sys: files of no size, of which one waits for ever."""
+    """The devices of /proc and /sys: files without a size, which may block forever."""
     return frozenset(os.stat(path).st_dev for path in ("/proc", "/sys") if os.path.ismount(path))
 
 
 def content_of(path: Path, what: str, most: int = LARGEST_BYTES) -> bytes:
-    """The bytes of a file of at most so many; KvsimError if it cannot be read, has more, or is no file."""
+    """The bytes of a file, at most `most`; KvsimError if it cannot be read, is larger, or is no file."""
     if check_regular(path, what) <= most:
         with understood(what), open(path, "rb") as file:
             content = file.read(most + 1)  # it may grow
@@ -105,13 +105,13 @@ def content_of(path: Path, what: str, most: int = LARGEST_BYTES) -> bytes:
 
 
 def text_of(path: Path, what: str) -> str:
-    """The text in such a file; KvsimError if it is none."""
+    """The text in such a file; KvsimError if it is not UTF-8 text."""
     with understood(what, "is no text in UTF-8"):
         return content_of(path, what).decode("utf-8")
 
 
 def unpacked(content: bytes, what: str) -> bytes:
-    """What gzip packed; KvsimError where it is damaged, or has more than LARGEST_BYTES."""
+    """Content unpacked by gzip; KvsimError if it is damaged, or exceeds LARGEST_BYTES."""
     try:
         with gzip.GzipFile(fileobj=BytesIO(content)) as file:
             found = file.read(LARGEST_BYTES + 1)
@@ -123,24 +123,24 @@ def unpacked(content: bytes, what: str) -> bytes:
 
 
 def plain_bytes(path: Path, what: str) -> bytes:
-    """The content of a file, unpacked where gzip packed it, whatever its name.
+    """The content of a file, unpacked if it is in gzip format, whatever its name.
 
     Raises
     ------
     KvsimError
-        A file that cannot be read, or was packed and is damaged.
+        The file cannot be read, or is packed and damaged.
     """
     content = content_of(path, what)
     return unpacked(content, what) if content.startswith(GZIP_MAGIC) else content
 
 
 def read_json(path: Path, what: str) -> object:
-    """The value in a JSON file; KvsimError as `json_in`, or if it cannot be read."""
+    """The value in a JSON file; KvsimError as in `json_in`, or if it cannot be read."""
     return json_in(content_of(path, what), what)
 
 
 def read_object(path: Path, what: str) -> dict[str, object]:
-    """The object in a JSON file; KvsimError as `read_json`, or if it is no object."""
+    """The object in a JSON file; KvsimError as in `read_json`, or if it is not an object."""
     value = read_json(path, what)
     if not isinstance(value, dict):
         raise KvsimError(f"{what} is damaged: it must hold a JSON object, got {type(value).__name__}")
@@ -148,7 +148,7 @@ def read_object(path: Path, what: str) -> dict[str, object]:
 
 
 def _deeper(value: object, levels: int) -> bool:
-    """Whether a JSON value has more levels than that."""
+    """Whether a JSON value is nested deeper than `levels`."""
     inside = [value]
     for _ in range(levels):
         lists = [found for found in inside if isinstance(found, list)]

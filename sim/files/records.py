@@ -1,4 +1,4 @@
-"""Dataclasses from JSON that somebody else may have written: every value has the type of its field.
+"""Dataclasses from JSON that others may have written: every value must have its field's type.
 
 {"replicas": 2, "router": ["x"]}   -->   fleet.router must be str, got ['x']
 """
@@ -16,7 +16,7 @@ PLAIN = (str, bool, int, float, NoneType)
 
 
 def record_of(kind: type[T], values: object, what: str) -> T:
-    """The dataclass with these values; KvsimError where one has another type, with its name."""
+    """The dataclass with these values; KvsimError names a value of another type."""
     if not isinstance(values, Mapping):
         raise KvsimError(f"{what} must be an object, got {values!r}")
     hints = get_type_hints(kind)
@@ -27,7 +27,7 @@ def record_of(kind: type[T], values: object, what: str) -> T:
 
 
 def _fits(value: object, hint: object) -> bool:
-    """Whether a value of JSON may stand in a field; a number may be whole where any is meant."""
+    """Whether a JSON value fits a field; a whole number fits a float."""
     origin = get_origin(hint)
     if origin in (Union, UnionType):
         return any(_fits(value, each) for each in get_args(hint))

@@ -1,10 +1,10 @@
-"""Being stopped: SIGINT, SIGTERM and SIGHUP end a command as an exception does, and within two seconds.
+"""Being stopped: SIGINT, SIGTERM and SIGHUP end a command like an exception, within two seconds.
 
-    signal --> Stop raised in the main thread --> each block cleans up as it is left --> 128 + number
+    signal --> Stop raised in the main thread --> each block cleans up on exit --> 128 + number
 
-Cleaning up is not interrupted: `unstoppable`. A command that has not ended `GRACE_S` after the signal, in
-a long call into C or because some library swallowed the exception, is ended by a thread of its own, after
-what `at_forced_exit` says.
+Cleanup is not interrupted: `unstoppable`. A command that has not ended `GRACE_S` after the signal, because of
+a long call into C or a library that swallowed the exception, is ended by a separate thread, after running
+the `at_forced_exit` actions.
 """
 
 import os
@@ -23,7 +23,7 @@ NUMBERS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if 
 
 
 class Stop(KeyboardInterrupt):
-    """A signal says that the command is to end."""
+    """A signal asks the command to end."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -31,12 +31,12 @@ class Stop(KeyboardInterrupt):
 
     @property
     def exit_code(self) -> int:
-        """What a shell expects."""
+        """The exit code that a shell expects."""
         return 128 + self.number
 
 
 class Stopped(Exception):
-    """Somebody stopped a command that says itself what has become of its work."""
+    """A command was stopped and reports itself what became of its work."""
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
@@ -44,7 +44,7 @@ class Stopped(Exception):
 
 
 class _State:
-    """Signals belong to the process, and so does this."""
+    """Signals are per process, and so is this state."""
 
     shielded = 0
     waiting: int | None = None
@@ -52,12 +52,12 @@ class _State:
 
 
 class Stopping:
-    """Lets signals stop the block, those that are not ignored; in the main thread alone, others see none.
+    """Lets signals that are not ignored stop the block; only in the main thread, others get none.
 
     Attributes
     ----------
     exit_code : int or None
-        What a shell expects, where a signal came.
+        The exit code that a shell expects, if a signal came.
     """
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class Stopping:
         _State.waiting = None
         self._numbers = numbers = [number for number in NUMBERS if signal.getsignal(number) != signal.SIG_IGN]
         told, self._telling = os.pipe()
-        if hasattr(os, "set_blocking"):  # Windows asks for none
+        if hasattr(os, "set_blocking"):  # Windows does not need it
             os.set_blocking(self._telling, False)
         self._wakeup = signal.set_wakeup_fd(self._telling, warn_on_full_buffer=False)
         self._over = threading.Event()
@@ -105,7 +105,7 @@ class Stopping:
 
 @contextmanager
 def unstoppable() -> Iterator[None]:
-    """Put a stop off until the block is done: for cleaning up, and for steps that belong together."""
+    """Postpone a stop until the block is done: for cleanup, and for steps that belong together."""
     _State.shielded += 1
     try:
         yield
@@ -118,7 +118,7 @@ def unstoppable() -> Iterator[None]:
 
 @contextmanager
 def at_forced_exit(clean: Callable[[], None]) -> Iterator[None]:
-    """Do this too where the command must be ended by force inside the block."""
+    """Also do this if the command must be ended by force inside the block."""
     _State.last_will.append(clean)
     try:
         yield
@@ -135,7 +135,7 @@ def _watch(told: int, numbers: list[int], over: threading.Event, main: int) -> N
     number = heard[0]
     if over.wait(_AGAIN_S):
         return
-    if not _State.shielded and hasattr(signal, "pthread_kill"):  # somebody swallowed the first
+    if not _State.shielded and hasattr(signal, "pthread_kill"):  # a library swallowed the first
         signal.pthread_kill(main, number)
     if over.wait(GRACE_S - _AGAIN_S):
         return

@@ -1,7 +1,7 @@
-"""Parquet files that somebody else may have written: the one place that opens them.
+"""Parquet files that others may have written: the only place that opens them.
 
-What is wrong with a file is told in one line, see reading.py: damaged bytes, a column that is missing, or
-there twice, or of another type than it must be.
+Problems with a file are reported in one line, see reading.py: damaged bytes, or a column that is missing,
+duplicated, or of the wrong type.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 MOST_ROWS = 50_000_000
-"""Of a table, which is held in memory."""
+"""Limit on a table, which is held in memory."""
 
 
 @contextmanager
 def opened_table(
     path: str | PathLike[str], what: str, needed: Sequence[str] = ()
 ) -> Iterator["pa.parquet.ParquetFile"]:
-    """A parquet file whose columns have names of their own, among them those `needed`; else KvsimError."""
+    """A parquet file with unique column names that include `needed`; else KvsimError."""
     from pyarrow import parquet
 
     check_regular(path, what)
@@ -51,7 +51,7 @@ def read_table(
     columns: Sequence[str] | None = None,
     texts: Sequence[str] = (),
 ) -> "pa.Table":
-    """The table in a parquet file, or those `columns`; those of `texts` it has, as codes; errors as above."""
+    """The table in a parquet file, or its `columns`; columns in `texts` as codes; errors as above."""
     from pyarrow import parquet
 
     chosen = None if columns is None else list(columns)
@@ -64,7 +64,7 @@ def read_table(
 
 
 def as_numpy(column: "pa.Array | pa.ChunkedArray") -> npt.NDArray[Any]:
-    """A column as pyarrow's `to_numpy` gives it, which imports pandas wherever it is installed, for 0.5 s.
+    """A column like pyarrow's `to_numpy`, which would import pandas if installed, taking 0.5 s.
 
     Null is NaN among numbers, and None among texts.
     """

@@ -1,4 +1,4 @@
-"""A file that appears whole or not at all, and never in the place of what kvsim did not write."""
+"""A file that appears whole or not at all, and never replaces anything that kvsim did not write."""
 
 import errno
 import os
@@ -18,9 +18,9 @@ def check_file(path: Path, *, force: bool = False, ours: Callable[[Path], bool] 
     Parameters
     ----------
     force : bool
-        Replace a file that kvsim did not write; never a link, nor the data of a run.
+        Replace a file that kvsim did not write; never a link or the data of a run.
     ours : callable
-        Says of a file that is there whether kvsim wrote it, by what it holds.
+        Tells from an existing file's content whether kvsim wrote it.
     """
     with explained(path):
         if is_data(path):
@@ -46,9 +46,9 @@ def check_file(path: Path, *, force: bool = False, ours: Callable[[Path], bool] 
 def whole_file(
     path: Path, *, force: bool = False, ours: Callable[[Path], bool] | None = None
 ) -> Iterator[Path]:
-    """Give the name of an empty hidden file to fill; it becomes `path` if the block ends well.
+    """Yield the name of an empty hidden file to fill; it becomes `path` if the block succeeds.
 
-    Among the files of a marked directory it is listed from then on. For the arguments see `check_file`.
+    In a marked directory it is listed from then on. For the arguments see `check_file`.
     """
     check_file(path, force=force, ours=ours)
     with explained(path):
@@ -59,7 +59,7 @@ def whole_file(
         try:
             yield part
             with unstoppable():
-                check_file(path, force=force, ours=ours)  # it may have come meanwhile
+                check_file(path, force=force, ours=ours)  # it may have appeared meanwhile
                 part.replace(path)
                 add_files(path.parent, [path.name])
         finally:
@@ -69,7 +69,7 @@ def whole_file(
 
 @contextmanager
 def explained(path: Path, kept: str = "") -> Iterator[None]:
-    """Turn what the file system refuses into one plain sentence; `kept` says what a full disk leaves."""
+    """Turn file system errors into one plain sentence; `kept` says what a full disk leaves."""
     try:
         yield
     except OSError as error:

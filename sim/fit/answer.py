@@ -2,7 +2,7 @@
 
     fit("qwen3-next-80b-a3b", "h200", tensor_parallel_size=2).capacity.kv_tokens
 
-What is not given is the default of vLLM's release (sim/deployment/vllm_defaults.py).
+Options not given take the default of vLLM's release (sim/deployment/vllm_defaults.py).
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ from kvsim.sim.models.spec import GpuSpec, ModelSpec
 from kvsim.sim.option import check_kinds
 
 MOST_GPUS = 64
-"""The largest split that is tried when a model does not fit."""
+"""The largest split tried if a model does not fit."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -42,15 +42,15 @@ class Fit:
     model, gpu, options : ModelSpec, GpuSpec, FitOptions
         The question.
     engine : VllmDefaults
-        The settings in force, asked for or the release's own.
+        The settings in effect, requested or the release's own.
     lines : tuple of MemoryLine
-        Where one GPU's memory goes; empty where the cache's memory was given.
+        Where one GPU's memory goes; empty if the cache's memory was given.
     kv_memory_bytes : int
     paged, groups, capacity : Paged, tuple of Group, Capacity
         The layers' pages, how they share block tables, and what the pool holds.
     lengths : tuple of LengthFit
     notes : tuple of str
-        What is worth knowing about these numbers.
+        Notes on these numbers.
     """
 
     model: ModelSpec
@@ -78,19 +78,19 @@ class Fit:
 
     @property
     def gpus_in_words(self) -> str:
-        """How many GPUs of which kind share the model."""
+        """How many GPUs of which type share the model."""
         split, stages = self.options.tensor_parallel_size, self.options.pipeline_parallel_size
         counts = [str(count) for count in (stages, split) if count > 1]
         return " x ".join([*counts, self.gpu.name])
 
     @property
     def cache_hit_alignment_tokens(self) -> int:
-        """Tokens of whose multiples prefix hits are: what every group's blocks divide."""
+        """Prefix hits are multiples of this many tokens: every group's block size divides it."""
         return scheduler_block_sizes(self.groups, self.paged.block_size, self.engine.enable_prefix_caching)[0]
 
     @property
     def log_line(self) -> str:
-        """What vLLM prints of this pool."""
+        """What vLLM logs about this pool."""
         tokens, times = self.capacity.kv_tokens, self.capacity.max_concurrency
         return (
             f"GPU KV cache size: {tokens:,} tokens, Maximum concurrency for "
@@ -102,7 +102,7 @@ class Fit:
         return f"<kvsim.Fit {self.model.name} on {self.gpus_in_words}: {blocks}; {self.log_line}>"
 
     def as_json(self) -> dict[str, object]:
-        """The answer in JSON's types."""
+        """The answer in JSON types."""
         return {
             "model": self.model.name,
             "gpu": self.gpu.name,
@@ -131,7 +131,7 @@ class Fit:
 
 
 def group_json(group: Group, request: Request) -> dict[str, object]:
-    """A group in JSON's types."""
+    """A group in JSON types."""
     pages = sorted({page.bytes for page in group.pages})
     page = group.page
     return {
@@ -149,7 +149,7 @@ def group_json(group: Group, request: Request) -> dict[str, object]:
 
 
 def fit(model: str | ModelSpec, gpu: str | GpuSpec = "h100", **options: object) -> Fit:
-    """Where the memory of a GPU goes when it serves a model, and how many requests fit.
+    """Where a GPU's memory goes when it serves a model, and how many requests fit.
 
     Parameters
     ----------
@@ -158,7 +158,7 @@ def fit(model: str | ModelSpec, gpu: str | GpuSpec = "h100", **options: object) 
     gpu : str or GpuSpec
         A built-in name, a measured profile, or a file with six numbers.
     **options
-        Fields of FitOptions; `kv_memory` in GiB gives the memory of the cache instead of the formula.
+        Fields of FitOptions; `kv_memory` in GiB sets the cache's memory instead of the formula.
 
     Returns
     -------
@@ -167,8 +167,8 @@ def fit(model: str | ModelSpec, gpu: str | GpuSpec = "h100", **options: object) 
     Raises
     ------
     KvsimError
-        Where vLLM would refuse the settings. A cache too small for one request of the longest length is
-        not an error: `capacity.refusal` says by how much, and what would help.
+        If vLLM would refuse the settings. A cache too small for one request of the longest length is not
+        an error: `capacity.refusal` says by how much, and what would help.
     """
     unknown = sorted(set(options) - {each.name for each in fields(FitOptions)})
     if unknown:
@@ -180,7 +180,7 @@ def fit(model: str | ModelSpec, gpu: str | GpuSpec = "h100", **options: object) 
 
 
 def fitted(model: ModelSpec, gpu: GpuSpec, options: FitOptions, *, kv_memory_bytes: int | None = None) -> Fit:
-    """The answer to a whole question; `kv_memory_bytes` where an engine said what it has for the cache."""
+    """The answer to a whole question; `kv_memory_bytes`: the cache memory that an engine reported."""
     model = quantized(model, options.quantization)
     answer = _answered(model, gpu, options, kv_memory_bytes)
     numbers = Numbers(answer.engine, answer.paged, answer.groups, answer.capacity, answer.request)
@@ -238,14 +238,14 @@ def _answered(model: ModelSpec, gpu: GpuSpec, options: FitOptions, kv_memory_byt
 
 
 def with_draft(layers: Paged, draft: Draft, first: int, settings: KvSettings) -> Paged:
-    """The pages with those of a draft's layers, which vLLM puts behind the model's own."""
+    """The pages including those of a draft's layers, which vLLM puts after the model's own."""
     own = paged(draft.model, replace(settings, block_size=layers.block_size)).layers
     pages = [page for _, page in own] * (draft.kv_layers // len(own))
     return replace(layers, layers=(*layers.layers, *enumerate(pages, first)))
 
 
 def _refused(answer: Fit, *, split: bool) -> list[str]:
-    """That vLLM would not start, by how much, and the smallest split that would, if asked."""
+    """That vLLM would not start, by how much, and, if asked, the smallest split that would."""
     if answer.capacity.refusal is None:
         return []
     told = f"vLLM would not start: {answer.capacity.refusal}"
@@ -261,7 +261,7 @@ def _refused(answer: Fit, *, split: bool) -> list[str]:
 
 
 def _check(options: FitOptions, model: ModelSpec) -> None:
-    """Raise where a number cannot be."""
+    """Raise if a number is impossible."""
     stages = options.pipeline_parallel_size
     if not 1 <= stages <= model.layers:
         raise KvsimError(
@@ -279,7 +279,7 @@ def _check(options: FitOptions, model: ModelSpec) -> None:
 
 
 def engine_of(model: ModelSpec, gpu: GpuSpec, options: FitOptions) -> VllmDefaults:
-    """The engine's settings: what was asked, and the release's own for the rest."""
+    """The engine's settings: as requested, with the release's defaults for the rest."""
     name, _, release = options.engine.partition("@")
     if name != FAMILY:
         raise KvsimError(f"engine must be {FAMILY}@RELEASE, got {options.engine!r}")

@@ -1,4 +1,4 @@
-"""What `sim fit` is asked, beside the model and the GPU: its options."""
+"""The options of `sim fit`, besides the model and the GPU."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +8,7 @@ from kvsim.sim.option import option
 
 ENGINE = "vllm-v1@0.33.0"
 PANEL = "Engine"
-"""Where the options of `sim fit` are shown."""
+"""Panel in which the options of `sim fit` are shown."""
 
 
 def _asked(default: Any, words: str, metavar: str = "", show_default: str = "", short: str = "") -> Any:  # noqa: ANN401
@@ -18,7 +18,7 @@ def _asked(default: Any, words: str, metavar: str = "", show_default: str = "", 
 
 @dataclass(frozen=True, kw_only=True)
 class FitOptions:
-    """What is asked, beside the model and the GPU; None leaves it to the engine."""
+    """The question, besides the model and the GPU; None leaves it to the engine."""
 
     tensor_parallel_size: int = _asked(1, "GPUs that share every layer.")
     pipeline_parallel_size: int = _asked(1, "GPUs, or groups of them, that hold a stage of layers each.")

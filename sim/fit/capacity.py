@@ -1,12 +1,12 @@
-"""How many blocks a memory holds, and what vLLM says of it at start-up.
+"""How many blocks a memory holds, and what vLLM reports at startup.
 
     blocks       = memory // bytes per block                                one of them is the null block
     a request    = sum over groups of the blocks that it takes at its longest
     concurrency  = blocks / blocks of a request
     "KV cache size" = int(concurrency * max_model_len)      tokens, and not blocks * block size
 
-The printed size counts what a request of the longest length would need, so it depends on the tokens in flight
-(windows keep those too) and on how many groups there are. vLLM refuses to start when such a request does not
+The printed size is based on the needs of a request of the longest length, so it depends on the tokens in
+flight (windows keep those too) and on the number of groups. vLLM refuses to start if such a request does not
 fit beside the null block (vllm/v1/core/kv_cache_utils.py, kv_cache_planning.py).
 """
 
@@ -26,16 +26,16 @@ class Capacity:
     Attributes
     ----------
     num_blocks : int
-        Block ids, the null block included.
+        Block ids, including the null block.
     bytes_per_block : int
     blocks_per_request : int
-        Of the longest request, over all groups.
+        For the longest request, over all groups.
     kv_tokens, max_concurrency : int, float
         As vLLM's log prints them.
     longest : int
         The longest request that would fit (--max-model-len -1); 0 if none.
     refusal : str or None
-        Why vLLM would not start; the other numbers then say what the pool would be.
+        Why vLLM would not start; the other numbers then describe the pool it would have.
     """
 
     num_blocks: int
@@ -54,7 +54,7 @@ def capacity_of(
     blocks_outermost: bool = False,
     block_bytes: int | None = None,
 ) -> Capacity:
-    """Blocks, tokens and concurrency of a pool of so many bytes; `block_bytes` where it holds a part only."""
+    """Blocks, tokens and concurrency of a pool of `memory_bytes`; `block_bytes` if it holds only a part."""
     block = bytes_per_block(groups, blocks_outermost) if block_bytes is None else block_bytes
     needed = request_blocks(groups, request)
     usable = memory_bytes - block  # without the null block
@@ -75,9 +75,9 @@ def capacity_of(
 def pipeline_capacity(
     groups: Sequence[Group], stages: Sequence[Sequence[Group]], memory_bytes: Sequence[int], request: Request
 ) -> Capacity:
-    """The pool of a pipeline: a block id is worth the stage's layers of a group on each of its GPUs.
+    """The pool of a pipeline: a block id covers the stage's layers of a group on each of its GPUs.
 
-    The stage with the fewest blocks decides. `stages` are the groups with the layers of each stage.
+    The stage with the fewest blocks decides. `stages` are the groups with each stage's layers.
     """
     each = [
         capacity_of(
@@ -95,7 +95,7 @@ def pipeline_capacity(
 
 
 def stages_of(groups: Sequence[Group], layers: int, count: int) -> list[list[Group]]:
-    """The groups with the layers of each of `count` stages, which have as many layers each as can be."""
+    """The groups with the layers of each of `count` stages, which share the layers evenly."""
     ends = [layers * stage // count for stage in range(count + 1)]
     return [
         [
@@ -114,7 +114,7 @@ def stages_of(groups: Sequence[Group], layers: int, count: int) -> list[list[Gro
 
 
 def blocks_printed(groups: Sequence[Group], kv_tokens: int, request: Request) -> int:
-    """The blocks of which an engine prints so many tokens, the null block among them."""
+    """The number of blocks, including the null block, for which an engine prints `kv_tokens`."""
     return -(-kv_tokens * request_blocks(groups, request) // request.max_model_len)
 
 
@@ -131,5 +131,5 @@ def _refusal(needed: int, usable: int, block: int, length: int, longest: int) ->
 
 
 def in_words(count: int) -> str:
-    """Bytes for humans: GiB, or MiB below a tenth of one."""
+    """Bytes for humans: GiB, or MiB below a tenth of a GiB."""
     return f"{count / GIB:.2f} GiB" if abs(count) >= GIB // 10 else f"{count / 2**20:.2f} MiB"

@@ -1,14 +1,14 @@
-"""How many requests of given lengths a pool holds at once.
+"""How many requests of given lengths fit in a pool at once.
 
-Every group takes whole blocks of its own, so a short request takes at least one block of each:
+Every group takes whole blocks, so even a short request takes at least one block of each:
 
     full attention, latent    ceil(tokens / block)
-    window                    the blocks that its last `window` tokens lie in
+    window                    the blocks that contain its last `window` tokens
     chunk                     the blocks of its current chunk
     cross attention           the blocks of the encoder's tokens
-    recurrent                 one state; with prefixes kept the last one too, and the checkpoints of a prompt
+    recurrent                 one state; with kept prefixes also the last one, and a prompt's checkpoints
 
-while the request is at its longest, its last token being computed.
+when the request is at its longest, computing its last token.
 """
 
 from collections.abc import Sequence
@@ -20,19 +20,19 @@ from kvsim.sim.kv.pages import Group, Page
 
 @dataclass(frozen=True)
 class LengthFit:
-    """Requests of one size: their blocks at the end, how many fit at once, and what of it holds a token.
+    """Requests of one size: their final blocks, how many fit at once, and how much of that holds tokens.
 
     Attributes
     ----------
     prompt, output : int
     blocks : int
-        Of one request, over all groups.
+        Per request, over all groups.
     requests : int
-        That fit at once, the null block aside.
+        Requests that fit at once, not counting the null block.
     pool_percent : float
-        What one of them takes of the pool.
+        Share of the pool that one request takes.
     used_percent : float
-        How much of its blocks' bytes holds a token or a state.
+        Share of its blocks' bytes that holds tokens or states.
     """
 
     prompt: int
@@ -80,7 +80,7 @@ def length_fits(
 
 
 def held_blocks(page: Page, tokens: int) -> int:
-    """Blocks of a group that a request with so many stored tokens holds while it decodes."""
+    """Blocks of a group that a request with `tokens` stored tokens holds while it decodes."""
     taken = -(-tokens // page.block_size)
     if page.kind == "mamba" and not page.every_block:
         return min(2 + page.checkpoints, taken) if page.aligned else 1
@@ -92,7 +92,7 @@ def held_blocks(page: Page, tokens: int) -> int:
 
 
 def _held_bytes(group: Group, tokens: int) -> int:
-    """Bytes that hold something a layer will read again."""
+    """Bytes that a layer will read again."""
     total = 0
     for page in group.pages:
         if page.kind == "mamba":
@@ -107,14 +107,14 @@ def _held_bytes(group: Group, tokens: int) -> int:
 
 
 def uniform_waste(model_layers: Sequence[tuple[Page, int]], tokens: int, encoder_tokens: int = 0) -> float:
-    """The share of a uniform allocation that no layer reads: every layer holding every token.
+    """The share that no layer reads, of a uniform allocation in which every layer holds every token.
 
     Parameters
     ----------
     model_layers : sequence of (Page, int)
-        Kinds of layers and how many there are of each; all with the same bytes per token.
+        Kinds of layers and the number of each; all with the same bytes per token.
     tokens, encoder_tokens : int
-        Of the text, and of what cross attention sees (pictures).
+        Text tokens, and tokens that cross attention sees (images).
     """
     everything = tokens + encoder_tokens
     seen = 0

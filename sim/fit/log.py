@@ -1,6 +1,6 @@
-"""vLLM's start-up log: the settings that a server started with, and what it found of its memory.
+"""vLLM's startup log: the settings that a server started with, and its memory measurements.
 
-One reader for `sim fit --log` and `sim replay --log`. Lines that are understood (V1, all releases since 0.8;
+The reader for `sim fit --log` and `sim replay --log`. It understands these lines (V1, all releases since 0.8;
 a device is GPU, CPU, XPU, TPU, or one of them + host):
 
     Initializing a V1 LLM engine (v0.33.0) with config: model='...', ..., max_seq_len=..., device_config=cuda
@@ -16,7 +16,7 @@ a device is GPU, CPU, XPU, TPU, or one of them + host):
     Graph capturing finished in 5 secs, took 0.55 GiB
     Setting attention block size to 576 tokens ...
 
-What a log does not say stays None, and is the release's default. A CPU has defaults of its own.
+Anything a log does not state stays None and means the release's default. A CPU has its own defaults.
 """
 
 import re
@@ -39,7 +39,7 @@ FLAGS = {
     "enable_expert_parallel": r"enable_expert_parallel'?[=:] ?(True|False)",
     "block_size": r"'block_size': (\d+)",
 }
-"""What the lines with its flags say, where they were given."""
+"""Values on the lines with the server's flags, where given."""
 CONFIG = {
     "max_model_len": r"max_seq_len=(\d+)",
     "tensor_parallel_size": r"tensor_parallel_size=(\d+)",
@@ -52,7 +52,7 @@ CONFIG = {
     "enforce_eager": r"enforce_eager=(True|False)",
     "device": r"device_config=(\w+)",
 }
-"""What the line with the engine's configuration says of the settings."""
+"""Settings on the line with the engine's configuration."""
 FOUND = {
     "release": r"Initializing a V1 LLM engine \(v([\d.]+)",
     "weights_gib": rf"Model loading took {SIZE}",
@@ -64,16 +64,16 @@ FOUND = {
     "graphs_gib": rf"Graph capturing finished in [\d.]+ secs, took {SIZE}",
     "attention_block_size": r"Setting attention block size to (\d+) tokens",
 }
-"""What the engine found."""
+"""Measurements of the engine."""
 SIZES = ("kv_tokens", "kv_memory_gib", "kv_given_gib", "weights_gib", "num_gpu_blocks")
-"""A log that holds none of them is no log of a start."""
+"""A log without any of these is not a startup log."""
 WEIGHTS = {
     **{"fp8": "fp8", "fbgemm_fp8": "fp8", "awq": "awq", "awq_marlin": "awq", "gptq": "gptq"},
     **{"gptq_marlin": "gptq", "mxfp4": "mxfp4", "gpt_oss_mxfp4": "mxfp4", "modelopt_fp4": "nvfp4"},
 }
-"""What vLLM calls a quantization -> what `--quantization` does; others say nothing of the bits."""
+"""vLLM's name of a quantization -> its `--quantization` name; other names say nothing about the bits."""
 CPU_BLOCK_TOKENS, CPU_TOKENS, CPU_SEATS = 128, 2048, 128
-"""On CPUs `vllm serve` takes such blocks, and so many tokens and seats for each GPU of the world
+"""On CPUs `vllm serve` uses blocks of this size, and this many tokens and seats per GPU of the world
 (vllm/platforms/cpu.py, vllm/engine/arg_utils.py)."""
 
 Asked = TypeVar("Asked")
@@ -81,21 +81,21 @@ Asked = TypeVar("Asked")
 
 @dataclass(frozen=True)
 class StartupLog:
-    """What a start-up log says; None for what it does not.
+    """Content of a startup log; None for anything it does not state.
 
     Attributes
     ----------
     release, device, model : str or None
     weights_gib, kv_memory_gib, graphs_gib : float or None
-        What the engine found, on each GPU.
+        The engine's measurements, per GPU.
     kv_given_gib : float or None
-        The memory of the cache where it was asked for.
+        The cache's memory, if it was requested.
     kv_tokens, max_concurrency : int, float or None
         As printed.
     num_gpu_blocks : int or None
-        Block ids, the null block among them.
+        Block ids, including the null block.
     attention_block_size : int or None
-        What recurrent layers made of the block size.
+        The block size as adjusted for recurrent layers.
 
     All others are settings, by their names in `FitOptions` and `Scenario`.
     """
@@ -128,7 +128,7 @@ class StartupLog:
     enforce_eager: bool | None = None
 
     def settings(self) -> dict[str, object]:
-        """What the server was started with, as far as the log says; of a CPU with its own defaults."""
+        """The server's settings, as far as the log states them; for a CPU with its own defaults."""
         names = [each.name for each in fields(self)]
         found = {name: getattr(self, name) for name in names[names.index("max_model_len") :]}
         found["quantization"] = WEIGHTS.get(self.quantization or "")
@@ -145,12 +145,12 @@ class StartupLog:
 
 
 def read_log(path: Path) -> StartupLog:
-    """What the log says; it may be compressed (.gz).
+    """The content of the log, which may be compressed (.gz).
 
     Raises
     ------
     KvsimError
-        When it cannot be read, or holds none of the lines.
+        If it cannot be read, or holds none of the lines.
     """
     content = plain_bytes(path, f"log {str(path)!r}:")
     text = content.decode("utf-8", errors="replace")
@@ -172,10 +172,10 @@ def read_log(path: Path) -> StartupLog:
 
 
 def logged(asked: Asked, log: StartupLog, leave: Collection[str] = ()) -> tuple[Asked, Mapping[str, object]]:
-    """The question with the settings that the log states and its user does not; and these.
+    """The question with settings from the log that its user did not choose; and these settings.
 
-    `asked` is a record of options (`FitOptions`, `Scenario`): what is not its default was asked for. Names in
-    `leave` stay as they are.
+    `asked` is a record of options (`FitOptions`, `Scenario`): non-default values were chosen by the user.
+    Names in `leave` stay unchanged.
     """
     usual = {each.name: each.default for each in fields(asked)}  # type: ignore[arg-type]
     changes = {

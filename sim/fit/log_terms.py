@@ -1,4 +1,4 @@
-"""A start-up log beside the formula: which term explains the difference, and the answer as the log has it."""
+"""A startup log compared with the formula: which term explains the difference, and the answer by the log."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -13,12 +13,12 @@ from kvsim.sim.fit.log import StartupLog, logged
 from kvsim.sim.models.spec import ModelSpec
 
 PROFILED = ("activations", "CUDA graphs", "runtime")
-"""What vLLM measures when it starts, and the formula states."""
+"""Terms that vLLM measures at startup and the formula estimates."""
 
 
 @dataclass(frozen=True)
 class Term:
-    """One number of the log beside ours, and what its difference does to the size of the cache."""
+    """One number of the log beside kvsim's, and the effect of the difference on the cache size."""
 
     name: str
     logged: str
@@ -27,7 +27,7 @@ class Term:
 
 
 def settings_in(log: StartupLog, model: ModelSpec, options: FitOptions) -> FitOptions:
-    """The question with the settings that the log states and the user does not."""
+    """The question with settings from the log that the user did not choose."""
     leave = ("quantization",) if model.quantization else ()
     if log.release is not None and options.engine == FitOptions().engine:
         options = replace(options, engine=f"{FAMILY}@{known_release(log.release)}")
@@ -35,7 +35,7 @@ def settings_in(log: StartupLog, model: ModelSpec, options: FitOptions) -> FitOp
 
 
 def as_logged(log: StartupLog, fit: Fit) -> Fit:
-    """The answer with the memory that the log says; as it is where the log says none."""
+    """The answer with the log's memory; unchanged if the log states none."""
     block = fit.capacity.bytes_per_block
     if log.num_gpu_blocks is not None:
         memory = log.num_gpu_blocks * block
@@ -52,7 +52,7 @@ def as_logged(log: StartupLog, fit: Fit) -> Fit:
 
 
 def _logged_lines(log: StartupLog, fit: Fit, memory: int) -> Iterator[MemoryLine]:
-    """One GPU's memory as the log has it: a cache of what is left shows what the profile run took."""
+    """One GPU's memory by the log: if the cache gets what is left, it shows what the profile run took."""
     lines = {line.name: line for line in fit.lines}
     if not lines:
         return
@@ -71,17 +71,17 @@ def _logged_lines(log: StartupLog, fit: Fit, memory: int) -> Iterator[MemoryLine
 
 
 def _cache_gib(log: StartupLog) -> float | None:
-    """The memory of the cache, found or asked for."""
+    """The cache's memory, measured or requested."""
     return log.kv_given_gib if log.kv_memory_gib is None else log.kv_memory_gib
 
 
 def _profiled(fit: Fit) -> int:
-    """What the profile run takes by the formula."""
+    """Memory of the profile run by the formula."""
     return sum(line.bytes for line in fit.lines if line.name in PROFILED)
 
 
 def explain(log: StartupLog, fit: Fit) -> list[Term]:
-    """The terms in which log and formula differ, the largest effect on the printed size first."""
+    """Terms in which log and formula differ, largest effect on the printed size first."""
     return sorted(_terms(log, fit), key=lambda term: -abs(_number(term.effect)))
 
 
@@ -128,7 +128,7 @@ def _terms(log: StartupLog, fit: Fit) -> Iterator[Term]:
 
 
 def _guess(log: StartupLog, fit: Fit) -> str:
-    """Which setting that no log states would print this size."""
+    """A setting, not stated in any log, that would print this size."""
     options = fit.options
     budget = fit.engine.max_num_batched_tokens
     changes: list[tuple[str, dict[str, object]]] = [

@@ -1,4 +1,4 @@
-"""What surprises in the numbers of a fit, said in a sentence each."""
+"""Surprising points in a fit's numbers, one sentence each."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,11 +9,11 @@ from kvsim.sim.kv.blocks import Paged
 from kvsim.sim.kv.pages import Group, Request
 
 USUAL_BLOCK_TOKENS = 64
-"""The largest block of models whose layers are alike."""
+"""The largest block of models with uniform layers."""
 
 
 class Numbers(NamedTuple):
-    """What the notes are about: the settings, the pages, their groups and what the pool holds."""
+    """Input of the notes: the settings, the pages, their groups and the pool's capacity."""
 
     engine: VllmDefaults
     paged: Paged
@@ -23,7 +23,7 @@ class Numbers(NamedTuple):
 
 
 def notes_of(fit: Numbers, hit_step_tokens: int) -> list[str]:
-    """The notes of an answer; prefixes hit in steps of so many tokens."""
+    """The notes of an answer; prefixes hit in steps of `hit_step_tokens`."""
     notes = _printed_size(fit) if fit.capacity.num_blocks else []
     notes += _alignment(fit)
     notes += _groups(fit)
@@ -33,7 +33,7 @@ def notes_of(fit: Numbers, hit_step_tokens: int) -> list[str]:
 
 
 def _printed_size(fit: Numbers) -> list[str]:
-    """That the size in the log is derived, and from what."""
+    """That the size in the log is derived, and how."""
     capacity, request = fit.capacity, fit.request
     slots = capacity.num_blocks * fit.groups[0].page.block_size
     notes = []
@@ -56,7 +56,7 @@ def _printed_size(fit: Numbers) -> list[str]:
 
 
 def _alignment(fit: Numbers) -> list[str]:
-    """How a recurrent state made the block large."""
+    """How a recurrent state enlarged the block."""
     paged = fit.paged
     if paged.aligned_from is None:
         return []
@@ -70,7 +70,7 @@ def _alignment(fit: Numbers) -> list[str]:
 
 
 def _groups(fit: Numbers) -> list[str]:
-    """What short groups waste, and what unequal pages led to."""
+    """What short groups waste, and the effect of unequal pages."""
     widest = max(group.bytes for group in fit.groups)
     short = [group for group in fit.groups if group.bytes < widest]
     notes = []

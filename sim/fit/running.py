@@ -1,14 +1,14 @@
-"""What a vLLM server logs while it runs: one line a step, and its statistics every few seconds.
+"""What a vLLM server logs while it runs: one line per step, and statistics every few seconds.
 
     Iteration(30): 2 context requests, 384 context tokens, 1 generation requests, 1 generation tokens,
         iteration elapsed time: 61.73 ms, CPU KV cache usage: 14.5%        --enable-logging-iteration-details
     Engine 000: Avg prompt throughput: 362.9 tokens/s, Avg generation throughput: 75.9 tokens/s,
         Running: 4 reqs, Waiting: 0 reqs, GPU KV cache usage: 1.2%, Prefix cache hit rate: 75.9%
 
-Context requests have a prompt computed, and context tokens leave out what the prefix cache held. A request
-that was preempted is counted with those that generate, and all that it computes again with their tokens.
-Prompt throughput leaves out cached tokens too, in the releases that log steps. The hit rate is over the last
-1,000 requests. Lines carry the time of day, without a year or a time zone.
+Context requests have their prompts computed; context tokens exclude cached prefixes. A preempted request
+counts as generating, and everything that it recomputes counts as generation tokens. Prompt throughput also
+excludes cached tokens, in the releases that log steps. The hit rate is over the last 1,000 requests. Lines
+have the date and time of day, without a year or a time zone.
 """
 
 import calendar
@@ -37,14 +37,14 @@ _STATISTICS = re.compile(
 )
 QUARTER_S = 900
 FARTHEST = 56
-"""Quarters of an hour between two clocks that name the same instant: 14 hours, as time zones are."""
+"""Quarter hours between two clocks that show the same instant: at most 14 hours, as with time zones."""
 ALIKE = 0.1
-"""How far the tokens of a log's part may be off those of a run that it is taken for."""
+"""Allowed relative difference between the tokens of a log section and those of the run matched to it."""
 
 
 @dataclass(frozen=True)
 class RunningLog:
-    """The lines, as columns; times as of the year 2000.
+    """The lines as columns; times as in the year 2000.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ class RunningLog:
         Time, context requests and tokens, generation requests and tokens, seconds, share of the KV cache.
     statistics : float64 array, shape (m, 7)
         Time, tokens/s of prompts and answers, requests running and waiting, share of the KV cache, hit rate
-        (NaN where the cache is off).
+        (NaN if the cache is off).
     """
 
     steps: Floats
@@ -60,12 +60,12 @@ class RunningLog:
 
     @property
     def interval_s(self) -> float:
-        """Between two lines of statistics."""
+        """Seconds between two lines of statistics."""
         apart = np.diff(self.statistics[:, 0])
         return float(np.median(apart[apart > 0])) if (apart > 0).any() else 10.0
 
     def between(self, begun_s: float, ended_s: float) -> "RunningLog":
-        """The lines of this time, and the one after it."""
+        """The lines within this time, and the one after it."""
 
         def part(lines: Floats, later: float) -> Floats:
             found: Floats = lines[(lines[:, 0] >= begun_s - 1) & (lines[:, 0] <= ended_s + later)]
@@ -75,27 +75,27 @@ class RunningLog:
 
     @property
     def prompt_tokens(self) -> float:
-        """Tokens of prompts that were computed, those of preempted requests left out."""
+        """Prompt tokens that were computed, excluding preempted requests."""
         if len(self.steps):
             return float(self.steps[:, 2].sum())
         return float(self.statistics[:, 1].sum()) * self.interval_s
 
     @property
     def output_tokens(self) -> float:
-        """Tokens of answers."""
+        """Answer tokens."""
         if len(self.steps):
             return float(self.steps[:, [1, 3]].sum())
         return float(self.statistics[:, 2].sum()) * self.interval_s
 
     def of_run(self, begun_s: float, seconds: float, least: float, most: float) -> "RunningLog | None":
-        """The part that is a run's: at its time by any time zone, with as many tokens; None: there is none.
+        """The section of a run: at its time in any time zone, with as many tokens; None if there is none.
 
         Parameters
         ----------
         begun_s, seconds : float
-            When the first request was sent, since 1970 by any clock, and how long the run took.
+            When the first request was sent, since 1970 by any clock, and the run's duration.
         least, most : float
-            Tokens of its answers: those of requests that were cut may not have been told.
+            Tokens of its answers: those of cancelled requests may not have been reported.
         """
         here = since_2000(begun_s)
         for quarters in sorted(range(-FARTHEST, FARTHEST + 1), key=abs):
@@ -107,7 +107,7 @@ class RunningLog:
 
 
 def read_running(path: Path) -> RunningLog:
-    """The lines of a log; none where it was not told to write them."""
+    """The lines of a log; none if logging them was not enabled."""
     text = plain_bytes(path, f"log {str(path)!r}:").decode("utf-8", errors="replace")
     with understood(f"log {str(path)!r}"):
         steps = [_numbers(match, 7) for match in _STEP.finditer(text)]
@@ -120,7 +120,7 @@ def read_running(path: Path) -> RunningLog:
 
 
 def since_2000(seconds: float) -> float:
-    """A time since 1970 in the year of the log's times."""
+    """A time since 1970, moved to the year of the log's times."""
     return float(calendar.timegm((2000, *time.gmtime(seconds)[1:])))
 
 

@@ -1,15 +1,15 @@
-"""Step times fitted to the lines that a running server logs: nothing is measured, and no GPU is needed.
+"""Step times fitted to the lines that a running server logs: no measurement and no GPU needed.
 
     elapsed = base + per sequence x requests + per token x prompt tokens
 
-Least squares of the relative error, no number below 0; a step that takes many times as long as the fit says
-(a compilation, a pause of the machine) is left out. The sum over many steps is then made the measured one, as
-a few slow ones are part of what clients wait for: that of the middle of twenty parts, so that a time in which
-the machine was busy with something else does not count. Between two steps of a busy server there is time too,
-which no line tells: it is what the lines' clock has beyond their sum, over stretches in which somebody always
-decodes, and goes into the base.
+Least squares of the relative error, no coefficient below 0; steps that take many times as long as fitted
+(a compilation, a pause of the machine) are left out. The sum over many steps is then scaled to the measured
+one, as a few slow steps are part of what clients wait for: to that of the middle of twenty parts, so that a
+period in which the machine was busy with something else does not count. There is also time between the steps
+of a busy server, which no line reports: it is the difference between the lines' clock and their sum, over
+stretches in which some request always decodes, and is added to the base.
 
-Held out: five parts of the log, one after another, each predicted from the other four.
+Held out: five consecutive parts of the log, each predicted from the other four.
 """
 
 from collections.abc import Iterator
@@ -24,30 +24,30 @@ from kvsim.sim.fit.running import Floats, RunningLog
 FEWEST, PARTS = 100, 5
 """Steps that a fit needs, and parts of the log that are held out in turn."""
 FARTHEST = 10.0
-"""Times the fitted duration, beyond which a step is an accident."""
+"""Multiple of the fitted duration beyond which a step is an accident."""
 LEVELS = 20
-"""Parts of the log whose middle one says how long steps take in sum."""
+"""Parts of the log, the middle one of which sets the total of the step times."""
 TRIES = 20
 SHORTEST_S = 1e-9
 STRETCH_S = 5.0
-"""Shortest stretch whose clock is compared with its steps: lines carry whole seconds."""
+"""Shortest stretch whose clock is compared with its steps: lines have whole seconds."""
 
 
 @dataclass(frozen=True)
 class StepFit:
-    """Step times, and how well they are met.
+    """Step times, and how well they fit.
 
     Attributes
     ----------
     times : StepTimes
     steps : int
-        How many lines were fitted.
+        Number of lines fitted.
     step_error : float
-        Median relative error of a step that was held out.
+        Median relative error of held-out steps.
     part_errors : tuple of float
-        Relative error of the time of each part that was held out.
+        Relative error of the time of each held-out part.
     between_s : float
-        Of the base: what lies between two steps.
+        Part of the base: time between two steps.
     """
 
     times: StepTimes
@@ -58,11 +58,11 @@ class StepFit:
 
     @property
     def part_error(self) -> float:
-        """Mean absolute error of the parts."""
+        """Mean absolute error over the parts."""
         return float(np.mean(np.abs(self.part_errors)))
 
     def during(self, part: RunningLog) -> tuple[StepTimes, float]:
-        """The times, all longer by one factor, the one that meets the steps of a part of the log; and it."""
+        """The times scaled by one factor to match the steps of a section of the log; and the factor."""
         lines, times = _lines(part), self.times
         if len(lines) < FEWEST:
             return times, 1.0
@@ -73,7 +73,7 @@ class StepFit:
 
 
 def fit_steps(log: RunningLog) -> StepFit:
-    """The step times of a log.
+    """The step times fitted to a log.
 
     Raises
     ------
@@ -101,19 +101,19 @@ def fit_steps(log: RunningLog) -> StepFit:
 
 
 def _lines(log: RunningLog) -> Floats:
-    """The steps that took time."""
+    """The steps with a duration."""
     found: Floats = log.steps[log.steps[:, 5] > 0]
     return found
 
 
 def _columns(lines: Floats) -> Floats:
-    """1, sequences, and prompt tokens: those computed again after a preemption stand with the generated."""
+    """1, sequences, prompt tokens; recomputation after a preemption is logged with the generated tokens."""
     again = np.maximum(lines[:, 4] - lines[:, 3], 0)
     return np.column_stack([np.ones(len(lines)), lines[:, 1] + lines[:, 3], lines[:, 2] + again])
 
 
 def _held_out(columns: Floats, seconds: Floats) -> tuple[Floats, float, tuple[float, ...]]:
-    """The fit, and its errors on parts that were left out."""
+    """The fit, and its errors on held-out parts."""
     steps: list[Floats] = []
     parts: list[float] = []
     for part in np.array_split(np.arange(len(seconds)), PARTS):
@@ -125,7 +125,7 @@ def _held_out(columns: Floats, seconds: Floats) -> tuple[Floats, float, tuple[fl
 
 
 def _fitted(columns: Floats, seconds: Floats) -> Floats:
-    """Coefficients, none below 0, that meet the sum of the steps of an ordinary part."""
+    """Nonnegative coefficients that match the total of the steps of a typical part."""
     weights = 1 / np.maximum(seconds, 1e-9)
     kept = np.ones(len(seconds), dtype=bool)
     found = _not_negative(columns * weights[:, None], seconds * weights)
@@ -146,7 +146,7 @@ def _fitted(columns: Floats, seconds: Floats) -> Floats:
 
 
 def _not_negative(columns: Floats, values: Floats) -> Floats:
-    """Least squares without negative coefficients: those that would be are left out, the worst first."""
+    """Least squares without negative coefficients: those that would be are dropped, the worst first."""
     kept = list(range(columns.shape[1]))
     found = np.zeros(columns.shape[1])
     while kept:
@@ -160,9 +160,9 @@ def _not_negative(columns: Floats, values: Floats) -> Floats:
 
 
 def _between_s(lines: Floats) -> float:
-    """What a step of a busy server takes beyond its line; below 0 where steps overlap.
+    """Time of a busy server's step beyond its line; below 0 if steps overlap.
 
-    The slope, over the steps of each stretch, of the clock's whole seconds less the lines' sum.
+    The slope, over the steps of each stretch, of the clock's whole seconds minus the lines' sum.
     """
     above = below = 0.0
     for part in _stretches(lines):
@@ -175,7 +175,7 @@ def _between_s(lines: Floats) -> float:
 
 
 def _stretches(lines: Floats) -> Iterator[Floats]:
-    """Steps one after another, each with somebody who was there in the step before."""
+    """Consecutive steps, each with a request from the step before."""
     begins = np.flatnonzero(lines[:, 3] < 1)
     for begin, end in zip([0, *begins.tolist()], [*begins.tolist(), len(lines)], strict=True):
         if end > begin:

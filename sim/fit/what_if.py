@@ -1,4 +1,4 @@
-"""What another setting would change: the same question asked again, one thing different each time."""
+"""What other settings would change: the same question with one difference each time."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from kvsim.sim.models.spec import ModelSpec
 
 @dataclass(frozen=True)
 class WhatIf:
-    """One change and its answer; `error` instead where it cannot be."""
+    """One change and its answer; `error` instead if it is impossible."""
 
     name: str
     fit: Fit | None
@@ -21,7 +21,7 @@ class WhatIf:
 def what_ifs(base: Fit) -> list[WhatIf]:
     """The changes that apply to this model and these settings.
 
-    Where an engine said what it has for the cache, that grows and shrinks by what the formula does.
+    If an engine reported its cache memory, that grows and shrinks as the formula's does.
     """
     found = []
     logged = base.kv_memory_bytes - fitted(base.model, base.gpu, base.options).kv_memory_bytes

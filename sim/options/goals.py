@@ -1,6 +1,6 @@
-"""What is asked of a run: limits on its latencies (sim/record/slo.py), and what a GPU costs.
+"""Goals for a run: limits on its latencies (sim/record/slo.py), and what a GPU costs.
 
-Goals change nothing in a run, only what its summary says of it (sim/record/attainment.py). Every field of
+Goals change nothing in a run, only what its summary reports (sim/record/attainment.py). Every field of
 `Goals` is an option of `sim run`, a keyword of `kvsim.simulate` and a row of docs/commands.md.
 """
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 PANEL = "Goals"
 LISTED = "listed"
-"""Stands for the prices that ship."""
+"""Stands for the shipped prices."""
 SHIPPED = resources.files("kvsim.sim.models").joinpath("prices.toml")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Goals:
-    """What is asked of a run."""
+    """Goals for a run."""
 
     slo: str | None = option(
         "Latency limits, as in ttft:p99=0.5s,tpot:p99=50ms,e2e=10s.",
@@ -79,22 +79,22 @@ class Goals:
 
     @property
     def prices_from(self) -> str:
-        """The file that prices are from, with its date and currency, or ""."""
+        """The file that prices come from, with its date and currency, or ""."""
         text = str(self.gpu_price or "")
         return _file(text)[1] if text == LISTED or text.endswith(".toml") else ""
 
     @property
     def limits(self) -> Slo | None:
-        """The limits; None where there are none."""
+        """The limits; None if there are none."""
         return None if self.slo is None else Slo.parse(self.slo)
 
     def price_of(self, gpu: str) -> float | None:
-        """The price of a GPU of this name per hour; None where none was given.
+        """The price per hour of the GPU of this name; None if none was given.
 
         Raises
         ------
         KvsimError
-            Prices of other GPUs alone.
+            Only other GPUs have prices.
         """
         prices = _prices(self.gpu_price)
         if not prices:
@@ -105,15 +105,15 @@ class Goals:
         return found
 
     def price_of_server(self, server: "Deployment") -> float | None:
-        """The price per hour of a GPU of a server, with its share of the host memory below them."""
+        """The price per hour of one GPU of a server, including its share of the host memory below it."""
         return self.with_host(self.price_of(server.gpu.name), host_gib(server) / server.gpus)
 
     def with_host(self, price: float | None, gib: float) -> float | None:
-        """A price of a GPU per hour, and that of so much host memory beside it."""
+        """A GPU's price per hour plus that of `gib` GiB of host memory."""
         return None if price is None else price + (self.host_price or 0.0) * gib
 
     def as_json(self) -> dict[str, str]:
-        """Those that were given, as texts; nothing if none was."""
+        """The goals that were given, as texts; empty if none."""
         given = {"slo": self.slo, "gpu_price": self.gpu_price, "host_price": self.host_price}
         return {name: str(value) for name, value in given.items() if value is not None}
 
@@ -136,7 +136,7 @@ def _prices(text: str | float | None) -> dict[str, float]:
 
 
 def _file(text: str) -> tuple[dict[str, float], str]:
-    """The prices of a file like prices.toml, and where they are from."""
+    """The prices of a file like prices.toml, and their origin."""
     path = SHIPPED if text == LISTED else Path(text)
     with understood(f"prices {path}", "are no prices per hour by GPU"):
         content = SHIPPED.read_text("utf-8") if text == LISTED else text_of(Path(text), f"prices {text}")

@@ -1,4 +1,4 @@
-"""What becomes of a run's results, and how often it is carried out, as its user describes it.
+"""What is done with a run's results, and how often it is repeated, as chosen by the user.
 
 Every field is an option of `sim run` and `sim compare` and a row of docs/commands.md (sim/option.py).
 """
@@ -12,7 +12,7 @@ from kvsim.sim.option import check_allowed, option
 PANEL, FIGURES = "Output", "Figures"
 MOST_SEEDS = 10_000
 MAP_INSTANTS = 240
-"""Instants of the memory map where it is asked for without a number."""
+"""Instants of the memory map if requested without a number."""
 
 
 STYLES = ("screen", "paper", "dark")
@@ -21,7 +21,7 @@ FORMATS = ("png", "svg", "pdf")
 
 @dataclass(frozen=True, kw_only=True)
 class Pictures:
-    """How figures look, and what they are saved as; KvsimError for what is unknown."""
+    """How figures look, and their file formats; KvsimError for unknown ones."""
 
     style: str = option(
         "How figures look.",
@@ -46,7 +46,7 @@ class Pictures:
 
     @property
     def formats(self) -> tuple[str, ...]:
-        """Each once, in the order they were said; empty: what suits the style."""
+        """Each once, in the order given; empty: whatever suits the style."""
         return () if self.format is None else tuple(dict.fromkeys(self.format.split(",")))
 
 
@@ -130,7 +130,7 @@ class Output(Pictures):
     )
 
     def check(self) -> None:
-        """Raise KvsimError for options that exclude each other, or are out of their range."""
+        """Raise KvsimError for options that exclude each other or are out of range."""
         check_allowed(self)
         if self.record_map is not None and self.record_map < 1:
             raise KvsimError(f"record_map must be at least 1 instant, got {self.record_map}")
@@ -142,7 +142,7 @@ class Output(Pictures):
 
 @dataclass(frozen=True, kw_only=True)
 class Seeds:
-    """How often, with other random numbers each time."""
+    """Number of runs, each with other random numbers."""
 
     seeds: int = option(
         "K runs with the seeds N, N + 1, ...: means and 95 % intervals.",
@@ -163,7 +163,7 @@ class Seeds:
 
     @property
     def several(self) -> bool:
-        """Whether there is more than one; KvsimError for what cannot be."""
+        """Whether there is more than one; KvsimError for impossible values."""
         for name, value in (("seeds", self.seeds), ("jobs", 1 if self.jobs is None else self.jobs)):
             if value < 1:
                 raise KvsimError(f"{name} must be at least 1, got {value}")

@@ -1,9 +1,9 @@
-"""Pools of a fleet as their user describes them: servers of a role, with settings of their own.
+"""Pools of a fleet as users describe them: servers with a role and their own settings.
 
     both:2:gpu=h100,tp=2 both:4:gpu=l40s    -->    a Deployment of two pools, six replicas
 
-A pool is ROLE:REPLICAS or ROLE:REPLICAS:SETTING=VALUE,... with the names of options; what it leaves open is
-as for the whole run. One pool alone is the fleet of equal servers that it describes.
+A pool is ROLE:REPLICAS or ROLE:REPLICAS:SETTING=VALUE,... with option names; anything left out is as for the
+whole run. A single pool is the fleet of equal servers that it describes.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,12 +31,12 @@ OF_FLEET = (
     "frontend_latency",
     "frontend_load",
 )
-"""Options that a pool cannot have for itself."""
+"""Options that a pool cannot have separately."""
 _WORDS = {"on": True, "true": True, "yes": True, "off": False, "false": False, "no": False}
 
 
 class Wanted(NamedTuple):
-    """A pool as it is described: settings are texts, by the names of options."""
+    """A pool as described: settings are texts, by option name."""
 
     text: str
     role: str
@@ -45,7 +45,7 @@ class Wanted(NamedTuple):
 
 
 def pools_of(text: str) -> list[Wanted]:
-    """The pools of a text, which spaces part; KvsimError for what is none."""
+    """The pools of a text, separated by spaces; KvsimError for anything else."""
     found = [_pool(each) for each in text.split()]
     if not found:
         raise KvsimError("pool must be ROLE:REPLICAS:SETTING=VALUE,..., got nothing")
@@ -75,14 +75,14 @@ def _pool(text: str) -> Wanted:
 
 
 def typed(wanted: Wanted, described: type, chosen: Mapping[str, object]) -> dict[str, object]:
-    """The settings of a pool, each of its option's type.
+    """The settings of a pool, each converted to its option's type.
 
     Parameters
     ----------
     described : type
         The dataclass whose fields are the common options.
     chosen : mapping
-        Kind of part -> what the whole run has, whose options may be set too.
+        Kind of part -> the whole run's part, whose options may be set too.
     """
     known = {each.name: each for each in options_of(described)}
     if wanted.settings.keys() - known:
@@ -95,7 +95,7 @@ def typed(wanted: Wanted, described: type, chosen: Mapping[str, object]) -> dict
 
 
 def fleet_of(wanted: Sequence[Wanted], servers: Sequence[Deployment], whole: Mapping[str, Any]) -> Deployment:
-    """The fleet of these pools, each of which is of such servers; `whole`: what all of it has."""
+    """The fleet of these pools, each made of its server; `whole`: settings of the whole fleet."""
     check_roles([each.role for each in wanted])
     fleet = replace(servers[0].fleet, replicas=sum(each.replicas for each in wanted), **whole)
     pools = tuple(
@@ -106,7 +106,7 @@ def fleet_of(wanted: Sequence[Wanted], servers: Sequence[Deployment], whole: Map
 
 
 def _value(named: Named, text: str) -> object:
-    """A setting of the option's type."""
+    """A setting, converted to the option's type."""
     try:
         found: object = _WORDS[text.lower()] if named.type is bool else named.type(text)
     except (KeyError, ValueError):
@@ -116,7 +116,7 @@ def _value(named: Named, text: str) -> object:
 
 
 def _names(wanted: Sequence[Wanted], servers: Sequence[Deployment]) -> Iterator[str]:
-    """What each pool is called: its GPUs, and what else it says; its role or place too if two are alike."""
+    """Each pool's name: its GPUs and other settings; plus its role or place if two are equal."""
     names = [" ".join(_words(*each)) for each in zip(wanted, servers, strict=True)]
     for place, (name, each) in enumerate(zip(names, wanted, strict=True)):
         roles = [other.role for its, other in zip(names, wanted, strict=True) if its == name]

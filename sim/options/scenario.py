@@ -1,8 +1,8 @@
-"""The server of a run as its user describes it: names and numbers, everything else left to defaults.
+"""The server of a run as users describe it: names and numbers, everything else left to defaults.
 
     Scenario(model="llama-3.1-8b", gpu="h100", max_num_seqs=64).deployed() -> a Deployment
 
-None means: what the engine, the release, the model or the GPU has by default. Every field is an option of
+None means the default of the engine, the release, the model or the GPU. Every field is an option of
 `sim run`, a keyword of `kvsim.simulate` and a row of docs/commands.md (sim/option.py). Most are declared
 once, beside the records that they go into (sim/deployment/).
 """
@@ -24,7 +24,7 @@ FLEET = "Fleet"
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario(ServerChoices, EngineChoices):
-    """A server: an engine, its KV memory, a model and GPUs; and how many of them there are."""
+    """A server: an engine, its KV memory, a model and GPUs; and the number of such servers."""
 
     quantization: str | None = option(
         "Weights: fp8, awq, gptq, mxfp4, nvfp4, none.",
@@ -115,7 +115,7 @@ class Scenario(ServerChoices, EngineChoices):
         doc="with `--scale`: rate at which a starting replica reads its weights",
     )
     options: Mapping[str, object] = field(default_factory=dict)
-    """Options of one scheduler, allocator, cost or router alone, by name (sim/parts.py)"""
+    """Options of only one scheduler, allocator, cost or router, by name (sim/parts.py)"""
 
     def __post_init__(self) -> None:
         check_allowed(self)
@@ -123,32 +123,32 @@ class Scenario(ServerChoices, EngineChoices):
             check_reserve(self.reserve)
 
     def with_settings(self, settings: Mapping[str, Any]) -> "Scenario":
-        """The same with these settings; one that is no field is an option of a part."""
+        """A copy with these settings; a name that is no field is an option of a part."""
         common = {each.name for each in fields(self)}
         found = {name: value for name, value in settings.items() if name in common}
         own = {name: value for name, value in settings.items() if name not in common}
         return replace(self, **found | ({"options": {**self.options, **own}} if own else {}))
 
     def part_options(self) -> dict[str, object]:
-        """Options of parts: those in `options`, or beside the others, as a command line has them."""
+        """Options of parts: in `options`, or beside the other fields, as on a command line."""
         common = {each.name for each in fields(Scenario)}
         beside = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in common}
         return {**self.options, **{name: value for name, value in beside.items() if value is not None}}
 
     def with_allocator(self, chosen: str | type) -> "Scenario":
-        """The same with the allocator of `name[:reserve]`, `module:Class[:reserve]`, or with a class."""
+        """A copy with the allocator `name[:reserve]`, `module:Class[:reserve]`, or a class."""
         if isinstance(chosen, str):
             name, reserve = split_reserve(chosen)
             return replace(self, allocator=name, reserve=self.reserve if reserve is None else reserve)
         return replace(self, allocator=chosen)
 
     def deployed(self) -> Deployment:
-        """All of it with nothing left open.
+        """The complete deployment, with all defaults filled in.
 
         Raises
         ------
         KvsimError
-            An unknown name, a value out of its range, or two that exclude each other.
+            An unknown name, a value out of range, or two options that exclude each other.
         """
         if self.pool is not None:
             return self._pooled(self.pool)
@@ -201,7 +201,7 @@ class Scenario(ServerChoices, EngineChoices):
         return Deployment(**_of(Deployment, settings) | specs | {"profile": profile, "classes": classes})
 
     def _pooled(self, text: str) -> Deployment:
-        """The fleet of the pools in a text, each of servers like this one with settings of their own."""
+        """The fleet of the pools in a text, each of servers like this one with their own settings."""
         from kvsim.sim.options.pools import fleet_of, pools_of, typed
         from kvsim.sim.parts import KINDS
 

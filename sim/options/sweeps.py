@@ -1,4 +1,4 @@
-"""How a sweep is carried out, as its user describes it.
+"""How a sweep is carried out, as chosen by the user.
 
 Fields are options of `sim sweep` and `sim capacity`, and rows of docs/commands.md (option.py).
 """
@@ -14,7 +14,7 @@ PANEL = "Sweep"
 SEARCH = "Search"
 
 RUN_FAILED, UNMET = 1, 3
-"""Exit codes of a sweep: a run of it failed; no system meets the SLO, where that is to be told."""
+"""Exit codes of a sweep: one of its runs failed; no system meets the SLO, if this is to be reported."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class Where:
 
 @dataclass(frozen=True, kw_only=True)
 class Swept(Pictures):
-    """Which runs a sweep has beside its lists, and what becomes of them."""
+    """Which runs a sweep has besides its lists, and what is done with them."""
 
     seeds: int = option(
         "K runs of each point, with the seeds N, N + 1, ...",
@@ -94,7 +94,7 @@ class Swept(Pictures):
 
 @dataclass(frozen=True, kw_only=True)
 class Sought(Swept):
-    """What a search for the capacity looks for, beside what a sweep has."""
+    """What a capacity search looks for, in addition to a sweep's options."""
 
     seeds: int = option(
         "K searches per system, for the interval.",
@@ -169,5 +169,5 @@ class Sought(Swept):
 
     @property
     def rate_to_carry(self) -> float | None:
-        """What the fleet is to carry, in requests per second, where a rate is given."""
+        """Requests per second that the fleet must carry, if a rate is given."""
         return None if self.for_rate is None else self.for_rate * (1 + self.margin_share)

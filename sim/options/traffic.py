@@ -1,7 +1,7 @@
-"""The traffic of a run as its user describes it: which requests, how many, and when they come.
+"""The traffic of a run as users describe it: which requests, how many, and when they arrive.
 
-None means: what the trace says, or what is usual for it. `kvsim.workloads.source.opened` reads the trace and
-draws the requests. Every field is an option of `sim run`, a keyword of `kvsim.simulate` and a row of
+None means what the trace says, or its usual value. `kvsim.workloads.source.opened` reads the trace and draws
+the requests. Every field is an option of `sim run`, a keyword of `kvsim.simulate` and a row of
 docs/commands.md (sim/option.py).
 """
 
@@ -203,7 +203,7 @@ class Traffic:
 
     @classmethod
     def from_json(cls, options: Mapping[str, Any]) -> Self:
-        """The inverse of `as_json`; what an older version did not know keeps its default."""
+        """The inverse of `as_json`; fields unknown to an older version keep their defaults."""
         checked_names(cls, options)
         known = {each.name: each for each in options_of(cls)}
         given: dict[str, Any] = {}
@@ -215,18 +215,18 @@ class Traffic:
             if kind in (str, bool) and not isinstance(value, kind):
                 raise KvsimError(f"{name} must be {kind.__name__}, got {value!r:.60}")
             try:
-                given[name] = kind(value)  # of "inf", too
+                given[name] = kind(value)  # also of "inf"
             except (TypeError, ValueError, OverflowError) as error:
                 raise KvsimError(f"{name} must be {kind.__name__}, got {value!r:.60}") from error
         return cls(**given)
 
     def as_json(self, named: Mapping[str, Any]) -> dict[str, Any]:
-        """The options in JSON's types, which have no infinity.
+        """The options in JSON types, which have no infinity.
 
         Parameters
         ----------
         named : mapping
-            What is meant where nothing was said.
+            Values meant by options that are None.
         """
         found = {
             each.name: named.get(each.name) if value is None else value

@@ -1,4 +1,4 @@
-"""Schedulers: who enters, who computes, who is evicted. One file per engine, one line in `SCHEDULERS`."""
+"""Schedulers: which requests enter, compute, are evicted. One file per engine, one line in `SCHEDULERS`."""
 
 SCHEDULERS: dict[str, str] = {
     "vllm-v1": "kvsim.sim.schedulers.vllm_v1:VllmV1",
@@ -15,7 +15,7 @@ SCHEDULERS: dict[str, str] = {
     "vtc-artifact": "kvsim.sim.schedulers.vtc_artifact:VtcArtifact",
     "static": "kvsim.sim.schedulers.static:Static",
 }
-"""Name on the command line -> where the class is; `name@release` chooses among its `VERSIONS`."""
+"""Name on the command line -> where the class is; `name@release` selects one of its `VERSIONS`."""
 
 FAMILIES: dict[str, str] = {
     "pieces": "prompts and decodes in one step; prompts are split",
@@ -23,4 +23,4 @@ FAMILIES: dict[str, str] = {
     "by turns": "prompts or decodes: decoding requests pause while prompts are computed",
     "batches": "a batch is served to its end before the next one begins",
 }
-"""What a step computes, in the order in which they are told."""
+"""What a step computes, in the order in which it is explained."""

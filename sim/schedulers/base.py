@@ -1,10 +1,10 @@
-"""What a scheduler must do: decide the step that starts now, and say what happens at a finish.
+"""What a scheduler must do: decide the step that starts now, and handle finished requests.
 
 It decides by calling the server's operations: `admit_head`, `continue_prefill`, `grow_due`, `pause`,
-`preempt`, `release`. Each is carried out at once, or says that there is no room, and is entered in the record
-that `decide` returns (sim/serving/decision.py); all that follows, the cost of copies and swaps too, is
-derived from there. A scheduler of your own is a class of 40 lines: docs/own-scheduler.md;
-`sim check-scheduler` tries it.
+`preempt`, `release`. Each takes effect immediately, or reports that there is no room, and is entered in the
+record that `decide` returns (sim/serving/decision.py); everything else, including the cost of copies and
+swaps, is derived from it. A scheduler of your own is a class of 40 lines: docs/own-scheduler.md;
+`sim check-scheduler` tests it.
 """
 
 from abc import abstractmethod
@@ -38,66 +38,66 @@ T = TypeVar("T")
 class Scheduler:
     """Decides each step; all state is in the server.
 
-    While nobody entered, left or prefilled, the step is repeated (a span) without asking again, until a
-    sequence finishes, memory is short or somebody arrives at an empty queue. So a decision may depend
-    on the server's state only, never on how often it was asked.
+    If no request entered, left or prefilled, the step is repeated (a span) without asking again, until a
+    sequence finishes, memory is short or a request arrives at an empty queue. So a decision may depend only
+    on the server's state, never on how often it was asked.
     """
 
     family: ClassVar[str] = "yours"
-    """What a step of it computes: one of `FAMILIES` (sim/schedulers/__init__.py)."""
+    """What one of its steps computes: one of `FAMILIES` (sim/schedulers/__init__.py)."""
     idea: ClassVar[str] = ""
     VERSIONS: ClassVar[tuple[str, ...]] = ()
-    """Releases whose behaviour it knows, the default last."""
+    """Releases whose behaviour it implements, the default last."""
     declares: ClassVar[type] = NoOptions
     """Its own options: a frozen dataclass of `option` fields (allocators/option.py)."""
     caches: ClassVar[bool] = False
-    """Whether it has a use for a prefix cache (`enable_prefix_caching`)."""
+    """Whether it can use a prefix cache (`enable_prefix_caching`)."""
     overlaps: ClassVar[bool] = False
-    """Whether it may decide a step before the one before it has ended (`async_scheduling`)."""
+    """Whether it can decide a step before the previous one has ended (`async_scheduling`)."""
     reserves: ClassVar[bool] = False
-    """Whether it counts on a request's reservation, whatever the allocator makes of it."""
+    """Whether it relies on a request's reservation, however the allocator treats it."""
     policies: ClassVar[tuple[str, ...]] = ("fcfs", "priority", "sjf")
-    """Orders of the queue that it knows."""
+    """Queue orders that it supports."""
     keyed: ClassVar[bool] = False
-    """Whether it takes policies with keys, too (sim/policies)."""
+    """Whether it also accepts policies with keys (sim/policies)."""
     serves_in_turn: ClassVar[tuple[str, ...]] = ()
-    """Policies under which only the head of the queue is looked at, and who comes stands behind all others:
-    then an arrival changes nothing while anybody waits, and spans go on over it. A class says so for itself
-    alone: a subclass, which may look at others, must say it again."""
+    """Policies under which only the head of the queue is considered and arrivals go to the end: an arrival
+    then changes nothing while any request waits, and spans continue across it. A class declares this for
+    itself only: a subclass, which may consider other requests, must declare it again."""
     forks: ClassVar[bool] = False
-    """Whether the samples of a request share its memory as one group, or wait one by one."""
+    """Whether the samples of a request share its memory as one group, or wait separately."""
     publishes_late: ClassVar[bool] = False
-    """Whether a prefix can be found only after the step that computes it."""
+    """Whether a prefix can be hit only after the step that computes it."""
     limits_length: ClassVar[bool] = True
     """Whether an answer ends at the maximum length."""
     asynchronous: bool
-    """Whether a step is decided before the one before it has ended; not, unless a class says so."""
+    """Whether a step is decided before the previous one has ended; off unless a class says so."""
     hides_host: bool
-    """Whether its host prepares a step while the GPU computes the one before: what a step takes, not what it
-    decides. It does, unless a class says otherwise, or the user: `async_scheduling` is False."""
+    """Whether its host prepares a step while the GPU computes the previous one: this affects durations, not
+    decisions. On, unless a class says otherwise or the user sets `async_scheduling` to False."""
     order: Order
-    """The free block that the engine allocates first; the one freed last."""
+    """The free block that the engine allocates first: by default the one freed last."""
     keeps_groups: bool
-    """Whether the engine keeps unlike layers in groups over one pool, with their prefixes."""
+    """Whether the engine keeps different layer types in groups over one pool, with their prefixes."""
     cache: CacheRules | None
     """How the engine keeps prefixes; None: it does not."""
     max_chunk: int | None
-    """Most tokens of one prompt that a step computes; None: all of it."""
+    """Most tokens of one prompt that a step computes; None: all of them."""
     watermark: float
     """Share of the memory that an admission leaves free while anything runs."""
     ends_steps: bool
-    """Whether it wants to know when a step is over (`end_step`)."""
+    """Whether it is called after each step (`end_step`)."""
     host_blocks: int | None
     """Blocks of host memory for swapped sequences; None: as many as fit in vLLM's default swap space."""
 
     @classmethod
     def defaults(cls, version: str, max_model_len: int) -> Mapping[str, object]:
-        """Settings that a release has of its own, where the user chooses none."""
+        """A release's own defaults, for settings the user does not choose."""
         return {}
 
     @classmethod
     def recorded(cls, release: str) -> str:
-        """The one of `VERSIONS` by whose rules a release schedules; KvsimError where none is known."""
+        """The one of `VERSIONS` whose rules a release follows; KvsimError if none is known."""
         if release not in cls.VERSIONS:
             raise unknown("scheduler version", release, list(cls.VERSIONS))
         return release
@@ -128,16 +128,16 @@ class Scheduler:
 
     @property
     def in_turn(self) -> bool:
-        """Whether it serves in turn under the policy that was chosen."""
+        """Whether it serves in turn under the chosen policy."""
         return self.config.policy in type(self).__dict__.get("serves_in_turn", ())
 
     @property
     def reads_facts(self) -> bool:
-        """Whether it wants to know whose a request is, and when it is due (sim/serving/facts.py)."""
+        """Whether it needs a request's client and due time (sim/serving/facts.py)."""
         return self.policy is not None
 
     def own(self, kind: type[T]) -> T:
-        """Its own options, as `declares` has them, with what the user set of them."""
+        """Its own options, as in `declares`, with the user's values."""
         return taken(kind, self.config.options)
 
     def _refuse(self, setting: str, value: object) -> None:
@@ -148,17 +148,17 @@ class Scheduler:
         return Server(Batch(KvMemory(allocator)), Rules(bound, self.config.policy, self.publishes_late))
 
     def put_below(self, server: Server, deployment: "Deployment", shared: "SharedTiers") -> None:
-        """Give its server the tier below the memory that its options ask for: most know of none.
+        """Give its server the tier below the memory that its options ask for: most have no such options.
 
-        `shared` are those tiers that the servers of its fleet share.
+        `shared` are the tiers that the servers of its fleet share.
         """
 
     def decide(self, server: Server) -> Decision:
-        """Decide the step that starts now: a record of all that `schedule` asked the server to do."""
+        """Decide the step that starts now: a record of everything `schedule` asked the server to do."""
         allocator = server.allocator
         copied, cow_copies = allocator.copied_slots, allocator.cow_copies
         server.step = step = Decision()
-        step.changed = step.paused = step.asks_by_cached = False  # read of most steps: quicker so
+        step.changed = step.paused = step.asks_by_cached = False  # read in most steps: faster this way
         step.chunks, step.repeats, step.until_ps = NOBODY, 0, NEVER_PS
         self.schedule(server)
         if not step.paused:
@@ -173,18 +173,18 @@ class Scheduler:
         """Preempt, grow and admit for the step that starts now."""
 
     def refusal(self, server: Server, request: Request, sequences: int) -> str:
-        """Why a request with so many samples, or candidates, can never be served, or ""."""
+        """Why a request with this many sequences (samples or candidates) can never be served, or ""."""
         allocator = server.allocator
         if allocator.fits(request.final_tokens, server.most_reserved(request)):
             return ""
         return f"does not fit an empty arena of {allocator.capacity_slots:,} slots"
 
     def longest_answer(self, server: Server, prompt: int, longest: int) -> int:
-        """Tokens at which the answer to a prompt is cut, if a sequence may have `longest`."""
+        """Tokens at which the answer to a prompt is truncated, if a sequence may have `longest`."""
         return max(longest - prompt, 1)
 
     def held_back(self, server: Server) -> str:
-        """Why the head of the queue was not admitted in this step, although it was not refused room."""
+        """Why the head of the queue was not admitted in this step, if not for lack of room."""
         if server.step.preemptions:
             return "eviction"
         if len(server.running) >= self.config.max_num_seqs:
@@ -195,11 +195,11 @@ class Scheduler:
         return "token budget"
 
     def counted_as_waiting(self, server: Server) -> int:
-        """Running sequences that the engine itself still counts as waiting, in its logs."""
+        """Running sequences that the engine itself still logs as waiting."""
         return 0
 
     def start_decode(self, server: Server, request: Request) -> Sequence[Request]:
-        """The prompt is computed and gave a token: decode on. Returns who is finished with it."""
+        """The prompt is computed and produced a token: continue decoding. Returns requests finished by it."""
         if request.generated < request.output_tokens:
             server.start_decode(request)
             return ()
@@ -207,7 +207,7 @@ class Scheduler:
         return (request,)
 
     def follow(self, workload: Workload) -> None:
-        """Hear of the workload before it comes: what was recorded of it beside its requests."""
+        """Called with the workload before it arrives: recorded facts beyond its requests."""
 
     def search(self, beam: Beam) -> None:
         """Prepare for beam search."""
@@ -217,13 +217,13 @@ class Scheduler:
         )
 
     def choose_beams(self, server: Server) -> None:
-        """A step is over: say which candidates of each beam search live on."""
+        """After a step: determine which candidates of each beam search survive."""
 
     def end_step(self, server: Server) -> None:
-        """A step is over: its tokens are there, and it was said who has finished."""
+        """After a step: its tokens exist, and finished requests were reported."""
 
     def rest(self, server: Server) -> None:
-        """Nobody runs or waits, and nothing is to be decided before somebody comes."""
+        """Nothing runs or waits, and nothing is to be decided until a request arrives."""
 
     def finish(self, server: Server, request: Request) -> None:
         """A request has its last token: its memory is free for the next step."""

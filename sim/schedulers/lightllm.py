@@ -1,16 +1,16 @@
-"""LightLLM: a request enters while the peak of all that run, now and later, fits (future_peak.py).
+"""LightLLM: a request enters if the peak of all running requests, now and later, fits (future_peak.py).
 
-1. Every `router_max_wait_tokens` decode steps, and whenever nobody runs: admit from the head of the queue as
-   long as the future peak stays below the memory, within the seats and the token budget. Who enters computes
-   the whole prompt in a step of its own, in which nobody decodes.
-2. Otherwise decode. Who finds no room pauses the request admitted last, whose text stays in LightLLM's tree.
+1. Every `router_max_wait_tokens` decode steps, and whenever nothing runs: admit from the head of the queue
+   while the future peak stays below the memory, within the seats and the token budget. Admitted requests
+   compute their whole prompts in a separate step, in which nothing decodes.
+2. Otherwise decode. If there is no room, pause the last admitted request; its text stays in LightLLM's tree.
 
-An answer is expected to be as long as it may be (`--reserve` says how long) when the memory is used to
-`router_token_ratio` or more: by default always, so that nobody is ever paused. Below that it is expected to
-have `router_max_new_token_len` tokens, or a tenth more than there are.
+An answer is expected to have its maximum length (set by `--reserve`) if memory use is at least
+`router_token_ratio`: by default always, so that no request is ever paused. Below that, it is expected to
+have `router_max_new_token_len` tokens, or a tenth more than exist.
 
-Router and queue of revision fc72ffab; the rule is equal to it in every recorded state. Left out: prefill in
-chunks, and that a paused request, not the latest admission, is the one that came last.
+Router and queue of revision fc72ffab; the rule equals it in every recorded state. Left out: chunked prefill,
+and that the paused request is the one that arrived last, not the latest admission.
 """
 
 from collections.abc import Mapping
@@ -29,14 +29,14 @@ from kvsim.sim.serving.server import Server
 
 @dataclass(frozen=True, kw_only=True)
 class WaitOptions:
-    """When LightLLM's router admits."""
+    """When LightLLM's router admits requests."""
 
     router_max_wait_tokens: int = option("Decode steps between admissions.", default=6, value="N", least=0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LightLLMOptions(WaitOptions):
-    """What LightLLM's router expects of answers, too."""
+    """Also, what LightLLM's router expects of answers."""
 
     router_token_ratio: float = option(
         "Share of memory in use from which the longest answers are expected.",
@@ -55,7 +55,7 @@ class LightLLMOptions(WaitOptions):
 
 
 class LightLLM(Scheduler):
-    """Admission by future peak, prompts in steps of their own."""
+    """Admission by future peak, prompts in separate steps."""
 
     family: ClassVar[str] = "by turns"
     idea: ClassVar[str] = "admits while the peak of future memory fits"
@@ -65,7 +65,7 @@ class LightLLM(Scheduler):
 
     @classmethod
     def defaults(cls, version: str, max_model_len: int) -> Mapping[str, object]:
-        """Whole prompts, so that the longest must fit a step."""
+        """Whole prompts, so the longest must fit in a step."""
         return {"enable_chunked_prefill": False, "max_num_batched_tokens": max(2048, max_model_len)}
 
     def __init__(self, config: EngineConfig, max_model_len: int) -> None:
@@ -84,11 +84,11 @@ class LightLLM(Scheduler):
         self.ratio, self.usual_answer = own.router_token_ratio, own.router_max_new_token_len
         self.wait = self.own(WaitOptions).router_max_wait_tokens
         self._period = max(1, self.wait)
-        self._turn = 0  # the step in which it admits next; every `_period` steps from then on
-        self._full = False  # did seats or the budget stop the last admission, not the peak?
+        self._turn = 0  # step of the next admission; then every `_period` steps
+        self._full = False  # whether seats or budget, not the peak, stopped the last admission
 
     def schedule(self, server: Server) -> None:
-        """Admit in its turn, else decode."""
+        """Admit when it is time, else decode."""
         late = server.steps - self._turn
         if not server.running or (late >= 0 and late % self._period == 0):
             self._admit(server)
@@ -120,7 +120,7 @@ class LightLLM(Scheduler):
             budget -= head.known_tokens
 
     def _capacity(self, server: Server) -> int:
-        """Tokens that the memory holds."""
+        """Tokens that the memory can hold."""
         return server.allocator.capacity_slots // server.allocator.slots_per_token
 
     def _expected(self, server: Server, request: Request, busy: bool) -> Expected:
@@ -132,12 +132,12 @@ class LightLLM(Scheduler):
         return expected(request.prompt_tokens, generated, 0, longest)
 
     def longest(self, server: Server, request: Request, generated: int, busy: bool) -> int:
-        """Tokens of the answer to expect, of which so many are there."""
+        """Answer tokens to expect, `generated` of which exist."""
         most = max(server.rules.bound(request) - request.prompt_tokens, generated)
         return most if busy else longest_answer(most, generated, self.usual_answer)
 
     def refusal(self, server: Server, request: Request, sequences: int) -> str:
-        """As in the base; nor does anybody enter who might exceed the memory alone."""
+        """As in the base; requests that might exceed the memory alone are refused, too."""
         longest = max(1, server.rules.bound(request) - request.prompt_tokens)
         alone = Peak([expected(request.prompt_tokens, 0, 0, longest)]).tokens()
         if alone >= self._capacity(server):
@@ -145,7 +145,7 @@ class LightLLM(Scheduler):
         return super().refusal(server, request, sequences)
 
     def held_back(self, server: Server) -> str:
-        """The peak of those that run and the head would exceed the memory, or it is not yet its turn."""
+        """The peak of the running requests and the head would exceed the memory, or it is not yet time."""
         if not self._full:
             return FUTURE_PEAK
         return "seats" if len(server.running) >= self.config.max_num_seqs else "token budget"

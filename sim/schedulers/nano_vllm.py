@@ -1,13 +1,13 @@
 """nano-vLLM: a step is prefills only or decodes only, prefills first; prefixes are always cached.
 
-1. While anybody waits who can be placed, the step computes prompts: whole requests from the head of the
-   queue, each with the memory of all its known tokens, as far as the token budget goes. Only the first of a
-   step may be cut; it keeps its memory and stays at the head of the queue until it is done.
-2. Otherwise the step decodes, the first `max_num_seqs` running requests; more may run, and wait for
-   a seat. Who finds no room evicts the *last* running request, which is recomputed before anybody decodes.
+1. If any waiting request can be placed, the step computes prompts: whole requests from the head of the queue,
+   each with memory for all its known tokens, up to the token budget. Only the first of a step may be cut; it
+   keeps its memory and stays at the head of the queue until it is done.
+2. Otherwise the step decodes the first `max_num_seqs` running requests; more may be running, waiting for a
+   seat. A request that finds no room evicts the *last* running one, which is recomputed before any decode.
 
-Prefixes can be found from the end of the step that computes them. An answer does not end at
-`max_model_len`. Revision bb823b3.
+Prefixes can be hit from the end of the step that computes them. An answer does not end at `max_model_len`.
+Revision bb823b3.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ class NanoVllm(Scheduler):
 
     @classmethod
     def defaults(cls, version: str, max_model_len: int) -> Mapping[str, object]:
-        """Large blocks and batches, the cache always on."""
+        """Large blocks and batches, cache always on."""
         return {
             "block_size": 256,
             "max_num_seqs": 512,
@@ -58,7 +58,7 @@ class NanoVllm(Scheduler):
             )
 
     def schedule(self, server: Server) -> None:
-        """Prefill whom the budget reaches, else decode."""
+        """Prefill as far as the budget allows, else decode."""
         partial = self._partial(server)
         if server.waiting or partial is not None:
             self._prefill(server, partial)
@@ -69,7 +69,7 @@ class NanoVllm(Scheduler):
             server.grow_due()
 
     def _partial(self, server: Server) -> Request | None:
-        """The request whose prompt was cut, if any: always the last one that entered."""
+        """The request whose prompt was cut, if any: always the last one admitted."""
         if not server.prefill_held:
             return None
         last = next(reversed(server.running.values()))
@@ -99,11 +99,11 @@ class NanoVllm(Scheduler):
             budget, seats = budget - chunk, seats - 1
 
     def held_back(self, server: Server) -> str:
-        """Seats limit how many prompts a step computes, not how many requests run."""
+        """Seats limit the number of prompts per step, not of running requests."""
         return "seats" if len(server.step.chunks) >= self.config.max_num_seqs else "token budget"
 
     def start_decode(self, server: Server, request: Request) -> Sequence[Request]:
-        """The prompt is computed: decode on when there is a seat."""
+        """The prompt is computed: decode as soon as a seat is free."""
         if request.generated < request.output_tokens:
             server.await_seat(request)
             return ()

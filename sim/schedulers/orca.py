@@ -1,12 +1,12 @@
 """Orca: iteration-level scheduling over reserved memory (OSDI'22), the PagedAttention paper's baseline.
 
-At every step admit from the head of the queue while a whole reservation fits and seats are left; a
-request computes its whole prompt at once, beside the others' decodes, and keeps its reservation until
-it ends. With an allocator that reserves, nobody is ever evicted; with one that grows on demand, the
-latest admission makes room, as there is no other way.
+At every step, admit from the head of the queue while a whole reservation fits and seats are left. A request
+computes its whole prompt in one step, beside the others' decodes, and keeps its reservation until it ends.
+With an allocator that reserves, nothing is ever evicted; with one that grows on demand, the latest
+admission makes room, as there is no other way.
 
-Versions: sosp23, as in the PagedAttention paper: the answers to a prompt enter together, or, when they
-could not even in an empty arena, one by one while nobody runs; osdi22, the default: one by one.
+Versions: sosp23, as in the PagedAttention paper: the answers to a prompt enter together, or, if they would
+not fit even an empty arena, one by one while nothing runs; osdi22, the default: one by one.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ class Orca(Scheduler):
     def __init__(self, config: EngineConfig, max_model_len: int) -> None:
         super().__init__(config, max_model_len)
         self._together = self.version == "sosp23"
-        if self._together and config.policy != "fcfs":  # answers that enter together stand together
+        if self._together and config.policy != "fcfs":  # answers that enter together stay adjacent
             self._refuse("policy", config.policy)
 
     def new_server(self, allocator: Allocator, bound: Callable[[Request], int]) -> Server:
@@ -62,7 +62,7 @@ class Orca(Scheduler):
             seats -= entering
 
     def _entering(self, server: Server, seats: int) -> int:
-        """How many enter next: all answers to the prompt at the head, or none; one if nobody runs."""
+        """How many enter next: all answers to the prompt at the head, or none; one if nothing runs."""
         prompt = server.waiting[0].index
         answers = sum(1 for _ in takewhile(lambda request: request.index == prompt, server.waiting))
         if answers <= seats and (answers == 1 or server.heads_fit(answers)):
@@ -70,5 +70,5 @@ class Orca(Scheduler):
         return 0 if server.running else 1
 
     def held_back(self, server: Server) -> str:
-        """There is no token budget: somebody was evicted, or seats are short."""
+        """There is no token budget: a request was evicted, or seats are short."""
         return "eviction" if server.step.preemptions else "seats"

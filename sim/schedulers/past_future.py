@@ -1,15 +1,15 @@
-"""Past-Future: LightLLM's admission with answers as long as those of the past were (ASPLOS '25).
+"""Past-Future: LightLLM's admission with answer lengths expected from past answers (ASPLOS '25).
 
     past       the last 1,000 answers     |..::|||||||:::....|
     now        an answer has 40 tokens         '- drawn among those longer than 40
-    future     the peak of all that run (future_peak.py); admit while it fits
+    future     the peak of all running requests (future_peak.py); admit while it fits
 
-Each request keeps one draw, a number between 0 and 1, and is expected to be at that quantile of the past
-answers that are longer than its own is by now. So the expectation changes as it grows and as others end, and
-nothing else is random: the same seed gives the same run. Before any answer is known, and for one that is
-longer than all of them, the longest is expected that may come.
+Each request keeps one draw, a number between 0 and 1, and is expected at that quantile of the past answers
+that are longer than its own so far. So the expectation changes as it grows and as others end, and nothing
+else is random: the same seed gives the same run. Before any answer is known, and for one longer than all of
+them, the longest possible answer is expected.
 
-It admits more than `lightllm` does, which expects the longest of all, and pauses a request now and then.
+It admits more than `lightllm`, which always expects the longest answer, and pauses a request now and then.
 """
 
 from bisect import bisect_right, insort
@@ -22,11 +22,11 @@ from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.server import Server
 
 PAST = 1000
-"""Answers that are remembered: the paper's window."""
+"""Number of remembered answers: the paper's window."""
 
 
 def drawn(number: int) -> int:
-    """A number below 2**64 that looks random: splitmix64 of another."""
+    """A pseudorandom number below 2**64: splitmix64 of `number`."""
     mixed = (number + 1) * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF
     mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
     mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB & 0xFFFFFFFFFFFFFFFF
@@ -47,7 +47,7 @@ class PastFuture(LightLLM):
         self._sorted: list[int] = []
 
     def longest(self, server: Server, request: Request, generated: int, busy: bool) -> int:
-        """At the request's quantile of the past answers that are longer than it is by now."""
+        """At the request's quantile of the past answers that are longer than its own so far."""
         most = max(server.rules.bound(request) - request.prompt_tokens, generated)
         start = bisect_right(self._sorted, generated)
         longer = len(self._sorted) - start
@@ -56,7 +56,7 @@ class PastFuture(LightLLM):
         return min(most, self._sorted[start + (drawn(request.own) * longer >> 64)])
 
     def finish(self, server: Server, request: Request) -> None:
-        """Remember how long the answer was."""
+        """Remember the answer's length."""
         if len(self._recent) == PAST:
             oldest = self._recent.popleft()
             del self._sorted[bisect_right(self._sorted, oldest) - 1]

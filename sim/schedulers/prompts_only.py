@@ -1,7 +1,7 @@
 """vLLM V1 on a prefill server: prompts are computed, and kept until another server has read them.
 
-Follows vLLM 0.33.0 with the NIXL connector. What was read in a step is free behind it; with asynchronous
-scheduling one decision later. Leases do not end: the decode side asks for every prompt until it has it.
+Follows vLLM 0.33.0 with the NIXL connector. Memory read in a step is freed after it; with asynchronous
+scheduling one decision later. Leases do not expire: the decode side renews every prompt until it has it.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,15 +23,15 @@ LEASE: Final = Lease(30 * PS_PER_S, 30 * PS_PER_S)
 
 
 class PromptsOnly(VllmV1):
-    """Serves prompts, and hands them over."""
+    """Serves prompts and hands them over."""
 
     def __init__(self, config: EngineConfig, max_model_len: int, hand_over: HandOver) -> None:
         super().__init__(config, max_model_len)
         self._hand_over = hand_over
-        self._began_ps = self._decided_ps = -1  # the last two times at which it decided
+        self._began_ps = self._decided_ps = -1  # times of the last two decisions
 
     def new_server(self, allocator: Allocator, bound: Callable[[Request], int]) -> Server:
-        """A server that keeps the prompts that it has computed."""
+        """A server that keeps the prompts it has computed."""
         rules = Rules(bound, known_late=self.asynchronous)
         self._server = server = HoldingServer(Batch(KvMemory(allocator)), rules, LEASE, _nobody)
         server.hand_over = partial(self._hand_over.computed, server)
@@ -49,7 +49,7 @@ class PromptsOnly(VllmV1):
         return self._hand_over.refusal(request)
 
     def schedule(self, server: Server) -> None:
-        """Decide as vLLM does, and see what was read."""
+        """Decide as vLLM does, and process completed reads."""
         if server.now_ps > self._decided_ps:
             self._began_ps, self._decided_ps = self._decided_ps, server.now_ps
         again = not self.asynchronous and self._settle()
@@ -60,7 +60,7 @@ class PromptsOnly(VllmV1):
         server.hold_until(server.now_ps if again else max(server.now_ps, self._server.next_word_ps()))
 
     def _settle(self) -> bool:
-        """Free what was seen in the step before; whether there was anything."""
+        """Free what was reported in the previous step; returns whether there was anything."""
         server = self._server
         began_ps = max(self._began_ps, server.wakes.before_ps)
         if any(deadline <= began_ps for deadline in server.deadlines_ps.values()):
@@ -70,7 +70,7 @@ class PromptsOnly(VllmV1):
         return bool(read)
 
     def start_decode(self, server: Server, request: Request) -> Sequence[Request]:
-        """The prompt is computed: nobody hears of an answer from here."""
+        """The prompt is computed: no answer is returned from here."""
         server.end_prefill(request)
         request.move(State.FINISHED)
         self.finish(server, request)

@@ -1,16 +1,16 @@
-"""S3: whoever fits the memory enters, the largest reservation first (NeurIPS'23): decreasing first fit.
+"""S3: any request that fits the memory enters, largest reservation first (NeurIPS'23): decreasing first fit.
 
-    waiting, by what they reserve   |######  |####  |###  |##  |#  |     free memory  |.......|
-    enter                            ######                     #        one bin, filled anew in each step
+    waiting, by reservation         |######  |####  |###  |##  |#  |     free memory  |.......|
+    enter                            ######                     #        one bin, refilled in each step
 
-A request's size is what the allocator would give it: its reservation, the prompt and what a predictor says of
-the answer (`--reserve predicted:MODEL`); of an allocator that grows, what it has by now. At every step the
-pool is gone through from the largest to the smallest, and each that fits enters: Orca's steps, but one that
-does not fit blocks nobody behind it. An answer that outgrows its reservation leaves, and comes back into the
-pool with twice as much (sim/serving/reservation.py).
+A request's size is what the allocator would give it: its reservation, the prompt plus a predictor's estimate
+of the answer (`--reserve predicted:MODEL`); for an allocator that grows, what it has so far. At every step
+the pool is scanned from the largest to the smallest, and each request that fits enters: Orca's steps, except
+that one that does not fit blocks none behind it. An answer that outgrows its reservation leaves, and returns
+to the pool with twice as much (sim/serving/reservation.py).
 
-Where nobody arrives and nobody ends early, the batches are the bins of first-fit decreasing: at most 11/9 of
-the fewest possible, plus 6/9. A small request may wait as long as larger ones come: nothing hinders that.
+If no request arrives and none ends early, the batches are the bins of first-fit decreasing: at most 11/9 of
+the fewest possible, plus 6/9. A small request may wait as long as larger ones arrive: nothing prevents that.
 
 Source: Jin et al., S3: Increasing GPU utilization during generative inference for higher throughput, section
 on the length-aware sequence scheduler. Left out: the predictor's retraining.
@@ -28,12 +28,12 @@ from kvsim.sim.serving.server import Server
 
 
 class Pool:
-    """What waits, the largest first; of equals the one that arrived first.
+    """Waiting requests, largest first; ties: the earliest arrival.
 
     Attributes
     ----------
     passed : int
-        Requests at its beginning that are too large: the head is the one behind them.
+        Requests at its start that are too large: the head is the first one after them.
     """
 
     def __init__(self, size: Callable[[Request], int]) -> None:
@@ -42,13 +42,13 @@ class Pool:
         self.passed = 0
 
     def append(self, request: Request) -> None:
-        """Put a request where it belongs."""
+        """Insert a request in order."""
         insort(self._sorted, (-self._size(request), request.index, request.sample, request))
 
     appendleft = append
 
     def pass_larger(self, slots: int) -> None:
-        """The head is the first, of those not passed, that takes no more than so many slots."""
+        """The head is the first request, of those not passed, that takes at most `slots` slots."""
         self.passed = bisect_left(self._sorted, (-slots,), lo=self.passed)
 
     def popleft(self) -> Request:
@@ -56,7 +56,7 @@ class Pool:
         return self._sorted.pop(self.passed)[-1]
 
     def remove(self, request: Request) -> None:
-        """Take a request out, wherever it stands."""
+        """Remove a request, wherever it is."""
         del self._sorted[next(place for place, entry in enumerate(self._sorted) if entry[-1] is request)]
 
     def __getitem__(self, index: int) -> Request:
@@ -79,13 +79,13 @@ class S3(Scheduler):
     policies: ClassVar[tuple[str, ...]] = ("fcfs",)
 
     def new_server(self, allocator: Allocator, bound: Callable[[Request], int]) -> Server:
-        """The server, whose queue is a pool."""
+        """The server, with a pool as its queue."""
         server = super().new_server(allocator, bound)
         server.waiting = Pool(lambda request: allocator.slots_needed(request.known_tokens, bound(request)))
         return server
 
     def schedule(self, server: Server) -> None:
-        """Admit, from the largest to the smallest, who fits."""
+        """Admit, from the largest to the smallest, the requests that fit."""
         server.grow_due()
         if server.step.preemptions:
             return
@@ -101,7 +101,7 @@ class S3(Scheduler):
         pool.passed = 0
 
     def held_back(self, server: Server) -> str:
-        """There is no token budget: somebody was evicted, or seats are short, or memory is."""
+        """There is no token budget: a request was evicted, or seats or memory are short."""
         if server.step.preemptions:
             return "eviction"
         return "seats" if len(server.running) >= self.config.max_num_seqs else NO_ROOM

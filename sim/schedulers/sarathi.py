@@ -1,20 +1,20 @@
-"""Sarathi-Serve: decodes first, then pieces of prompts up to a fixed budget: no prompt stalls who decodes.
+"""Sarathi-Serve: decodes first, then pieces of prompts up to a fixed budget: no prompt stalls a decode.
 
-    budget 8   |dddd|pppp|     each step: a token for all who decode, the rest of the budget for prompts
+    budget 8   |dddd|pppp|     each step: one token for all decodes, the rest of the budget for prompts
                |dddd|pppp|
-               |ddddd|ppp|     the last piece gives a token, the next prompt takes what is left
+               |ddddd|ppp|     the last piece produces a token, the next prompt takes what is left
 
-1. Who decodes, in order of arrival, needs a free block, due or not; where there is none, the last to arrive
-   of those not yet served is preempted.
-2. Prompts that are under way go on, then the queue: whoever fits with its whole prompt above the watermark
-   enters, with what is left of the budget. A victim may enter again in the same step. Only prompts are held
-   against `--max-model-len`.
+1. A decoding request, in order of arrival, needs a free block, due or not; if there is none, the latest
+   arrival among those not yet served is preempted.
+2. Prompts in progress continue, then the queue: a request whose whole prompt fits above the watermark enters,
+   with what is left of the budget. A victim may reenter in the same step. Only prompts are checked against
+   `--max-model-len`.
 
-`--max-num-batched-tokens` is the chunk, by default 512. With `--chunk-sizes` a prompt's chunk depends on how
-far it is, in stages of `--tokens-per-stage`: large pieces first, as attention grows.
+`--max-num-batched-tokens` is the chunk, by default 512. With `--chunk-sizes` a prompt's chunk depends on its
+progress, in stages of `--tokens-per-stage`: large pieces first, as attention grows.
 
 Versions: 96f99117, the default, as recorded: a preempted request counts its answer from zero, and generates
-all of it once more; and its next piece is as long as if it had kept what it had. osdi24: neither, as in the
+all of it again; and its next piece is as long as if it had kept its progress. osdi24: neither, as in the
 paper. Source: microsoft/sarathi-serve, commit 96f99117, sarathi/core/scheduler/sarathi_scheduler.py,
 base_scheduler.py, block_space_manager, sequence_manager/base_sequence_manager.py. One pipeline stage.
 """
@@ -37,7 +37,7 @@ CHUNK = 512
 
 @dataclass(frozen=True, kw_only=True)
 class SarathiOptions:
-    """What of Sarathi-Serve no other engine has."""
+    """Options that only Sarathi-Serve has."""
 
     watermark: float = option(
         "Share of the memory that an admission leaves free.", default=0.01, value="X", least=0, below=1
@@ -66,14 +66,14 @@ class Sarathi(Scheduler):
 
     @classmethod
     def defaults(cls, version: str, max_model_len: int) -> Mapping[str, object]:
-        """Chunks of 512 tokens, of as many sequences at most."""
+        """Chunks of 512 tokens, at most 128 sequences."""
         return {"max_num_batched_tokens": CHUNK, "max_num_seqs": 128}
 
     def __init__(self, config: EngineConfig, max_model_len: int) -> None:
         super().__init__(config, max_model_len)
         if not config.enable_chunked_prefill:
             raise KvsimError("enable_chunked_prefill must be on for scheduler sarathi, which lives by chunks")
-        if config.allocator == "kivi":  # it knows no memory of a prompt that is not computed yet
+        if config.allocator == "kivi":  # it does not count the memory of uncomputed prompts
             raise KvsimError(
                 "allocator must not be kivi for scheduler sarathi, which places whole prompts first"
             )
@@ -85,8 +85,8 @@ class Sarathi(Scheduler):
         self._chunks = [int(word) for word in words]
         self.max_chunk = max(self._chunks)
         self._restarts = self.version == "96f99117"
-        self._restarted: dict[Request, int] = {}  # tokens of answers that a preemption made prompts
-        self._before: dict[Request, int] = {}  # victims of this step -> tokens that they had computed
+        self._restarted: dict[Request, int] = {}  # answer tokens that a preemption turned into prompt
+        self._before: dict[Request, int] = {}  # victims of this step -> tokens they had computed
 
     def new_server(self, allocator: Allocator, bound: Callable[[Request], int]) -> Server:
         """A server that keeps a block free while it decodes."""
@@ -97,7 +97,7 @@ class Sarathi(Scheduler):
         return server
 
     def schedule(self, server: Server) -> None:
-        """Decode, go on with prompts, admit."""
+        """Decode, continue prompts, admit."""
         self._before.clear()
         prefilling = self._decode(server)
         tokens = server.decoding
@@ -110,12 +110,12 @@ class Sarathi(Scheduler):
         self._admit(server, tokens)
 
     def _piece(self, known: int, computed: int, tokens: int) -> int:
-        """Tokens of a prompt that the step computes beside so many others."""
+        """Tokens of a prompt that the step computes beside `tokens` others."""
         chunk = self._chunks[min(computed // self._stage, len(self._chunks) - 1)]
         return min(known - computed, chunk - tokens)
 
     def _decode(self, server: Server) -> list[Request]:
-        """Give those who decode their memory; returns the prompts that are under way, in order of arrival."""
+        """Give decoding requests their memory; returns the prompts in progress, in order of arrival."""
         allocator, unit, batch = server.allocator, self._unit, server.batch
         if not server.prefill_held:
             growing = batch.growth.many_due(server.progress.clock)
@@ -128,7 +128,7 @@ class Sarathi(Scheduler):
         left.reverse()
         while left:
             request = left.pop()
-            if request.state is State.WAITING:  # preempted for the growth of another
+            if request.state is State.WAITING:  # preempted for another's growth
                 continue
             if request.state is not State.DECODE:
                 prefilling.append(request)
@@ -155,7 +155,7 @@ class Sarathi(Scheduler):
             request.set_output(request.output_tokens + request.generated - self._counted(request))
 
     def _counted(self, request: Request) -> int:
-        """Tokens of its answer that were there when it was preempted before."""
+        """Answer tokens that existed at its previous preemption."""
         before = self._restarted.get(request, 0)
         self._restarted[request] = request.generated
         return before
@@ -185,7 +185,7 @@ class Sarathi(Scheduler):
         return super().refusal(server, request, sequences)
 
     def held_back(self, server: Server) -> str:
-        """Seats, or the chunk is used up."""
+        """Seats are short, or the chunk is used up."""
         if server.step.no_room:
             return NO_ROOM
         return "seats" if len(server.running) >= self.config.max_num_seqs else "token budget"

@@ -1,20 +1,20 @@
-"""SGLang: prompts before decodes, admission by an estimate of how long answers will be, a radix tree.
+"""SGLang: prompts before decodes, admission by estimated answer lengths, a radix tree.
 
-1. If anybody waits and the batch is not known to be full, the step computes prompts, in the order of the
-   policy: each is admitted if its prompt and its longest answer fit beside a share of the longest answers of
-   those who run, the *new-token ratio* (sim/schedulers/sglang_budget.py); with `--ignore-eos` beside all of
+1. If any request waits and the batch is not known to be full, the step computes prompts, in the order of the
+   policy: each is admitted if its prompt and its longest answer fit beside a share of the running requests'
+   longest answers, the *new-token ratio* (sim/schedulers/sglang_budget.py); with `--ignore-eos` beside all of
    them, or, without a radix tree, if the memory lasts until each answer has ended. The first that does not
-   fit makes the batch full until somebody leaves. With chunked prefill the last prompt of a step may be cut,
-   and goes on in the next. Running requests wait meanwhile, unless decodes are mixed in
+   fit makes the batch full until a request leaves. With chunked prefill the last prompt of a step may be cut,
+   and continues in the next. Running requests wait meanwhile, unless decodes are mixed in
    (`--enable-mixed-chunk`).
-2. Otherwise the step decodes. If that finds no room, requests are *retracted*: the one with the shortest
-   answer first, the longer prompt among equals; they wait at the end and are recomputed, and the ratio
-   rises. Every decode step without a retraction lowers it.
+2. Otherwise the step decodes. If that finds no room, requests are *retracted*: the shortest answer first,
+   ties: the longer prompt; they wait at the end of the queue and are recomputed, and the ratio rises. Every
+   decode step without a retraction lowers it.
 
-Prefixes are found from the end of the step that computes them, answers when they are finished. Text is
-matched when somebody is looked at, all who enter are locked, and only then is anything evicted. An answer
-is cut where it would not fit the memory by itself. With `--preemption-threshold`, by priority, a request
-preempts those that are less urgent by more than that. Without overlap scheduling. Version 0.5.23.
+Prefixes can be hit from the end of the step that computes them, answers once they are finished. Text is
+matched when a request is considered; all entering requests are locked, and only then is anything evicted.
+An answer is truncated if it would not fit the memory alone. With `--preemption-threshold`, by priority, a
+request preempts those less urgent by more than that. Without overlap scheduling. Version 0.5.23.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -58,13 +58,13 @@ class Sglang(Scheduler):
     declares = SglangOptions
     caches = True
     policies: ClassVar[tuple[str, ...]] = POLICIES
-    serves_in_turn: ClassVar[tuple[str, ...]] = policies  # it looks at nobody while the batch is full
+    serves_in_turn: ClassVar[tuple[str, ...]] = policies  # it considers no request while the batch is full
     publishes_late = True
     order = Order.QUEUE
 
     @classmethod
     def defaults(cls, version: str, max_model_len: int) -> Mapping[str, object]:
-        """Pages of one token, chunks of 8,192, the radix tree on."""
+        """Pages of one token, chunks of 8,192, radix tree on."""
         return {"block_size": 1, "max_num_batched_tokens": CHUNK, "enable_prefix_caching": True}
 
     def __init__(self, config: EngineConfig, max_model_len: int) -> None:
@@ -83,20 +83,20 @@ class Sglang(Scheduler):
             raise KvsimError("policy shortest-prefill-first needs enable_prefix_caching, as in SGLang")
         self._preempts = config.policy == "priority" and self.options.preemption_threshold is not None
         self._retries = self._preempts
-        """Whether who waits is looked at in every step."""
+        """Whether waiting requests are considered in every step."""
         self.full = False
-        """Whether the batch is known to be full, until somebody leaves."""
+        """Whether the batch is known to be full, until a request leaves."""
         self.cut: Request | None = None
-        """Whose prompt was cut."""
+        """The request whose prompt was cut."""
         self._entered: tuple[Request | None, int] = (None, 0)  # how much of it can be found
-        self._left = False  # somebody left, or was cut, since the last decision
-        self._began = False  # those who prefilled are the first of a new batch
+        self._left = False  # a request left, or was cut, since the last decision
+        self._began = False  # the prefilled requests are the first of a new batch
         self._held = "seats"
-        self._looked: dict[Request, int] = {}  # tokens to compute, when it was looked at last
+        self._looked: dict[Request, int] = {}  # tokens to compute, when last considered
         self._decoded_at = -1  # step of the last decision to decode without retraction
-        self._waits = -1  # of the server, when the ratio was reset last
+        self._waits = -1  # the server's, at the ratio's last reset
         self._capacity = 0
-        self._answers: FixedAnswers | None = None  # known in this step, where nobody ends early
+        self._answers: FixedAnswers | None = None  # known in this step, if no answer ends early
         self._below = Below()
 
     def new_server(self, allocator: Allocator, bound: Callable[[Request], int]) -> Server:
@@ -115,13 +115,13 @@ class Sglang(Scheduler):
     def put_below(self, server: Server, deployment: "Deployment", shared: "SharedTiers") -> None:
         """HiCache, if its options ask for it."""
         if self.options.enable_hierarchical_cache:
-            from kvsim.sim.deployment.hicache import hicache_below  # late: most runs do without
+            from kvsim.sim.deployment.hicache import hicache_below  # late: most runs do not need it
 
             self._below = hicache_below(deployment, server, self.options)
 
     @property
     def in_turn(self) -> bool:
-        """Not where who comes may go ahead of those whose prompts are fetched."""
+        """Not if arrivals may pass requests whose prompts are being fetched."""
         return super().in_turn and self.options.hicache_storage_backend is None
 
     @property
@@ -132,42 +132,42 @@ class Sglang(Scheduler):
     # -- lengths ------------------------------------------------------------------------------
 
     def longest_answer(self, server: Server, prompt: int, longest: int) -> int:
-        """An answer is cut where it would not fit the empty memory by itself."""
+        """An answer is truncated if it would not fit the empty memory alone."""
         return max(1, min(longest - prompt, self._room(prompt)))
 
     def refusal(self, server: Server, request: Request, sequences: int) -> str:
-        """As in the base; a prompt must leave room for more than a page."""
+        """As in the base; a prompt must leave room for more than one page."""
         if request.prompt_tokens + self._page >= self._capacity:
             return f"does not fit an empty arena of {self._capacity:,} slots"
         memory = self._windowed
         if memory is not None:
             empty = memory.pool.pages * self._page, memory.pairs.windowed.pages * self._page
             budget, most_new = self._budget(empty, 0, 0), self.most_new(request)
-            after = max(most_new - request.output_tokens, 0)  # when it is retracted at its end
+            after = max(most_new - request.output_tokens, 0)  # if it is retracted at its end
             lengths = ((request.prompt_tokens, most_new), (request.final_tokens, after))
             if not all(budget.admit(0, known, min(left, MOST_ESTIMATED)) for known, left in lengths):
                 return f"does not fit an empty windowed pool of {empty[1]:,} tokens"
         return super().refusal(server, request, sequences)
 
     def most_new(self, request: Request) -> int:
-        """The tokens that a request may generate: as many as its client asks for, or as it will."""
+        """The tokens that a request may generate: as many as its client asks for, or as it will generate."""
         asked = max(request.output_tokens, self.options.max_tokens or 0)
         return max(0, min(asked, self._room(request.prompt_tokens)))
 
     def _room(self, prompt: int) -> int:
-        """The longest answer to a prompt that the empty memory has room for, as SGLang reckons."""
+        """The longest answer to a prompt that the empty memory can hold, as SGLang computes it."""
         paged = -(-prompt // self._page) * self._page
         return self._capacity - paged - self._page - 1
 
     def _set_aside(self, server: Server, request: Request) -> float:
-        """What is set aside for a running request's answer."""
+        """Tokens set aside for a running request's answer."""
         left = min(self.most_new(request) - self._batch.generated(request), MOST_ESTIMATED)
         return left if self.options.ignore_eos else left * self.ratio.now
 
     # -- a step -------------------------------------------------------------------------------
 
     def schedule(self, server: Server) -> None:
-        """Prefill whoever fits, else decode."""
+        """Prefill the requests that fit, else decode."""
         self._below.begin_step()
         self._choose_step(server)
         self._below.end_step()
@@ -185,7 +185,7 @@ class Sglang(Scheduler):
         self._decode(server)
 
     def _catch_up(self, server: Server) -> None:
-        """Do what steps did that needed no decision."""
+        """Account for steps that needed no decision."""
         if self._decoded_at >= 0:
             self.ratio.decode(server.steps - self._decoded_at - 1)
             self._decoded_at = -1
@@ -218,14 +218,14 @@ class Sglang(Scheduler):
         self._grow(server)
 
     def _fits(self, server: Server, units: int) -> bool:
-        """Whether so many sequences find another page, if need be one that was cached."""
+        """Whether `units` sequences find another page, evicting cached pages if needed."""
         slots = units * self._page
         if self._cached is not None:
             return self._cached.make_room(slots)
         return slots <= server.allocator.free_slots
 
     def _grow(self, server: Server) -> None:
-        """Give those who decode their slots; with pages of several tokens, as if each needed one."""
+        """Give decoding requests their slots; with pages of several tokens, as if each needed a page."""
         self._batch.slide()
         if self._cached is not None and self._page > 1:
             self._cached.make_room(server.decoding * self._page)
@@ -233,7 +233,7 @@ class Sglang(Scheduler):
         server.grow_due()
 
     def _retract(self, server: Server) -> None:
-        """Send requests back to the queue until the others can go on."""
+        """Send requests back to the queue until the others can continue."""
         kept = self._batch.retraction_order()
         out: list[Request] = []
         while not out or not self._fits(server, self._batch.growing()):
@@ -256,7 +256,7 @@ class Sglang(Scheduler):
     # -- prompts ------------------------------------------------------------------------------
 
     def _prefill(self, server: Server) -> bool:
-        """Compute prompts in this step; False: nobody can enter."""
+        """Compute prompts in this step; False: no request can enter."""
         config, running = self.config, server.decoding
         if self.cut is None:
             if self.full or not self._waiting:
@@ -293,7 +293,7 @@ class Sglang(Scheduler):
         return Budget(*settings)
 
     def _choose(self, server: Server, budget: Budget) -> tuple[list[Admission], int]:
-        """Let the prompt that was cut go on, and admit who fits: whom, and how much of the first."""
+        """Continue the cut prompt, and admit requests that fit; returns them, and the cut prompt's tokens."""
         cut = self.cut
         went_on = self._go_on(server, budget, cut) if cut is not None else 0
         if self.options.ignore_eos and not server.allocator.caches:
@@ -326,7 +326,7 @@ class Sglang(Scheduler):
         return chosen, went_on
 
     def _enter(self, server: Server, cut: Request | None, went_on: int, chosen: Sequence[Admission]) -> None:
-        """Give those who were chosen, the first of the queue, their memory."""
+        """Allocate memory for the chosen requests, the first of the queue."""
         self._make_room(server, cut, went_on, chosen)
         if cut is not None and went_on:
             server.continue_prefill(cut, went_on)
@@ -338,7 +338,7 @@ class Sglang(Scheduler):
                 )
 
     def _go_on(self, server: Server, budget: Budget, cut: Request) -> int:
-        """The next piece of the prompt that was cut; 0: it waits."""
+        """The next piece of the cut prompt; 0: it waits."""
         missing = cut.known_tokens - cut.computed
         piece = budget.next_piece(missing)
         if not piece:
@@ -355,7 +355,7 @@ class Sglang(Scheduler):
         return piece
 
     def _admit(self, server: Server, budget: Budget, request: Request, chosen: list[Admission]) -> bool:
-        """Admit the next of the queue, if it fits; False: nobody after it is looked at."""
+        """Admit the next request of the queue, if it fits; False: none after it is considered."""
         match = self._memory.look(request, request.known_tokens - 1) if server.allocator.caches else None
         cached = match.tokens if match else 0
         missing = self._looked[request] = request.known_tokens - cached
@@ -399,13 +399,13 @@ class Sglang(Scheduler):
         return True
 
     def _to_come(self, server: Server, cut: Request | None) -> Iterator[tuple[int, int]]:
-        """Of those who run, and of a prompt that goes on: tokens of the answer to come, and those held."""
+        """For running requests and a continuing prompt: answer tokens still to come, and tokens held."""
         for request in [*self._batch.requests(), *([cut] if cut is not None else [])]:
             done = self._batch.generated(request)
             yield self.most_new(request) - done, request.prompt_tokens + done
 
     def _no_room(self, server: Server, budget: Budget, request: Request) -> None:
-        """Memory is short: the batch is full as long as anybody runs; nobody does, if it cannot be had."""
+        """Memory is short: the batch is full while anything runs; with nothing running, it never comes."""
         if self._windowed is not None and not (server.running or budget.admitted):
             raise KvsimError(
                 f"request {request.index} would wait forever, as in SGLang: the pool of windowed layers "
@@ -428,7 +428,7 @@ class Sglang(Scheduler):
         self._cached.make_room(tokens)
 
     def _preempt(self, server: Server, budget: Budget, request: Request, preempted: list[Request]) -> bool:
-        """Make room for an urgent request by the least urgent ones; False: there are none, or too few."""
+        """Preempt the least urgent requests for an urgent one; False: there are none, or too few."""
         threshold = self.options.preemption_threshold
         assert threshold is not None
         came = self._waiting.came

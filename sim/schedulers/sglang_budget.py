@@ -1,9 +1,9 @@
-"""What SGLang's scheduler reckons with: the share of answers that requests will need, a step's budget.
+"""How SGLang's scheduler budgets: the share of answers that requests will need, and a step's budget.
 
     ratio     0.7 at first (times --schedule-conservativeness), 600 decode steps later 14 % of that;
               after a retraction (tokens generated + 20 each) / tokens that may be generated
     offset    sum over running requests of (most tokens still to come, at most 4096) * ratio
-    admit     prompt + most tokens + a page < free and cached tokens - offset - what was admitted before
+    admit     prompt + most tokens + a page < free and cached tokens - offset - tokens admitted before
               lengths known (ignore_eos): ratio 1; without a tree, memory must last until each one has ended
 
 Source: SGLang 0.5.23, `new_token_ratio_tracker.py`, `prefill_budget.py`, `schedule_policy.py` (PrefillAdder).
@@ -16,11 +16,11 @@ INIT_RATIO, MIN_FACTOR, DECAY_STEPS = 0.7, 0.14, 600
 RETRACT_STEPS = 20
 """Decode steps that a retraction makes room for."""
 MOST_ESTIMATED = 4096
-"""Longer answers are taken for this long."""
+"""Longer answers are counted as this long."""
 
 
 class NewTokenRatio:
-    """The share of the longest possible answers that is set aside for those who run."""
+    """The share of the longest possible answers that is set aside for running requests."""
 
     def __init__(self, conservativeness: float = 1.0) -> None:
         self.first = min(INIT_RATIO * conservativeness, 1.0)
@@ -29,7 +29,7 @@ class NewTokenRatio:
         self.now = self.first
 
     def decode(self, steps: int = 1) -> None:
-        """So many steps decode, and all fit."""
+        """`steps` steps decode, and all fit."""
         now, least, decay = self.now, self.least, self.decay
         for _ in range(steps):
             if now == least:
@@ -38,25 +38,25 @@ class NewTokenRatio:
         self.now = now
 
     def reset(self) -> None:
-        """There is nothing left to do."""
+        """Nothing is left to do."""
         self.now = self.first
 
     def retracted(self, left: Iterable[tuple[int, int]]) -> None:
-        """Of those that are left, (tokens generated, most tokens)."""
+        """After a retraction; `left`: (tokens generated, most tokens) of the remaining requests."""
         pairs = list(left)
         generated = sum([done for done, _ in pairs]) + RETRACT_STEPS * len(pairs)
         self.now = min(1.0, generated / (sum([most for _, most in pairs]) + 1))
 
 
 class FixedAnswers:
-    """Answers of known length that are to come: how many tokens, and what their requests hold by now.
+    """Answers of known length still to come: their remaining tokens, and what their requests hold now.
 
-    Until the one with the fewest left ends, every one takes a token a step; then it gives back what it held.
-    A token for each of them must be free all the time.
+    Until the one with the fewest remaining tokens ends, each takes a token per step; then it frees what it
+    held. One token for each must be free at all times.
     """
 
     def __init__(self, others: Iterable[tuple[int, int]]) -> None:
-        self._others: Iterable[tuple[int, int]] | None = others  # until the first candidate is looked at
+        self._others: Iterable[tuple[int, int]] | None = others  # until the first candidate is considered
         self._answers: list[tuple[int, int]] = []
 
     def add(self, left: int, held: int) -> None:
@@ -71,7 +71,7 @@ class FixedAnswers:
             answers[at:at] = new
 
     def fit(self, free: int) -> bool:
-        """Whether so many free tokens are enough for all of them."""
+        """Whether `free` tokens are enough for all of them."""
         running = len(self._answers)
         for left, held in self._answers:
             if free - left * running <= running:
@@ -87,15 +87,15 @@ class Budget:
     Parameters
     ----------
     free : int
-        Tokens that are free or cached.
+        Free or cached tokens.
     page_size : int
-        Of the pool: every admission is charged a page more than it has.
+        Of the pool: every admission is charged one page more than it has.
     decoding : float
-        Set aside for those who run.
+        Tokens set aside for running requests.
     most_tokens : int
-        Prompt tokens of the step.
+        Prompt tokens per step.
     chunked : bool
-        Whether a prompt may be cut there; else the first one may be longer.
+        Whether a prompt may be cut at this limit; else the first one may exceed it.
     mixed : int
         Sequences that decode in the same step.
     """
@@ -113,23 +113,23 @@ class Budget:
 
     @property
     def left(self) -> float:
-        """Tokens that are left for whole requests."""
+        """Tokens left for whole requests."""
         return self._free - self._total
 
     def hold(self, woken: int, windowed: int = 0) -> None:
-        """Cached tokens are in use again; of so many, `windowed` ones too."""
+        """Cached tokens are in use again: `woken` of them, and `windowed` in the windowed pool."""
         self._free -= woken
 
     def give(self, offset: float) -> None:
-        """A running request was preempted: nothing needs to be set aside for it."""
+        """A running request was preempted: its tokens need not be set aside any more."""
         self._total -= offset
 
     def paged(self, tokens: int) -> int:
-        """So many tokens in whole pages."""
+        """`tokens` rounded up to whole pages."""
         return -(-tokens // self.page_size) * self.page_size
 
     def charge(self, tokens: int, most_new: int) -> None:
-        """Admit so many tokens of a prompt, and the answer that may follow."""
+        """Admit `tokens` tokens of a prompt, and the answer that may follow."""
         self.admitted += 1
         charged = self.paged(tokens)
         self._total += charged + self.page_size + most_new
@@ -138,23 +138,23 @@ class Budget:
 
     @property
     def has_room(self) -> bool:
-        """Whether there is memory for anybody more."""
+        """Whether there is memory for another request."""
         return self.left > 0 and self._free - self._current > 0
 
     @property
     def spent(self) -> bool:
-        """Whether the step's tokens are used up, while there is memory."""
+        """Whether the step's tokens are used up although memory is left."""
         return self.has_room and self.tokens <= 0
 
     def next_piece(self, missing: int) -> int:
-        """How much of a prompt that was cut before is next: it must go on, to give its memory back."""
+        """Next piece of a previously cut prompt: it must continue, to free its memory eventually."""
         piece = min(self.tokens, int(self.left))
         return min(missing, piece if piece > 0 else max(self.tokens, self.page_size))
 
     def admit(self, cached: int, missing: int, most_new: int, below: int = 0) -> int | None:
-        """How many of `missing` tokens of a prompt the step computes; 0: no more; None: no memory.
+        """How many of a prompt's `missing` tokens the step computes; 0: none; None: no memory.
 
-        What is `cached` is held already, but for the last `below` tokens, which come from a tier below.
+        `cached` tokens are already held, except the last `below` ones, which come from a lower tier.
         """
         if not below + missing + most_new + self.page_size < self.left:
             return None
@@ -170,7 +170,7 @@ class Budget:
         return max((cached + piece) // size * size - cached, 0)
 
     def admit_fixed(self, missing: int, most_new: int, answers: FixedAnswers) -> int | None:
-        """As `admit`, where the lengths of all answers are known and nothing is cached."""
+        """Like `admit`, if the lengths of all answers are known and nothing is cached."""
         needed = self.paged(missing) + self.page_size
         if needed > min(self.left, self._free - self._current):
             return None
@@ -179,7 +179,7 @@ class Budget:
         return min(missing, max(self.tokens, 0)) if self.chunked else missing
 
     def _lasts(self, missing: int, most_new: int, needed: int, answers: FixedAnswers) -> bool:
-        """Whether the memory lasts until the last answer ends, if `needed` tokens of it are taken now."""
+        """Whether the memory lasts until the last answer ends, if `needed` tokens are taken now."""
         return answers.fit(self._free - self._current - needed)
 
     def _most(self, missing: int, most_new: int) -> int | None:
@@ -188,20 +188,20 @@ class Budget:
 
 
 class WindowBudget(Budget):
-    """The same with a second pool, for what a sliding window sees.
+    """The same with a second pool, for the tokens that a sliding window sees.
 
-    A prompt needs there what it computes at once, and then a window:
+    There, a prompt needs the tokens it computes in one step, then a window:
 
         max(0, computed - window) + min(prompt + answer, window) + page
 
-    If that will never fit, a shorter piece may; if it does not fit now, the prompt waits.
+    If that can never fit, a shorter piece may; if it does not fit now, the prompt waits.
 
     Parameters
     ----------
     budget : tuple
-        As of `Budget`.
+        As in `Budget`.
     windowed, pool : int
-        Tokens of the second pool that are free or cached, and all of them.
+        Free or cached tokens of the second pool, and its size.
     window : int
     """
 
@@ -216,7 +216,7 @@ class WindowBudget(Budget):
         self._windowed -= windowed
 
     def needs(self, tokens: int, most_new: int) -> int:
-        """What a prompt of so many tokens, and its answer, take of the second pool."""
+        """What a prompt of `tokens` tokens, and its answer, take of the second pool."""
         computed = min(tokens, self.tokens) if self.chunked else tokens
         most = min(tokens + most_new, self._window)
         return max(0, computed - self._window) + most + self.page_size
@@ -235,7 +235,7 @@ class WindowBudget(Budget):
         return max(0, min(missing, piece))
 
     def _lasts(self, missing: int, most_new: int, needed: int, answers: FixedAnswers) -> bool:
-        """Windows give memory back before the end: only what is taken now counts."""
+        """Windows free memory before the end: only what is taken now counts."""
         return self.needs(missing, most_new) <= self._windowed
 
     def _most(self, missing: int, most_new: int) -> int | None:

@@ -1,4 +1,4 @@
-"""What SGLang's scheduler lets a user choose."""
+"""User options of SGLang's scheduler."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from kvsim.allocators.sglang.host_tree import HITS
 
 @dataclass(frozen=True, kw_only=True)
 class SglangOptions:
-    """What of SGLang's scheduler no other engine has."""
+    """Options that only SGLang's scheduler has."""
 
     schedule_conservativeness: float = option(
         "Factor on what is set aside for running answers.", default=1.0, value="X", above=0

@@ -1,21 +1,21 @@
-"""Who of those that wait is next, as SGLang sorts them before it admits anybody.
+"""Which waiting request is next, as SGLang sorts them before admitting any.
 
-    fcfs        as they came; every 32nd time what they would find in the cache counts as used
-    priority    the lowest number first, then as they came
+    fcfs        in order of arrival; every 32nd time their cache hits count as uses
+    priority    the lowest number first, then by arrival
     sjf         (kvsim's) the shortest answer first
     lof         the longest answer first
-    random      shuffled anew each time
+    random      reshuffled each time
     lpm         the longest cached prefix first
     shortest-prefill-first
                 the fewest tokens to compute first
-    hrrn        the highest response ratio next: the tokens that prompts took since it came, by those that
-                it has to compute itself
-    routing-key those first whose key most of those who run have, by the key's text of equals; then the others
+    hrrn        the highest response ratio next: prompt tokens processed since its arrival, divided by the
+                tokens that it has to compute itself
+    routing-key the key that most running requests have first, ties by the key's text; then the others
                 by their keys. The key is the trace's `client`
     dfs-weight  along the radix tree: first where most requests wait
 
-`lpm`, `shortest-prefill-first` and `hrrn` let one go ahead of those that begin alike and uncached: these come
-last, to find what it computes. `lpm` and `hrrn` leave the order as it is while more than 128 wait. Source:
+`lpm`, `shortest-prefill-first` and `hrrn` let one request go ahead of those with the same uncached beginning:
+these come last, to hit what it computes. `lpm` and `hrrn` keep the order while more than 128 wait. Source:
 SGLang 0.5.23, `schedule_policy.py` (SchedulePolicy).
 """
 
@@ -42,12 +42,12 @@ NOTHING = Below()
 
 
 class Orders:
-    """Sorts what waits; `most_new` says how long an answer may become.
+    """Sorts waiting requests; `most_new` says how long an answer may become.
 
     Attributes
     ----------
     processed : int
-        Prompt tokens that the engine has computed; for `hrrn`, the clock of those who wait.
+        Prompt tokens that the engine has computed; for `hrrn`, the clock of waiting requests.
     """
 
     def __init__(self, policy: str, most_new: Callable[[Request], int], random_seed: int = 0) -> None:
@@ -55,7 +55,7 @@ class Orders:
         self.most_new = most_new
         self.processed = 0
         self._random = random.Random(random_seed)
-        self._came: dict[Request, int] = {}  # what was processed when it came
+        self._came: dict[Request, int] = {}  # `processed` at its arrival
         self._refreshes = 0
 
     def sort(
@@ -65,7 +65,7 @@ class Orders:
         running: Iterable[Request] = (),
         below: Below = NOTHING,
     ) -> None:
-        """Bring what waits into order; what is looked up for it counts as used."""
+        """Sort the waiting requests; cache lookups for this count as uses."""
         policy = self.policy
         if policy in (*BY_PREFIX, "dfs-weight") and not memory.allocator.caches:
             policy = "fcfs"
@@ -113,7 +113,7 @@ class Orders:
             return request in alike, missing, waiting.came(request)
 
         def response_ratio(request: Request) -> Key:
-            number = str(request.index)  # equals go by it, as a text
+            number = str(request.index)  # ties are broken by it, as text
             if request in alike:
                 return 1, 0.0, number
             missing = request.prompt_tokens - hits[request]
@@ -139,9 +139,9 @@ def _by_key(key: str, running: Counter[str]) -> tuple[int, int, str]:
 def _matched(
     memory: SglangMemory, waiting: Sequence[Request], below: Below
 ) -> tuple[dict[Request, int], set[Request]]:
-    """What each finds cached, but for its last token; and those whose beginning one before will compute.
+    """Cached tokens of each, without the last token; and requests whose prefix an earlier one computes.
 
-    What the host has counts as cached; but who finds nothing else may be alike.
+    Tokens on the host count as cached; but a request without other hits may be in the second set.
     """
     others, hits, alike = SglangTree(1), {}, set()
     for request in waiting:
@@ -159,7 +159,7 @@ def _matched(
 
 
 def woken(match: Match | None) -> tuple[int, int]:
-    """Tokens of a match that nobody uses now; and of these, those that windowed layers have too."""
+    """Tokens of a match not in use now; and of these, those that windowed layers have too."""
     if match is None:
         return 0, 0
     if isinstance(match, WindowMatch):
@@ -168,7 +168,7 @@ def woken(match: Match | None) -> tuple[int, int]:
 
 
 def text_of(request: Request) -> list[tuple[int, int, int]]:
-    """The known text of a request as runs; what is private has a stream of its own."""
+    """The known text of a request as runs; its private part has its own stream."""
     text, left = [], request.known_tokens
     for stream, first, length in request.content:
         if left > 0:
@@ -180,7 +180,7 @@ def text_of(request: Request) -> list[tuple[int, int, int]]:
 
 
 def _along_the_tree(memory: SglangMemory, waiting: Sequence[Request]) -> list[Request]:
-    """Depth first, the child first below which most requests end; those of a node after what is below."""
+    """Depth first, the child with most ending requests below first; a node's own after those below it."""
     cached = memory.cached
     assert cached is not None
     ends: dict[Node, list[Request]] = {}
@@ -188,7 +188,7 @@ def _along_the_tree(memory: SglangMemory, waiting: Sequence[Request]) -> list[Re
         match = memory.look(request, request.known_tokens)
         assert isinstance(match, SglangMatch)
         ends.setdefault(match.node, []).append(request)
-    # a text is split where a later one ends inside of it: an end stays the end of its node
+    # a text is split if a later one ends inside it: an end stays the end of its node
     weights: dict[Node, int] = {}
     nodes = [cached.tree.root, *cached.tree.nodes()]
     for node in reversed(nodes):

@@ -1,17 +1,17 @@
 """SplitFuse: each step computes about the same number of tokens: decodes, then pieces of prompts.
 
     budget 8   |d|d|d|ppppp|       a long prompt is split over steps
-               |d|d|d|pp|qqq|      its rest and a short one are put together
+               |d|d|d|pp|qqq|      its rest and a short one are combined
                |d|d|d|d|d|qqq|     only the last piece of a prompt generates
 
-1. Who decodes, one token each.
-2. Prompts that are under way, then the queue, in order: each takes what is left of the budget. A prompt
-   enters only if all of it fits in the memory; the first that does not blocks those behind.
+1. Decoding requests, one token each.
+2. Prompts in progress, then the queue, in order: each takes what is left of the budget. A prompt enters
+   only if all of it fits in the memory; the first that does not blocks those behind it.
 
 Source: Holmes et al., DeepSpeed-FastGen (arXiv 2401.08671), section 3: "long prompts are decomposed", "short
 prompts will be composed to exactly fill a target token budget"; deepspeedai/DeepSpeed-MII,
-mii/batching/ragged_batching.py (`_do_schedule_requests`; 768 tokens, 512 sequences). There who finds no block
-stands still, and where nobody can go on all are computed anew; here who finds none is preempted.
+mii/batching/ragged_batching.py (`_do_schedule_requests`; 768 tokens, 512 sequences). There a request without
+a free block stalls, and if none can continue, all are recomputed; here it is preempted.
 """
 
 from collections.abc import Mapping
@@ -46,7 +46,7 @@ class SplitFuse(Scheduler):
         self.max_chunk = config.max_num_batched_tokens
 
     def schedule(self, server: Server) -> None:
-        """Decode, go on with prompts, admit."""
+        """Decode, continue prompts, admit."""
         server.grow_due()
         budget = self.config.max_num_batched_tokens - server.decoding
         if server.prefill_held:
@@ -64,5 +64,5 @@ class SplitFuse(Scheduler):
             budget -= piece
 
     def held_back(self, server: Server) -> str:
-        """Memory, seats, or the budget is used up."""
+        """Memory or seats are short, or the budget is used up."""
         return NO_ROOM if server.step.no_room else super().held_back(server)

@@ -1,8 +1,8 @@
 """Static: request-level batching, as FasterTransformer behind a queue or plain `generate` does it.
 
-When the engine is idle, take up to B of the earliest requests, B as many as fit at the model's maximum
-length; prefill them together and run until the *longest* is done. Who finishes early keeps seat and
-memory (internal waste in the ledger, padding for the cost). Nobody enters in between.
+If the engine is idle, take up to B of the earliest requests, where B is how many fit at the model's maximum
+length; prefill them together and run until the *longest* is done. A request that finishes early keeps its
+seat and memory (internal waste in the ledger, padding for the cost). No request enters in between.
 """
 
 from typing import ClassVar
@@ -23,7 +23,7 @@ class Static(Scheduler):
     serves_in_turn: ClassVar[tuple[str, ...]] = ("fcfs",)
 
     def schedule(self, server: Server) -> None:
-        """Form a batch when nobody runs."""
+        """Form a batch if nothing runs."""
         server.grow_due()
         self._end_batch_when_done(server)
         if server.running:
@@ -34,7 +34,7 @@ class Static(Scheduler):
             seats -= 1
 
     def held_back(self, server: Server) -> str:
-        """Nobody enters before the batch is over."""
+        """No request enters before the batch is over."""
         return "batch"
 
     def finish(self, server: Server, request: Request) -> None:

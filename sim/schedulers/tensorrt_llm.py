@@ -1,15 +1,15 @@
-"""TensorRT-LLM: a capacity policy says who may run, a token budget who computes.
+"""TensorRT-LLM: a capacity policy decides which requests run, a token budget which compute.
 
-guaranteed-no-evict  The blocks of every running request, up to the longest answer that it may have
-                     (`--reserve`), are set aside, though not allocated yet; the head of the queue enters if
-                     its own fit into the rest. Nobody is evicted: paged memory, admitted like a reservation.
+guaranteed-no-evict  The blocks of every running request, up to its longest possible answer (`--reserve`),
+                     are set aside, though not allocated yet; the head of the queue enters if its own fit into
+                     the rest. Nothing is evicted: paged memory, admitted like a reservation.
 max-utilization      Only the blocks of the coming step count. A running request that finds none pauses the
                      one started last; then the queue is admitted in order, if its whole prompts fit.
-static-batch         As the first, but nobody enters before all have ended.
+static-batch         Like the first, but no request enters before all have ended.
 
-Decodes come first, then prompts, as far as `max_num_batched_tokens` goes; a prompt may be cut at the end of a
-block. Texts can be found from the end of the step that computes them. So a request that could share a block
-which another computes in this very step is skipped until it is there; those behind it may pass.
+Decodes come first, then prompts, up to `max_num_batched_tokens`; a prompt may be cut at the end of a block.
+Texts can be hit from the end of the step that computes them. So a request that could share a block that
+another one computes in this very step is skipped until it exists; those behind it may pass.
 
 Rules of cpp/tensorrt_llm/batch_manager/capacityScheduler.cpp (2025), read, not recorded. Left out: beams,
 LoRA pages, encoder memory, and the overlap of a step with the decision of the next.
@@ -35,7 +35,7 @@ NO_EVICT, MAX_UTILIZATION, STATIC_BATCH = "guaranteed-no-evict", "max-utilizatio
 
 @dataclass(frozen=True, kw_only=True)
 class TensorRTOptions:
-    """What of TensorRT-LLM no other engine has."""
+    """Options that only TensorRT-LLM has."""
 
     capacity_policy: str = option(
         "Which requests are admitted: guaranteed-no-evict, max-utilization, static-batch.",
@@ -72,10 +72,10 @@ class TensorRTLLM(Scheduler):
             )
         self.capacity = self.own(TensorRTOptions).capacity_policy
         self.cache = CacheRules() if config.enable_prefix_caching else None
-        self._skipped = False  # did the last decision skip the head of the queue?
+        self._skipped = False  # whether the last decision skipped the head of the queue
 
     def schedule(self, server: Server) -> None:
-        """Give the decodes their memory, then go on with prompts, then admit."""
+        """Allocate memory for decodes, then continue prompts, then admit."""
         server.grow_due()
         budget = self.config.max_num_batched_tokens - server.progress.size
         computing: set[Content] = set()
@@ -120,7 +120,7 @@ class TensorRTLLM(Scheduler):
             waiting.appendleft(request)
 
     def _left(self, server: Server) -> int:
-        """Free slots that are not set aside for those that run."""
+        """Free slots not set aside for running requests."""
         allocator = server.allocator
         aside = sum(
             max(0, self._needed(server, request) - allocator.capacity(request.seq))
@@ -129,18 +129,18 @@ class TensorRTLLM(Scheduler):
         return allocator.free_slots - aside
 
     def _needed(self, server: Server, request: Request) -> int:
-        """Slots of a request with the longest answer that it may have."""
+        """Slots of a request with its longest possible answer."""
         longest = max(server.rules.bound(request), request.known_tokens)
         return server.allocator.slots_needed(longest, longest)
 
     def _chunk(self, missing: int, budget: int) -> int:
-        """Tokens of a prompt that are computed now: all, or up to the end of a block."""
+        """Prompt tokens to compute now: all, or up to the end of a block."""
         if missing <= budget:
             return missing
         return budget - budget % self.config.block_size if self.config.enable_chunked_prefill else 0
 
     def _next_block(self, server: Server, content: Content, found: int) -> set[Content]:
-        """The text up to the end of the first block that is not there, if others may have it too."""
+        """The text up to the end of the first missing block, if other requests may share it."""
         if not server.allocator.caches:
             return set()
         size = self.config.block_size
@@ -148,7 +148,7 @@ class TensorRTLLM(Scheduler):
         return {tuple(cut(content, 0, end))} if sum([length for _, _, length in content]) >= end else set()
 
     def refusal(self, server: Server, request: Request, sequences: int) -> str:
-        """As in the base; nor does anybody enter whose longest answer exceeds the memory."""
+        """As in the base; requests whose longest answer exceeds the memory are refused, too."""
         if self.capacity != MAX_UTILIZATION:
             needed, slots = self._needed(server, request), server.allocator.capacity_slots
             if needed > slots:
@@ -160,7 +160,7 @@ class TensorRTLLM(Scheduler):
         return super().refusal(server, request, sequences)
 
     def held_back(self, server: Server) -> str:
-        """The capacity policy, or what it shares with another's prompt, or the budget."""
+        """The capacity policy, a prefix shared with another prompt in progress, or the budget."""
         if server.step.preemptions:
             return "eviction"
         if self.capacity == STATIC_BATCH and server.running and not server.step.chunks:

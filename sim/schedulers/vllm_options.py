@@ -1,7 +1,7 @@
-"""What vLLM's schedulers let a user choose: V0's own options, and V1's.
+"""User options of vLLM's schedulers: V0's and V1's.
 
-They stand apart from the schedulers, which are compiled: a compiled class keeps no `int | None` to read, and
-nobody could subclass it.
+They are separate from the schedulers, which are compiled: a compiled class keeps no readable `int | None`,
+and could not be subclassed.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from kvsim.sim.deployment.speculation import METHODS
 
 @dataclass(frozen=True, kw_only=True)
 class VllmV0Options:
-    """What of vLLM V0 no other engine has."""
+    """Options that only vLLM V0 has."""
 
     watermark: float = option(
         "Share of the memory that an admission leaves free.", default=0.01, value="X", least=0, below=1

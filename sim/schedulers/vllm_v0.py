@@ -1,23 +1,22 @@
 """vLLM V0: a step is prompts only or decodes only; samples of a prompt fork, and are swapped together.
 
-1. Unless anybody is swapped out, prompts enter whole from the head of the queue, as many as fit in the
-   token budget, the seats and the memory but for a watermark. If any did, the step computes them.
-2. Otherwise the step decodes. A group needs as many free blocks as it has sequences, due or not; where it
-   finds fewer, the latest arrival is evicted: a single sequence is recomputed from the head of the queue,
-   several are swapped out.
-3. Then, if nobody was evicted, swapped groups come back, earliest arrival first.
+1. Unless a group is swapped out, whole prompts enter from the head of the queue, as many as fit in the token
+   budget, the seats and the memory minus a watermark. If any did, the step computes them.
+2. Otherwise the step decodes. A group needs as many free blocks as it has sequences, due or not; if it finds
+   fewer, the latest arrival is evicted: a single sequence is recomputed from the head of the queue, several
+   are swapped out.
+3. Then, if nothing was evicted, swapped groups come back, earliest arrival first.
 
 With chunked prefill: decodes and chunks of running prompts first, then swapped groups, then new prompts,
 all under one token budget; a prompt has the memory of all its tokens from the start.
 
 With the prefix cache, equal blocks are shared, but a cached prompt still counts in full against the budget.
-
 A recomputation that is longer than a step can be, or that would leave less than the watermark of an empty
-pool, is dropped and counted as rejected, and so is a group for which the host pool has no room.
+pool, is dropped and counted as rejected, as is a group for which the host pool has no room.
 
 Versions: 0.1.0, as in the PagedAttention paper: prompts join the step of the decodes (decodes first, then
-who was swapped out, then, if nobody is left there and nobody was evicted, whole prompts, under one token
-budget); 0.1.7: prompts apart; neither has chunked prefill or a prefix cache; 0.4.2, the default.
+swapped-out groups, then, if none is left there and nothing was evicted, whole prompts, under one token
+budget); 0.1.7: prompts separate; neither has chunked prefill or a prefix cache; 0.4.2, the default.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -63,7 +62,7 @@ class VllmV0(Scheduler):
 
     @classmethod
     def defaults(cls, version: str, max_model_len: int) -> Mapping[str, object]:
-        """Prompts are not cut, so that a step must have room for the longest."""
+        """Prompts are not cut, so a step must have room for the longest."""
         budget = 2560 if version in EARLY else max(max_model_len, 2048)
         return {"enable_chunked_prefill": False, "max_num_batched_tokens": budget}
 
@@ -88,10 +87,10 @@ class VllmV0(Scheduler):
         if config.enable_prefix_caching:
             self.cache, self.order = CacheRules(), Order.QUEUE
         self._survivors: Survivors | None = None
-        self._evicted: list[Request] = []  # in this step, with chunked prefill: back in the queue at its end
+        self._evicted: list[Request] = []  # in this step, with chunked prefill; requeued at its end
 
     def new_server(self, allocator: Allocator, bound: Callable[[Request], int]) -> Server:
-        """A server whose requests may be several sequences."""
+        """A server whose requests may consist of several sequences."""
         abilities = Abilities.of(allocator)
         if abilities.branches is None or abilities.swaps is None:
             name = self.config.allocator
@@ -116,7 +115,7 @@ class VllmV0(Scheduler):
     # -- the step -----------------------------------------------------------------------------
 
     def schedule(self, server: Server) -> None:
-        """Prompts, or else decodes and who comes back."""
+        """Prompts, else decodes and returning groups."""
         if self._chunked:
             self._schedule_chunked(server)
         elif self.version == "0.1.0":
@@ -180,27 +179,27 @@ class VllmV0(Scheduler):
         if match is None:
             server.admit_head(head.known_tokens, None, tokens)
         else:
-            last = head.known_tokens - 1 - (head.known_tokens - 1) % self.unit  # its block is computed anew
+            last = head.known_tokens - 1 - (head.known_tokens - 1) % self.unit  # its block is recomputed
             cached = min(match.tokens, last, tokens - 1)
             server.admit_head(head.known_tokens, match, tokens - cached, cached, charged=cached)
         self._groups.enter(head)
 
     def _never(self, server: Server, known: int, tokens: int) -> str:
-        """Why a prompt, or a recomputation, of `known` tokens can never be computed, or ""."""
+        """Why a prompt or recomputation of `known` tokens can never be computed, or ""."""
         if tokens > self._longest_prompt:
             return f"prompt or recomputation is longer than the {self._longest_prompt:,} tokens of a step"
         allocator = server.allocator
         least = self.watermark_slots
-        if known > self.config.max_num_batched_tokens:  # every chunk after the first wants a free block
+        if known > self.config.max_num_batched_tokens:  # every chunk after the first needs a free block
             least = max(least, self.unit)
         if allocator.capacity_slots - allocator.slots_needed(known, known) < least:
             return "does not fit an empty arena above the watermark"
         return ""
 
     def held_back(self, server: Server) -> str:
-        """Who is swapped out comes first; a group needs seats for all its sequences.
+        """Swapped-out groups come first; a group needs seats for all its sequences.
 
-        Where both are short, it is the token budget: that stays so while decodes take more memory.
+        If both are short, it is the token budget: that persists while decodes take more memory.
         """
         head = server.waiting[0]
         if self._groups.swapped and not self._chunked:
@@ -219,7 +218,7 @@ class VllmV0(Scheduler):
         return "watermark" if room >= 0 else NO_ROOM
 
     def refusal(self, server: Server, request: Request, sequences: int) -> str:
-        """Why a request with so many samples, or candidates, can never be served, or ""."""
+        """Why a request with this many sequences (samples or candidates) can never be served, or ""."""
         seats = self.config.max_num_seqs
         if sequences > seats:
             return f"more answers or candidates than the {seats:,} sequences that may run"
@@ -230,7 +229,7 @@ class VllmV0(Scheduler):
     # -- decoding -----------------------------------------------------------------------------
 
     def _decode(self, server: Server, budget: int) -> int:
-        """Give everybody who runs the memory of this step; returns the token budget left."""
+        """Allocate this step's memory for all running requests; returns the token budget left."""
         if not self._groups.grow_freely():
             self._decode_by_group(server)
         budget -= server.decoding
@@ -272,7 +271,7 @@ class VllmV0(Scheduler):
             )
 
     def _swap_in(self, server: Server, budget: int) -> int:
-        """Let swapped groups come back; returns the tokens that they decode in this step."""
+        """Bring swapped groups back; returns the tokens that they decode in this step."""
         allocator, tokens = server.allocator, 0
         seats = self.config.max_num_seqs - sum(group.seats for group in self._groups.running)
         for group in sorted(self._groups.swapped, key=self._groups.urgency):
@@ -296,7 +295,7 @@ class VllmV0(Scheduler):
     # -- samples and beams --------------------------------------------------------------------
 
     def start_decode(self, server: Server, request: Request) -> Sequence[Request]:
-        """The prompt is computed: the other samples fork off."""
+        """The prompt is computed: the other samples fork."""
         group = request.its_group
         if group.seats == 1 or not group.lengths:  # alone, or a recomputation
             group.lengths = []

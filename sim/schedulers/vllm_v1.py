@@ -1,25 +1,25 @@
 """vLLM V1: decodes and prefill chunks share each step's token budget.
 
-1. Running requests first, in order of admission: one token each, or the next chunk of a prompt. Who
-   finds no room preempts the *last* running request (by priority: the least urgent), which is recomputed
+1. Running requests first, in order of admission: one token each, or the next chunk of a prompt. A request
+   that finds no room preempts the *last* running one (by priority: the least urgent), which is recomputed
    later, from the head of the queue.
-2. Then the queue, in its order, unless anybody was preempted in this step: a request enters with as large a
-   chunk as the budget has left, if it fits. The first that does not blocks those behind.
+2. Then the queue, in its order, unless a request was preempted in this step: a request enters with as large a
+   chunk as the budget has left, if it fits. The first that does not blocks those behind it.
 
-With the prefix cache on, what is cached of a prompt counts as computed; blocks can be found as soon as the
+With the prefix cache on, the cached part of a prompt counts as computed; blocks can be hit as soon as the
 step that computes them is decided.
 
 The budget is at least the number of sequences, so it always reaches every decode, and a prompt that
 is not done is the only one and the last of `running`.
 
 With asynchronous scheduling, as in 0.33.0 unless it is switched off, a step is decided before the engine
-knows how the one before ended. Who finished in it holds its memory and its seat for one decision longer, and
-may even be preempted meanwhile, without any effect but the count. A token that is not known yet cannot be
-found in the prefix cache. A decision that finds nothing to compute, as all have just finished, spends the
-step.
+knows how the previous one ended. Requests that finished in it hold their memory and seats for one decision
+longer, and may even be preempted meanwhile, with no effect except on the count. A token that is not known yet
+cannot be found in the prefix cache. A decision that finds nothing to compute, because all have just finished,
+uses up the step.
 
 Releases differ in `Policy`. Recorded: 0.11.0; 0.33.0, the default. Any other from 0.7.0 on schedules as one
-of them (sim/deployment/vllm_defaults.py), and has its own defaults, memory and experts.
+of them (sim/deployment/vllm_defaults.py), with its own defaults, memory and experts.
 """
 
 from collections.abc import Callable
@@ -56,18 +56,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Policy:
-    """Where releases of vLLM V1 differ."""
+    """Differences between releases of vLLM V1."""
 
     reserve_full_prompt: bool
-    """admit a request only when all of it fits, not just its first chunk"""
+    """admit a request only if all of it fits, not just its first chunk"""
     order: Order
     """the free block to allocate, prefix cache off"""
     cached_order: Order
     """the free block to allocate, prefix cache on"""
     threshold_alone: bool
-    """a long prompt is cut even where nobody else is there"""
+    """a long prompt is cut even if it is the only request"""
     asynchronous: bool
-    """decide a step before the one before it has ended, unless told otherwise"""
+    """decide a step before the previous one has ended, by default"""
     keeps_groups: bool
     """keep layers of every kind in groups over one pool, with prefixes (earlier ones: windows, without)"""
     has_switches: bool
@@ -97,7 +97,7 @@ POLICIES = {
 
 
 def _urgency(request: Request) -> tuple[int, int, str]:
-    """By priority; of equals, who came first; of these, by its number as a text: "10" is before "9"."""
+    """By priority, then by arrival, then by number as text: "10" is before "9"."""
     return request.priority, request.arrival_ps, str(request.index)
 
 
@@ -116,11 +116,11 @@ class VllmV1(Scheduler):
     caches: ClassVar[bool] = True
     overlaps: ClassVar[bool] = True
     steps: Steps
-    """How the steps of its server are decided."""
+    """How its server's steps are decided."""
 
     @classmethod
     def recorded(cls, release: str) -> str:
-        """The one of `VERSIONS` by whose rules a release schedules."""
+        """The one of `VERSIONS` whose rules a release follows."""
         return scheduled_as(release)
 
     def __init__(self, config: EngineConfig, max_model_len: int) -> None:
@@ -169,7 +169,7 @@ class VllmV1(Scheduler):
         )
 
     def _whole_prompts(self, config: EngineConfig) -> bool:
-        """Whether it admits only whole prompts, as releases do from 0.17 on."""
+        """Whether it admits only whole prompts, as releases from 0.17 on do."""
         release = (config.scheduler or "").partition("@")[2]
         return POLICIES[self.version].reserve_full_prompt and rules_of(release or NEWEST).reserve_full_prompt
 
@@ -195,7 +195,7 @@ class VllmV1(Scheduler):
             )
 
     def _check_last_piece(self, speculation: Speculation) -> None:
-        """Raise KvsimError where no step has room for what is kept back of a prompt: it would never end."""
+        """Raise KvsimError if no step has room for the kept-back end of a prompt: it would never finish."""
         least = speculation.rules(self.cache is not None, self.config.max_num_seqs).kept_back
         for name, tokens in (
             ("long_prefill_token_threshold", self.own(VllmV1Options).long_prefill_token_threshold or least),
@@ -208,7 +208,7 @@ class VllmV1(Scheduler):
                 )
 
     def follow(self, workload: Workload) -> None:
-        """Take from it what was recorded of drafts, or the seed that draws it."""
+        """Take the workload's recorded drafts, or the seed for drawing them."""
         if self.speculation is None:
             return
         if workload.drafts is not None:
@@ -232,7 +232,7 @@ class VllmV1(Scheduler):
         return Drafts(server, batch, draft_rules, self.limits, self.acceptance)
 
     def new_server(self, allocator: Allocator, bound: Callable[[Request], int]) -> Server:
-        """A server whose steps may be decided before the one before has ended."""
+        """A server whose steps may be decided before the previous one has ended."""
         policy, config = self.policy, self.config
         waiting: Queue | None = Ordered(_urgency) if config.policy == "priority" else None
         if self.speculation is not None:
@@ -247,7 +247,7 @@ class VllmV1(Scheduler):
         server = Server(Batch(KvMemory(allocator)), rules, waiting)
         steps = self.steps_of(server)
         if policy is not None:
-            from kvsim.sim.policies.steps import ByPolicy  # late: most runs do without
+            from kvsim.sim.policies.steps import ByPolicy  # late: most runs do not need it
 
             policy.begin(server)
             steps = ByPolicy(steps, policy, self.limits.seats, self.limits.budget)
@@ -264,13 +264,13 @@ class VllmV1(Scheduler):
         return told(steps)
 
     def use(self, steps: Steps) -> None:
-        """Decide the steps of its server in this way."""
+        """Decide its server's steps this way."""
         self.steps, self.ends_steps = steps, steps.ends_steps
 
     def put_below(self, server: Server, deployment: "Deployment", shared: "SharedTiers") -> None:
         own = self.own(VllmV1Options)
         if own.kv_offloading_size is not None or own.secondary_tiers is not None or own.tier is not None:
-            from kvsim.sim.deployment.offloading import tier_below  # late: most runs do without
+            from kvsim.sim.deployment.offloading import tier_below  # late: most runs do not need it
 
             tier = tier_below(deployment, server, own, self.limits, shared)
             if tier is not None:
@@ -278,11 +278,11 @@ class VllmV1(Scheduler):
 
     @property
     def in_turn(self) -> bool:
-        """Not where a request may be passed over: then who comes may enter before others."""
+        """Not if a request may be passed over: then an arrival may enter before others."""
         return super().in_turn and self.steps.in_turn
 
     def schedule(self, server: Server) -> None:
-        """Decide the step; now it is known who finished before it."""
+        """Decide the step; by now it is known which requests finished before it."""
         self.steps.decide()
         if server.batch.departed:
             server.release_departed()
@@ -299,7 +299,7 @@ class VllmV1(Scheduler):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class InTurn(Steps):
-    """The running requests grow, the last of them may compute a chunk more; then those who wait."""
+    """Running requests grow, the last of them may compute another chunk; then the waiting ones."""
 
     def __init__(self, server: Server, limits: Limits) -> None:
         super().__init__(server)
@@ -330,7 +330,7 @@ class InTurn(Steps):
         return chunk if server.continue_prefill(request, chunk) else 0
 
     def admit(self, budget: int, longest: int) -> None:
-        """Admit within a budget, with chunks of at most so many tokens."""
+        """Admit within a budget, with chunks of at most `longest` tokens."""
         server, waiting, limits = self.server, self.server.waiting, self.limits
         if budget <= 0 or not waiting or server.step.preemptions > server.step.displaced:
             return
@@ -370,7 +370,7 @@ class InTurn(Steps):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class InPieces(InTurn):
-    """Several prompts may be under way at once, in pieces."""
+    """Several prompts may be in progress at once, in pieces."""
 
     def __init__(self, server: Server, limits: Limits, pieces: Pieces) -> None:
         super().__init__(server, limits)

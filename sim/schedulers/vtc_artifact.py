@@ -1,18 +1,17 @@
-"""VTC's artefact: S-LoRA's loop under virtual token counters, with what it does otherwise than its paper.
+"""VTC's artefact: S-LoRA's loop under virtual token counters, with its deviations from the paper.
 
-    nobody runs, or 10 steps have decoded    select: of the client with the least counter, the oldest request
-    somebody was selected                    a step computes their prompts alone; who runs waits
+    nothing runs, or 10 steps have decoded   select: of the client with the lowest counter, the oldest request
+    a request was selected                   a step computes only these prompts; running requests wait
     else                                     a step decodes
 
 A request is selected if the most memory that all will ever need at once fits, with the longest answers that
-were asked for (as in future_peak.py); the first that does not fit ends it. Otherwise than in the paper, which
-is `--policy vtc`: who waits is looked at every ten decode steps; the first token costs nothing; where anybody
-finishes, the whole batch is charged twice; a client that comes back to an idle system keeps its counter. With
-`--vtc-lengths` an answer is charged as predicted when its request is selected, and corrected later.
-
-Source: Ying1123/VTC-artifact, 192c2e21, slora/server/router: vtc_req_queue.py, vtc_oracle_req_queue.py,
-vtc_pred_len_req_queue.py, manager.py. There a block is a token; who finds none of
-larger ones is computed anew.
+were asked for (as in future_peak.py); the first that does not fit ends the selection. Unlike the paper, which
+is `--policy vtc`: waiting requests are considered every ten decode steps; the first token costs nothing; when
+a request finishes, the whole batch is charged twice; a client that returns to an idle system keeps its
+counter. With `--vtc-lengths` an answer is charged as predicted when its request is selected, and corrected
+later. Source: Ying1123/VTC-artifact, 192c2e21, slora/server/router: vtc_req_queue.py,
+vtc_oracle_req_queue.py, vtc_pred_len_req_queue.py, manager.py. There, a block is a token; with larger blocks,
+a request that finds none is recomputed.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,7 +31,7 @@ from kvsim.sim.serving.server import Server
 
 @dataclass(frozen=True, kw_only=True)
 class ArtifactOptions:
-    """What S-LoRA's router lets one choose."""
+    """User options of S-LoRA's router."""
 
     vtc_input_price: float = option(
         "What a prompt token is charged.",
@@ -84,14 +83,14 @@ class ArtifactOptions:
 
 
 class ClientQueues:
-    """Each client's requests as they came; clients in order of first appearance.
+    """Each client's requests in order of arrival; clients in order of first appearance.
 
     Attributes
     ----------
     lists : dict of list
-        Client -> who waits; empty lists stay.
+        Client -> waiting requests; empty lists stay.
     fresh : list of Request
-        Who came since the last step.
+        Arrivals since the last step.
     chosen : Request or None
         The head.
     """
@@ -102,7 +101,7 @@ class ClientQueues:
         self.chosen: Request | None = None
 
     def append(self, request: Request) -> None:
-        """One more."""
+        """Add a request."""
         self.fresh.append(request)
 
     appendleft = append
@@ -114,7 +113,7 @@ class ClientQueues:
         return request
 
     def remove(self, request: Request) -> None:
-        """Take a request out, wherever it stands."""
+        """Remove a request, wherever it is."""
         (self.fresh if request in self.fresh else self.lists[request.facts.client]).remove(request)
         self.chosen = None
 
@@ -131,7 +130,7 @@ class ClientQueues:
 
 
 def profile(prompt: int, answer: float) -> float:
-    """What a request of these lengths costs, as the artefact fitted it."""
+    """The cost of a request with these lengths, as fitted by the artefact."""
     squares = 0.00324733 * answer * answer
     return 0.21001891 * prompt + 0.10075395 * answer + 0.0039868 * prompt * answer + squares + 1.14601454
 
@@ -151,17 +150,17 @@ class VtcArtifact(Scheduler):
         self._weights = weights_of(self._own.vtc_weights)
         self._random = Random(0)
         self.counters: dict[str, float] = {}
-        self.said: dict[str, float] = {}  # by client, how long its answers are expected to be
+        self.said: dict[str, float] = {}  # by client, expected length of its answers
         self._predicted: dict[Request, float] = {}
-        self._batch: list[Request] = []  # who runs, in order of admission
+        self._batch: list[Request] = []  # running requests, in order of admission
         self._clock = 0  # up to which decode steps are charged
         self._waited_from = 0  # the clock of the last prefill
-        self._prefilled: list[Request] = []  # whose prompts the step computes
-        self._twice = -1  # the step in which somebody finished last
+        self._prefilled: list[Request] = []  # requests whose prompts the step computes
+        self._twice = -1  # the last step in which a request finished
         self._aborted: set[Request] = set()
 
     def new_server(self, allocator: Allocator, bound: Callable[[Request], int]) -> Server:
-        """A server whose queue is by client."""
+        """A server with one queue per client."""
         server = super().new_server(allocator, bound)
         server.waiting = self._queue = ClientQueues()
         self._server = server
@@ -175,11 +174,11 @@ class VtcArtifact(Scheduler):
     # -- a step -------------------------------------------------------------------------------
 
     def abort(self, request: Request) -> None:
-        """Its client gives up: who runs ends with the next token, who waits is dropped at its turn."""
+        """Its client gives up: a running request ends with the next token, a waiting one in its turn."""
         self._aborted.add(request)
 
     def schedule(self, server: Server) -> None:
-        """Prefill whom it selects, else decode."""
+        """Prefill the selected requests, else decode."""
         self._settle()
         self._arrive()
         self._prefilled = []
@@ -199,7 +198,7 @@ class VtcArtifact(Scheduler):
             server.hold_for(max(due, 1))
 
     def _select(self, server: Server) -> list[Request]:
-        """Admit who fits, by the counters; returns whom."""
+        """Admit requests that fit, by the counters; returns them."""
         counters, tokens = dict(self.counters), 0
         chosen: list[Request] = []
         seats, budget = self.config.max_num_seqs, self.config.max_num_batched_tokens
@@ -250,14 +249,14 @@ class VtcArtifact(Scheduler):
         return self._server.progress.generated(request) if request.is_decoding else request.generated
 
     def predicted(self, request: Request) -> float:
-        """What is said of its answer when it is selected."""
+        """The predicted length of its answer at selection."""
         if self._own.vtc_lengths == "predict":
             return self.said.get(request.facts.client, 0.0)
         error = self._own.vtc_range
         return self._most(request) * self._random.uniform(1 - error, 1 + error)
 
     def refusal(self, server: Server, request: Request, sequences: int) -> str:
-        """As in the base; nor does anybody enter who might exceed the memory alone."""
+        """As in the base; requests that might exceed the memory alone are refused, too."""
         if request.prompt_tokens > self.config.max_num_batched_tokens:
             return f"prompt is longer than a step of {self.config.max_num_batched_tokens:,} tokens"
         if not self._peak_fits(server, [request]):
@@ -265,13 +264,13 @@ class VtcArtifact(Scheduler):
         return super().refusal(server, request, sequences)
 
     def held_back(self, server: Server) -> str:
-        """The peak would exceed the memory, or it is not yet the time to look at who waits."""
+        """The peak would exceed the memory, or it is not yet time to consider waiting requests."""
         return "seats" if len(self._batch) >= self.config.max_num_seqs else FUTURE_PEAK
 
     # -- counting -----------------------------------------------------------------------------
 
     def _arrive(self) -> None:
-        """Who came since the last step; a client without waiting requests is lifted."""
+        """Process arrivals since the last step; lift the counter of a client without waiting requests."""
         lists = self._queue.lists
         for request in self._queue.fresh:
             client = request.facts.client
@@ -295,7 +294,7 @@ class VtcArtifact(Scheduler):
         return tokens * self._own.vtc_output_price
 
     def _charge(self, request: Request, done: int) -> None:
-        """A token for a request that has so many."""
+        """Charge a token to a request that has `done`."""
         if request in self._predicted and not done > self._predicted[request]:
             return
         price = self._answer_cost(request, done) - self._answer_cost(request, done - 1)
@@ -312,11 +311,11 @@ class VtcArtifact(Scheduler):
                 self._charge(request, self._done(request) - before)
 
     def _done(self, request: Request) -> int:
-        """Tokens of its answer, in the middle of a step's end too."""
+        """Tokens of its answer, also during the end of a step."""
         return request.output_tokens if request.state is State.FINISHED else self._generated(request)
 
     def finish(self, server: Server, request: Request) -> None:
-        """It leaves; the first of a step has the whole batch charged a second time."""
+        """It leaves; the first to finish in a step has the whole batch charged a second time."""
         if self._twice != server.steps:
             self._twice = server.steps
             self._settle()
