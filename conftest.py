@@ -1,10 +1,10 @@
-"""Before any test: where there is no GPU, Triton's kernels are interpreted; the user's profiles are hidden.
+"""Before any test: without a GPU, Triton's kernels are interpreted; the user's profiles are hidden.
 
 The longest modules come first, so that no worker waits for another at the end, and each of their fixtures is
 made by one worker. With `-m "not slow"`, modules that are slow as a whole are not even imported.
 Hypothesis tries the same examples each time; with `--fuzz N` it looks for others.
 Triton reads TRITON_INTERPRET when a kernel is defined, so it is set here, before anything imports triton.
-Torch, which takes seconds to import, is asked only where a driver is there.
+Torch, which takes seconds to import, is queried only if a driver is present.
 """
 
 import atexit
@@ -30,7 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A commit that passed passes again, unless other examples are asked for; no example is timed."""
+    """A commit that passed passes again, unless other examples are requested; no example is timed."""
     if settings is None:
         return
     cases = config.getoption("--fuzz")
@@ -41,7 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @atexit.register
 def end_with_the_summary() -> None:
-    """Triton's bindings report at exit what they did not free: not below pytest's last line."""
+    """Triton's bindings report at exit what they did not free: keep that from below pytest's last line."""
     if "triton" in sys.modules:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
@@ -62,14 +62,14 @@ OPTIONAL = {
     *("torch", "triton", "ray", "joblib", "dask", "distributed", "playwright", "tokenizers"),
     *("nbclient", "nbformat", "ipykernel"),
 }
-"""What the extra `dev` leaves out: tests that need one of these say so and are skipped, but for CI."""
+"""Packages that the extra `dev` leaves out: tests that need one say so and are skipped, except in CI."""
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """A module of tests that imports what is not installed is skipped as a whole."""
+    """Skip a whole test module that imports a package that is not installed."""
     report = yield
     call = report.__dict__.get("call")
     _skipped(report, call and call.excinfo, str(collector.path))
@@ -80,7 +80,7 @@ def pytest_make_collect_report(
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """So is a test that comes to need it."""
+    """Skip a test that needs such a package."""
     report = yield
     _skipped(report, call.excinfo, str(item.path))
     return report
@@ -91,7 +91,7 @@ def _skipped(
     excinfo: pytest.ExceptionInfo[BaseException] | None,
     path: str,
 ) -> None:
-    """Turn a failure for want of an optional package into a skip with its reason."""
+    """Turn a failure due to a missing optional package into a skip with its reason."""
     if not report.failed or excinfo is None or os.environ.get("CI"):
         return
     error = excinfo.value
@@ -105,7 +105,7 @@ def _skipped(
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest first; the others stay in their order. What is known to fail must fail."""
+    """The longest first; the others keep their order. Known failures must fail."""
     from support import expected_failures
 
     expected_failures.mark(items)
@@ -114,14 +114,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Python's search for reference cycles passes over the thousands of tests from here on, and is seldom."""
+    """From here on Python's search for reference cycles skips the thousands of tests, and is infrequent."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 10, 50)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Whether a module has nothing but slow tests, which nobody asked for."""
+    """Whether a module has only slow tests, which were not requested."""
     if config.option.markexpr != "not slow" or not collection_path.match("test_*.py"):
         return None
     slow = re.search(r"^pytestmark = pytest\.mark\.slow$", collection_path.read_text("utf-8"), re.MULTILINE)
@@ -150,7 +150,7 @@ def gpu_there() -> bool:
 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of processes would compile every module again
 sys.dont_write_bytecode = False
-os.environ["KVSIM_PROFILES"] = str(Path(__file__).parent / "no-profiles")  # not those of who tests
+os.environ["KVSIM_PROFILES"] = str(Path(__file__).parent / "no-profiles")  # not the user's own
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the other cores have tests of their own
 if not gpu_there():
     os.environ.setdefault("TRITON_INTERPRET", "1")

@@ -1,9 +1,9 @@
-"""What pyproject.toml cannot say: the README with whole links, and the modules compiled with mypyc on demand.
+"""What pyproject.toml cannot express: the README with full links, and modules compiled on demand (mypyc).
 
     KVSIM_COMPILE=1 pip install .        compiles the modules named in [tool.kvsim] of pyproject.toml
 
 The compiled modules are the same files; without a C compiler, or in an editable install, all stays Python.
-Everything else about the package stands in pyproject.toml.
+Everything else about the package is in pyproject.toml.
 """
 
 import ast
@@ -22,7 +22,7 @@ from setuptools import Extension, setup
 ROOT = Path(__file__).resolve().parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 BUILDS = {"build", "build_ext", "bdist_wheel", "install"}
-"""Commands that need the extension modules; others only ask what the package is."""
+"""Commands that need the extension modules; others only query the package's metadata."""
 TYPES = """
 [mypy]
 ignore_missing_imports = true
@@ -33,7 +33,7 @@ follow_imports = skip
 
 
 def absolute(text: str, repository: str) -> str:
-    """The text with links and pictures that work away from the repository."""
+    """The text with links and pictures that work outside the repository."""
     text = re.sub(r"(!\[[^\]]*\]\()(?!https?:)", rf"\g<1>{repository}/raw/main/", text)
     return re.sub(r"(?<!!)(\[[^\]]*\]\()(?!https?:|#)", rf"\g<1>{repository}/blob/main/", text)
 
@@ -57,7 +57,7 @@ def compiles() -> bool:
 
 
 def documented(source: Path) -> None:
-    """Give the functions in the C of a module the docstrings of its Python, for help()."""
+    """Give the functions in a module's C source the docstrings of its Python source, for help()."""
     module = Path(*source.stem.removeprefix("__native_").split("___")).with_suffix(".py")
     tree = ast.parse(module.read_text("utf-8"))
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
@@ -79,7 +79,7 @@ def documented(source: Path) -> None:
 
 
 def compiled() -> list[Extension]:
-    """The extension modules; none where nobody asked, or nothing can be compiled, which is said in a line."""
+    """The extension modules; none if not requested, or if nothing can be compiled, which prints a line."""
     if os.environ.get("KVSIM_COMPILE", "0") in ("", "0") or not BUILDS & set(sys.argv):
         return []
     try:
@@ -100,7 +100,7 @@ def compiled() -> list[Extension]:
             [f"--config-file={config}", *files],
             only_compile_paths=files,
             opt_level=level,
-            debug_level="0",  # what would be known of the C is not asked for, and takes time
+            debug_level="0",  # debug information of the C is not needed, and takes time
             multi_file=True,
             group_name="kvsim",
         )
@@ -108,7 +108,7 @@ def compiled() -> list[Extension]:
         if source.name.startswith("__native_kvsim___"):
             documented(source)
     if os.name != "nt":
-        for extension in found:  # a * b + c is rounded twice, as Python does it, on every processor
+        for extension in found:  # a * b + c is rounded twice, as in Python, on every processor
             extension.extra_compile_args.append("-ffp-contract=off")
     return found
 

@@ -1,24 +1,24 @@
-"""How fast the engine is, in CPU seconds of one core; everything in one run, so that ratios mean something.
+"""How fast the engine is, in CPU seconds of one core; everything in one run, so that ratios are meaningful.
 
     python benchmarks/engine.py                     about three minutes
-    python benchmarks/engine.py --million           also a million requests, in a process of their own
+    python benchmarks/engine.py --million           also a million requests, in their own process
     python benchmarks/engine.py --parts speed,reference --out engine.json
     python benchmarks/engine.py --parts trace --trace conversation_trace.jsonl
     python benchmarks/engine.py --parts calibrated --profile tests/data/calibrated-example.json
 
 Run it where kvsim is installed (`pip install -e .[test]`). Parts: `speed` (the default paged deployment near
 saturation), `reference` (the model in 200 lines, kvsim/reference.py, over some of the same requests),
-`linearity` (more and more requests), `prefix` (prompts that begin alike, with and without the prefix cache),
-`engines` (other schedulers, forks, beams), `windows` (Gemma-3, whose layers are kept in groups), `map` (with
-the events and the memory map of `--record-map`), `fleet` (16 replicas behind `least-requests`, equal and in
-two pools), `others` (allocators x schedulers), `zoo` (every allocator of `sim allocators` on the default
-deployment; a hundredth of the requests where runs are known to be slow), `drafts` (requests with drafts and
-without, by turns), `policies` (every policy with keys and fcfs by turns, at saturation and far beyond),
-`trace` (only with --trace: a file with long shared prompts, such as Mooncake's, on
-Llama-3.1-8B and an H200, prefix cache on),
-`tier` (the same above host memory), `calibrated` (only with --profile: its step times and the roofline's by
-turns, on Llama-3.1-8B and an H200).
-What is timed is building the engine and running it; the workload is drawn before.
+`linearity` (increasing numbers of requests), `prefix` (prompts with shared prefixes, with and without the
+prefix cache), `engines` (other schedulers, forks, beams), `windows` (Gemma-3, whose layers are kept in
+groups), `map` (with the events and the memory map of `--record-map`), `fleet` (16 replicas behind
+`least-requests`, equal and in two pools), `others` (allocators x schedulers), `zoo` (every allocator of
+`sim allocators` on the default deployment; a hundredth of the requests if runs are known to be slow),
+`drafts` (requests with and without drafts, in alternation), `policies` (every policy with keys and fcfs in
+alternation, at saturation and far beyond), `trace` (only with --trace: a file with long shared prompts, such
+as Mooncake's, on Llama-3.1-8B and an H200, prefix cache on),
+`tier` (the same above host memory), `calibrated` (only with --profile: its step times and the roofline's in
+alternation, on Llama-3.1-8B and an H200).
+The timing covers building the engine and running it; the workload is drawn before.
 """
 
 import argparse
@@ -53,7 +53,7 @@ from kvsim.sim.serving.fleet import ONE, FleetConfig
 from kvsim.sim.workload import Workload
 
 MAP_INSTANTS = 240
-"""What `--record-map` keeps unless told otherwise."""
+"""The default of `--record-map`."""
 
 OTHERS = (
     *(("contiguous", "orca", reserve) for reserve in ("max", "pow2", "oracle")),
@@ -83,7 +83,7 @@ def timed(where: Deployment, work: Workload, fleet: FleetConfig = ONE) -> tuple[
 
 
 def measured(where: Deployment, work: Workload, repeat: int, fleet: FleetConfig = ONE) -> dict[str, object]:
-    """The median of some runs, and how busy the simulated servers were."""
+    """The median of several runs, and how busy the simulated servers were."""
     runs = [timed(where, work, fleet) for _ in range(repeat)]
     cpu_s, result = median(cpu_s for cpu_s, _ in runs), runs[0][1]
     whole_ps = result.saturated.time_ps + result.unsaturated.time_ps
@@ -100,7 +100,7 @@ def measured(where: Deployment, work: Workload, repeat: int, fleet: FleetConfig 
 
 
 def beginning_alike(work: Workload, groups: int, tokens: int) -> Workload:
-    """The same requests behind one of some shared system prompts, drawn at random."""
+    """The same requests, each behind one of `groups` shared system prompts, drawn at random."""
     chosen = np.random.default_rng(1).integers(groups, size=len(work)).tolist()
     prompts = [((group, 0, tokens),) for group in range(groups)]
     longer = {"prompt_tokens": work.prompt_tokens + tokens, "content": [prompts[group] for group in chosen]}
@@ -144,7 +144,7 @@ def with_windows(requests: int, repeat: int) -> dict[str, object]:
 
 
 def with_map(requests: int, rate: float, repeat: int) -> dict[str, object]:
-    """The default deployment with all that `--record-map` writes down."""
+    """The default deployment with everything that `--record-map` records."""
     where, work = deployment(), sharegpt(requests, rate)
     runs = []
     for _ in range(repeat):
@@ -155,7 +155,7 @@ def with_map(requests: int, rate: float, repeat: int) -> dict[str, object]:
 
 
 def in_pools(requests: int, rate: float, repeat: int) -> list[dict[str, object]]:
-    """Sixteen equal replicas and two pools of eight, by turns; their least CPU times compare."""
+    """Sixteen equal replicas and two pools of eight, in alternation; compares their least CPU times."""
     work, fleet = sharegpt(requests, rate), FleetConfig(replicas=16, router="least-requests")
     alike = replace(deployment(), fleet=fleet)
     eight = replace(alike, fleet=replace(fleet, replicas=8))
@@ -173,7 +173,7 @@ def in_pools(requests: int, rate: float, repeat: int) -> list[dict[str, object]]
 
 
 def every_allocator(requests: int, rate: float) -> Iterator[dict[str, object]]:
-    """Those of `sim allocators`, one by one: how fast, and how often the engine decides."""
+    """The allocators of `sim allocators`, one by one: how fast, and how often the engine decides."""
     for name in ALLOCATORS:
         where = deployment(name)
         work = sharegpt(max(requests // 100, 1) if allocator_class(name).slow else requests, rate)
@@ -196,7 +196,7 @@ def long_prompts(trace: Path, repeat: int) -> dict[str, object]:
 
 
 def above_a_tier(trace: Path, repeat: int) -> list[dict[str, object]]:
-    """The same with 1 TiB of host memory below the GPU's, in chunks of 1 and 16 blocks, by turns without."""
+    """The same with 1 TiB of host memory below the GPU's, in chunks of 1 and 16 blocks, and without."""
     work = workloads.build(str(trace), num_prompts=None, request_rate=None, burstiness=None, seed=0)
     settings = [{}, *({"kv_offloading_size": "1TiB", "blocks_per_chunk": blocks} for blocks in (1, 16))]
     model, gpu = model_named("llama-3.1-8b"), gpu_named("h200")
@@ -217,7 +217,7 @@ def above_a_tier(trace: Path, repeat: int) -> list[dict[str, object]]:
 
 
 def with_drafts(requests: int, repeat: int) -> list[dict[str, object]]:
-    """Llama-3.1-8B on an H100 with EAGLE-3 and without, by turns: the least CPU seconds of each."""
+    """Llama-3.1-8B on an H100 with and without EAGLE-3, in alternation: the least CPU seconds of each."""
     said = {"speculative_method": "eagle3", "num_speculative_tokens": 3, "acceptance_length": 2.4}
     model, gpu = model_named("llama-3.1-8b"), gpu_named("h100")
     where = [
@@ -235,7 +235,7 @@ def with_drafts(requests: int, repeat: int) -> list[dict[str, object]]:
 
 
 def by_policy(requests: int, repeat: int) -> list[dict[str, object]]:
-    """Every policy with keys and fcfs by turns, the least CPU seconds of each; 32 seats serve 11 a second."""
+    """Policies with keys and fcfs in alternation: least CPU seconds of each; 32 seats serve 11 per second."""
     model, gpu = model_named("llama-3.1-8b"), gpu_named("h100")
     clients, rows = "A:0.8:ttft=4,B:0.2:ttft=1", []
     for rate in (11.0, 20.0):
@@ -257,7 +257,7 @@ def by_policy(requests: int, repeat: int) -> list[dict[str, object]]:
 
 
 def by_profile(path: Path, requests: int, repeat: int) -> list[dict[str, object]]:
-    """Step times of a profile and of the roofline by turns: CPU seconds, and how they compare."""
+    """Step times of a profile and of the roofline in alternation: CPU seconds, and how they compare."""
     profile = read_profile(path).settings()
     chunks = {"enable_chunked_prefill": True, "max_num_batched_tokens": 512}
     rows = []
@@ -294,7 +294,7 @@ def run_reference(where: Deployment, work: Workload) -> float:
 
 
 def against_reference(requests: int, rate: float, repeat: int) -> dict[str, object]:
-    """Both simulators by turns over the same requests, the first of the trace."""
+    """Both simulators in alternation over the same requests, the first of the trace."""
     where, work = deployment(), sharegpt(requests, rate)
     naive, engine = [], []
     for _ in range(repeat):
@@ -310,7 +310,7 @@ def against_reference(requests: int, rate: float, repeat: int) -> dict[str, obje
 
 
 def more_and_more(sizes: str, rate: float, repeat: int) -> list[dict[str, object]]:
-    """Runs of so many requests each, and what one of them costs."""
+    """Runs of increasing numbers of requests, and the cost per request."""
     runs = [measured(deployment(), sharegpt(int(size), rate), repeat) for size in sizes.split(",")]
     return [run | {"us_per_request": 1e6 * run["cpu_s"] / run["requests"]} for run in runs]
 
@@ -326,13 +326,13 @@ def pairs(requests: int, rate: float) -> list[dict[str, object]]:
 
 
 def one_alone(requests: int, rate: float) -> dict[str, object]:
-    """The same in a fresh process: CPU seconds and peak memory of all of it, imports included."""
+    """The same in a fresh process: CPU seconds and peak memory of the whole process, imports included."""
     command = [sys.executable, __file__, "--alone", str(requests), "--request-rate", str(rate)]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def alone(requests: int, rate: float) -> dict[str, object]:
-    """What the fresh process does."""
+    """The work of the fresh process."""
     found = measured(deployment(), sharegpt(requests, rate), 1)
     used = resource.getrusage(resource.RUSAGE_SELF)
     return found | {"process_cpu_s": used.ru_utime + used.ru_stime, "peak_rss_mb": used.ru_maxrss / 1024}
@@ -356,7 +356,7 @@ def _text(value) -> str:
 
 
 def parts_of(given: argparse.Namespace) -> dict[str, tuple[str, Callable[[], object]]]:
-    """Every part by its name: its title, and what measures it."""
+    """Name of each part -> its title, and the function that measures it."""
     rate, repeat, others, trace = given.request_rate, given.repeat, given.other_requests, given.trace
     file, pools = getattr(trace, "name", None), f"16 replicas, least-requests, {16 * rate:g} requests/s"
     return {
@@ -407,7 +407,7 @@ def parts_of(given: argparse.Namespace) -> dict[str, tuple[str, Callable[[], obj
 
 
 def arguments() -> argparse.ArgumentParser:
-    """What may be asked."""
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--parts", help="which, by commas; unless given, all that need no file")
     parser.add_argument("--requests", type=int, default=100_000, help="of the part speed")
@@ -426,7 +426,7 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    """Measure what was asked for."""
+    """Measure the requested parts."""
     parser = arguments()
     given = parser.parse_args()
     if given.alone:
@@ -444,7 +444,7 @@ def main() -> None:
     for name, (title, measure) in parts.items():
         if name in asked:
             found[name] = rows = measure()
-            if name == "reference" and "speed" in found:  # its cost does not depend on how many requests
+            if name == "reference" and "speed" in found:  # its cost does not depend on the number of requests
                 speeds = found["speed"]["requests_per_cpu_s"], rows["reference_requests_per_cpu_s"]
                 rows["ratio_at_full_length"] = speeds[0] / speeds[1]
             show(title, rows if isinstance(rows, list) else [rows])

@@ -1,4 +1,4 @@
-"""How fast the kernels are on this GPU, beside what else there is and beside the memory's own speed.
+"""How fast the kernels are on this GPU, compared with alternatives and with the memory's own speed.
 
     python benchmarks/kernels.py                        everything but `tune`, under 10 minutes
     python benchmarks/kernels.py --parts decode,blocks
@@ -6,11 +6,11 @@
     python benchmarks/kernels.py --dry-run              the same code on toy sizes, interpreted on the CPU
 
 Needs torch and triton only. Every time is the median over replays of a CUDA graph that holds at least 16
-launches over different keys and values (kernels/calibration/timing.py), divided by their number; who is
-compared takes turns. Decode attention is timed in pieces that were cut before, as an engine cuts them once a
-step for all its layers; what cutting takes is a row of its own, `cutting, once a step`. Before it is timed,
-each result is compared with another's. A time that implies more than the datasheet's bandwidth, or the
-measured peak of matrix products, is refused. GPU.md says what to run.
+launches over different keys and values (kernels/calibration/timing.py), divided by their number; contestants
+alternate. Decode attention is timed on pieces that were cut before, as an engine cuts them once per step for
+all its layers; the cutting is a row of its own, `cutting, once a step`. Before a contestant is timed, its
+result is compared with another's. A time that implies more than the datasheet's bandwidth, or the measured
+peak of matrix products, is refused. GPU.md says what to run.
 """
 
 import argparse
@@ -75,12 +75,12 @@ class Shape:
 
     @property
     def kv_bytes(self) -> int:
-        """Keys and values that must be read."""
+        """Bytes of keys and values that must be read."""
         return 2 * sum(self.lengths) * self.kv_heads * self.head_dim * self.dtype.itemsize
 
     @property
     def flops(self) -> int:
-        """Of both products, over the (query, key) pairs that are seen."""
+        """FLOPs of both products, over the (query, key) pairs that are seen."""
         pairs = sum(self.chunk * length - self.chunk * (self.chunk - 1) // 2 for length in self.lengths)
         return 4 * self.heads * self.head_dim * pairs
 
@@ -116,7 +116,7 @@ ONCE = "cutting, once a step"
 
 
 class Stage:
-    """Where launches are timed: a GPU, or a rehearsal on the CPU."""
+    """The device on which launches are timed: a GPU, or a rehearsal on the CPU."""
 
     def __init__(self, dry: bool, repeats: int) -> None:
         if not dry and not torch.cuda.is_available():
@@ -133,11 +133,11 @@ class Stage:
         self.copy_gb_per_s: float | None = None  # not known
 
     def random(self, *shape: int, dtype: torch.dtype) -> torch.Tensor:
-        """Never zeros: they are faster."""
+        """A random tensor, never zeros: they are faster."""
         return torch.randn(shape, generator=self.generator, device=self.device, dtype=torch.float32).to(dtype)
 
     def buffers(self, pool_bytes: int) -> tuple[int, int]:
-        """How many buffers to make and launches to capture, for launches that read so many bytes."""
+        """How many buffers to make and launches to capture, if each launch reads `pool_bytes`."""
         if self.dry:
             return 2, 2
         launches = launches_wanted(pool_bytes)
@@ -147,7 +147,7 @@ class Stage:
     def time(
         self, contestants: dict[str, Sequence[Callable[[], object]]]
     ) -> tuple[dict[str, list[float]], dict[str, str]]:
-        """Seconds of one launch, `repeats` times each, by turns; and who failed meanwhile, and how."""
+        """Seconds of one launch, `repeats` times each, in alternation; and which ones failed, and how."""
         clock, replays, wrong = on_host_clock if self.dry else captured, {}, {}
 
         def failed(name: str, error: Exception) -> None:
@@ -158,24 +158,24 @@ class Stage:
         for name, launches in contestants.items():
             try:
                 replays[name] = clock(launches), len(launches)
-            except Exception as error:  # whatever it is, the others go on
+            except Exception as error:  # whatever it is, the others continue
                 failed(name, error)
         return interleaved(replays, self.repeats, failed=failed), wrong
 
     def check(self, contestants: dict[str, list[Callable[[], torch.Tensor]]]) -> dict[str, str]:
-        """Leave out of the contest who does not work, or disagrees with the first; says why."""
+        """Remove contestants that do not work, or disagree with the first; says why."""
         wrong, right = {}, None
         for name in list(contestants):
             try:
                 out = contestants[name][0]().double()
-                if "shuffled" in name or "gathering" in name:  # of other numbers: see tests/kernels
+                if "shuffled" in name or "gathering" in name:  # over other numbers: see tests/kernels
                     agrees = bool(out.isfinite().all())
                 else:
                     right = out if right is None else right
                     agrees = bool((out - right).norm() <= 1e-2 * right.norm())
                 if not agrees:
                     wrong[name] = "its result differs"
-            except Exception as error:  # whatever it is, the others go on
+            except Exception as error:  # whatever it is, the others continue
                 expect_alive(error, self.device)
                 wrong[name] = words_of(error)
             if name in wrong:
@@ -184,7 +184,7 @@ class Stage:
         return wrong
 
     def row(self, part: str, name: str, seconds: list[float], moved: int = 0, flops: int = 0) -> dict:
-        """One measured point, or the reason why it cannot be one; also printed."""
+        """One measured point, or the reason why it is refused; also printed."""
         middle, low, high = spread(seconds)
         if middle <= 0:
             row = {"part": part, "name": name, "refused": refusal(self.sheet, middle)}
@@ -204,7 +204,7 @@ class Stage:
 
 
 class Pools:
-    """Keys and values of one shape in several buffers, seen at any block size, in order or shuffled."""
+    """Keys and values of one shape in several buffers, viewed at any block size, in order or shuffled."""
 
     def __init__(self, stage: Stage, shape: Shape) -> None:
         self.stage, self.shape = stage, shape
@@ -224,7 +224,7 @@ class Pools:
         return torch.tensor(values, dtype=torch.int32, device=self.stage.device)
 
     def where(self, block_size: int | None, shuffle: bool = False) -> dict[str, torch.Tensor]:
-        """The argument that says where sequences lie."""
+        """The argument that says where sequences are stored."""
         if block_size is None:
             return {"starts": self.numbers(self.firsts)}
         order = torch.arange(self.slots // block_size)
@@ -238,7 +238,7 @@ class Pools:
         return {"block_table": table.to(self.stage.device)}
 
     def cut(self, **more) -> Pieces:
-        """The contexts, shared out; in the memory of others where these are given, as in each step."""
+        """The contexts, cut into pieces; in the memory of earlier pieces if given, as in each step."""
         shape = self.shape
         return cut(
             self.lengths, longest=max(shape.lengths), tokens=sum(shape.lengths), kv_heads=shape.kv_heads,
@@ -263,7 +263,7 @@ class Pools:
         )  # fmt: skip
 
     def ours(self, block_size: int | None, shuffle: bool = False, **more) -> list[Callable[[], torch.Tensor]]:
-        """The launches of one of our kernels, one buffer after the other; a decode in pieces that are cut."""
+        """The launches of one of our kernels, one per buffer in turn; decode runs on pieces cut before."""
         if self.shape.chunk == 1:
             how = {name: more.pop(name) for name in ("splits", "tiling") if name in more}
             pieces = self.cut(**how)
@@ -274,12 +274,12 @@ class Pools:
     def each(
         self, call: Callable[[Sequence[torch.Tensor]], torch.Tensor]
     ) -> list[Callable[[], torch.Tensor]]:
-        """A call over the buffers, as often as launches are captured."""
+        """A call over the buffers in turn, once per captured launch."""
         chosen = [self.buffers[i % len(self.buffers)] for i in range(self.launches)]
         return [lambda buffer=buffer: call(buffer) for buffer in chosen]
 
     def theirs(self) -> dict[str, list[Callable[[], torch.Tensor]]]:
-        """Torch's attention over the same numbers, unpaged; only where all lengths are equal."""
+        """Torch's attention over the same numbers, unpaged; only if all lengths are equal."""
         shape, batch = self.shape, len(self.shape.lengths)
         if len(set(shape.lengths)) > 1 or self.slots != sum(shape.lengths):
             return {}
@@ -318,7 +318,7 @@ class Pools:
         return found
 
     def contest(self, part: str, contestants: dict, cutting: bool = False) -> list[dict]:
-        """Check, time, and write down; `cutting` is timed beside them."""
+        """Check, time, and record the contestants; `cutting` is timed with them."""
         wrong = self.stage.check(contestants)
         contestants |= self.cutting() if cutting else {}
         facts = {"shape": asdict(self.shape) | {"dtype": str(self.shape.dtype)}, "launches": self.launches}
@@ -361,7 +361,7 @@ def ceilings(stage: Stage) -> Iterator[dict]:
             if name == "product" and not stage.dry:
                 stage.most_tflops = 1.1 * row.get("tflops", math.inf)
             yield row
-    if wrong:  # what the others are compared with
+    if wrong:  # the baseline of the others
         raise RuntimeError("; ".join(f"{name}: {why}" for name, why in wrong.items()))
 
 
@@ -395,7 +395,7 @@ def blocks(stage: Stage) -> Iterator[dict]:
 
 
 def models(stage: Stage) -> Iterator[dict]:
-    """What today's models add to decode attention: capped scores, sinks, and the latents of DeepSeek."""
+    """What current models add to decode attention: capped scores, sinks, and DeepSeek's latents."""
     few = (40,) * 2 if stage.dry else (4096,) * 64
     size = (lambda **toy: TOY | toy) if stage.dry else (lambda **real: real)
     capped = Shape("gemma-2-27b", few, **size(heads=4 if stage.dry else 32, kv_heads=2 if stage.dry else 16))
@@ -411,7 +411,7 @@ def models(stage: Stage) -> Iterator[dict]:
 
 
 def latents(stage: Stage, lengths: Sequence[int]) -> Iterator[dict]:
-    """DeepSeek-V3's, whole and on one of eight GPUs: contiguous, and in blocks of 64."""
+    """DeepSeek-V3's latents, whole and on one of eight GPUs: contiguous, and in blocks of 64."""
     (latent, rope), block = (64, 16) if stage.dry else (512, 64), 64
     room = [-(-length // block) * block for length in lengths]
     slots, moved = sum(room), sum(lengths) * (latent + rope) * 2
@@ -448,7 +448,7 @@ def latents(stage: Stage, lengths: Sequence[int]) -> Iterator[dict]:
 
 
 def prefill(stage: Stage) -> Iterator[dict]:
-    """Chunks behind prefixes, paged and contiguous, and torch's for whole prompts."""
+    """Chunks behind prefixes, paged and contiguous, and torch's attention for whole prompts."""
     for shape in (Shape("20 of 40", (40,), 20, **TOY),) if stage.dry else PREFILL:
         pools = Pools(stage, shape)
         ours = {"contiguous": pools.ours(None), "paged 16, shuffled": pools.ours(16, shuffle=True)}
@@ -496,7 +496,7 @@ def moves(stage: Stage) -> Iterator[dict]:
 
 
 def tune(stage: Stage) -> Iterator[dict]:
-    """Other tilings and numbers of splits for three decode shapes, blocks of 16, shuffled; fastest first."""
+    """Other tilings and split counts for three decode shapes, blocks of 16, shuffled; fastest first."""
     tilings = [Tiling(*sizes, programs=programs) for *sizes, programs in (
         (64, 4, 2, 3), (64, 4, 2, 2), (64, 4, 2, 4), (64, 4, 3, 3), (64, 4, 3, 2), (32, 4, 3, 4),
         (32, 4, 4, 3), (32, 4, 5, 3), (128, 4, 2, 2), (64, 8, 2, 1), (64, 8, 3, 1),
@@ -524,7 +524,7 @@ PARTS = {part.__name__: part for part in (ceilings, decode, models, blocks, pref
 
 
 def main() -> None:
-    """Measure the parts asked for and write them down, part by part."""
+    """Measure the requested parts and write the report after each part."""
     usual = [part for part in PARTS if part != "tune"]
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -538,7 +538,7 @@ def main() -> None:
     if unknown := set(parts) - set(PARTS):
         parser.error(f"--parts must be of {', '.join(PARTS)}, got {', '.join(sorted(unknown))}")
     if "ceilings" not in parts:
-        parts = ["ceilings", *parts]  # what the others are compared with
+        parts = ["ceilings", *parts]  # the baseline of the others
     stage = Stage(options.dry_run, options.repeats)
     report = {
         "measurement": not options.dry_run,
@@ -559,7 +559,7 @@ def main() -> None:
         except DeviceLostError as error:
             report["failed"].append(f"{part}: {error}")
             parts.clear()  # nothing else can run
-        except Exception as error:  # whatever it is, the other parts go on
+        except Exception as error:  # whatever it is, the other parts continue
             report["failed"].append(f"{part}: {words_of(error)}")
         report["clocks"].append(clocks(stage.uuid))
         print(f"         {part} took {time.perf_counter() - start:.0f} s", flush=True)

@@ -1,9 +1,9 @@
-"""Speed against other simulators: the same requests, by turns, each in a process of its own.
+"""Speed against other simulators: the same requests, in alternation, each run in its own process.
 
 python benchmarks/peers.py [--requests 10000,100000] [--repeat 3] [--peer-python PYTHON] [--out peers.json]
 
-kvsim runs as it is installed, compiled or not. NVIDIA Dynamo's mocker runs where the package
-ai-dynamo-runtime is, in this Python or in the one that --peer-python names; else a line says so.
+kvsim runs as installed, compiled or not. NVIDIA Dynamo's mocker runs if the package
+ai-dynamo-runtime is installed in this Python or in the one that --peer-python names; else a line says so.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from kvsim.workloads import load
 RATE = 2.5
 """Requests per second: the server is busy, and its queue does not grow."""
 BLOCKS, BLOCK_SIZE, SEATS, BUDGET = 984, 16, 256, 2048
-"""The server of the PagedAttention paper, and vLLM's limits of that time; the same for all."""
+"""The server of the PagedAttention paper, with vLLM's limits of that time; the same for all."""
 
 KVSIM = f"""
 import sys
@@ -43,7 +43,7 @@ assert found.summary["completed_requests"] == REQUESTS, found.summary
 
 
 def write_requests(folder: Path, count: int) -> None:
-    """The same requests in both formats: ShareGPT lengths over and over, Poisson arrivals, nothing shared."""
+    """Write the same requests in both formats: repeated ShareGPT lengths, Poisson arrivals, no sharing."""
     lengths = load("sharegpt")
     arrivals_s = np.random.default_rng(0).exponential(1 / RATE, count).cumsum()
     places = np.arange(count) % len(lengths.prompt_tokens)
@@ -85,7 +85,7 @@ def cpu_s(python: str, program: str, folder: Path) -> float:
 
 
 def peers(peer_python: str) -> dict[str, tuple[str, str]]:
-    """Each simulator that is here -> its Python and its program."""
+    """Each installed simulator -> its Python and its program."""
     found = {"kvsim": (sys.executable, KVSIM)}
     if subprocess.run(
         [peer_python, "-c", "import dynamo._core"], check=False, capture_output=True
@@ -97,7 +97,7 @@ def peers(peer_python: str) -> dict[str, tuple[str, str]]:
 
 
 def main() -> None:
-    """Measure each simulator some times, by turns, after a run that warms the disk."""
+    """Measure each simulator several times in alternation, after a run that warms the disk."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--requests", default="10000,100000", help="how many, with commas")
     parser.add_argument("--repeat", type=int, default=3, help="medians of so many runs")

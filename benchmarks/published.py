@@ -1,11 +1,11 @@
-"""Servers that others published, beside the same ones simulated; nothing is fitted to bursts and awq.
+"""Published measurements of servers beside simulations of the same; nothing is fitted to bursts and awq.
 
     bursts    gpt-oss on an A100-80GB, vLLM 0.11.0 with its defaults, by GPUStack's lab: random prompts, all
               at once; seconds for all
-    awq       one client of a model with weights of 4 bits, releases not told; ms a token
+    awq       one client of a model with 4-bit weights, releases not stated; ms per token
     paced     four older models on H100s, one request every 1 / rate seconds for ten minutes, by
-              inference-sim/training at ed5c1d2: 100 prompts that come again and again, so that the prefix
-              cache has them; ms to the first token, mean and median, and seconds to the last
+              inference-sim/training at ed5c1d2: 100 prompts that repeat, so that the prefix cache has
+              them; ms to the first token, mean and median, and seconds to the last
 
     python benchmarks/published.py [bursts awq paced]
 
@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import kvsim
 
 TEMPLATE = 8
-"""Tokens of the chat's template beside a random prompt that no cache has."""
+"""Tokens of the chat template around a random prompt that no cache has."""
 BURSTS = (
     ("gpt-oss-20b", 1000, 128, 4, 5.44),
     ("gpt-oss-20b", 500, 2000, 94, 58.06),
@@ -41,7 +41,7 @@ AWQ = (
     ("llama-3.1-8b", "rtx-4090", 7),
     ("llama-3.1-8b", "l40s", 8),
 )
-"""(model, GPU, ms a token, about)."""
+"""(model, GPU, approximate ms per token)."""
 
 PACED = (
     ("llama-2-7b", 5, 592, 247, 25.0, 24.3, 1.81),
@@ -65,7 +65,7 @@ PACED = (
     ("llama-2-70b", 10, 592, 247, 56.7, 56.6, 4.742),
     ("llama-2-70b", 20, 575, 248, 121.3, 68.3, 5.577),
 )
-"""(model, requests a second, tokens of a prompt, of an answer, mean and median ms to the first token, mean
+"""(model, requests per second, tokens of a prompt, of an answer, mean and median ms to the first token, mean
 seconds)."""
 PACED_GPUS = {"llama-2-7b": 1, "codellama-34b": 2, "mixtral-8x7b": 2, "llama-2-70b": 4}
 CODELLAMA = {
@@ -80,7 +80,7 @@ CODELLAMA = {
     "torch_dtype": "bfloat16",
     "tie_word_embeddings": False,
 }
-"""Of CodeLlama-34B, which is not built in."""
+"""Configuration of CodeLlama-34B, which is not built in."""
 PROMPTS, SECONDS = 100, 600
 
 
@@ -107,7 +107,7 @@ def awq() -> Iterator[str]:
 
 
 def paced() -> Iterator[str]:
-    """Arrivals at even distances, as vLLM 0.33.0 schedules them, asynchronously."""
+    """Evenly spaced arrivals, as vLLM 0.33.0 schedules them, asynchronously."""
     with TemporaryDirectory() as folder:
         trace, config = Path(folder) / "paced.jsonl", Path(folder) / "config.json"
         config.write_text(json.dumps(CODELLAMA))
@@ -138,7 +138,7 @@ def paced() -> Iterator[str]:
 
 
 def main() -> None:
-    """The tables asked for."""
+    """Print the requested tables."""
     tables = {"bursts": bursts, "awq": awq, "paced": paced}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("tables", nargs="*", choices=[*tables, []], default=[])

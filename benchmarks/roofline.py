@@ -2,13 +2,13 @@
 
     python benchmarks/roofline.py [--tables ../shared/data/gpu_tables]
 
-The tables are reference data beside the checkout: attention kernels of vLLM 0.14 on an H100 (ai-dynamo's
-aiconfigurator) and the matrix products of a layer on A100 and H100 (microsoft/vidur). What is compared is one
-layer: the roofline's term, the start of each kernel and the latency of attention included.
+The tables are reference data next to the checkout: attention kernels of vLLM 0.14 on an H100 (ai-dynamo's
+aiconfigurator) and the matrix products of a layer on A100 and H100 (microsoft/vidur). The comparison is for
+one layer: the roofline's term, including the launch of each kernel and the latency of attention.
 
 Nothing is fitted here. Two constants come from these tables: PREFILL_ATTENTION_EFFICIENCY
-(sim/cost/roofline.py) from prompts of 4,096 tokens and more, an H100's latency of attention from decoding at
-contexts of 64 and less.
+(sim/cost/roofline.py) from prompts of 4,096 tokens and more, and an H100's latency of attention from decoding
+at contexts of 64 and less.
 """
 
 import argparse
@@ -63,12 +63,12 @@ REGIONS: dict[str, tuple[Region, ...]] = {
 
 
 def attention(kv_heads: int) -> Roofline:
-    """Llama-3-8B's attention on an H100, with as many KV heads."""
+    """Llama-3-8B's attention on an H100, with this many KV heads."""
     return Roofline(replace(model_named("llama-3.1-8b"), kv_heads=kv_heads), gpu_named("h100"))
 
 
 def decode(rows: list[dict[str, str]]) -> Columns:
-    """Decode attention of one layer, in microseconds: as measured, and as the roofline has it."""
+    """Decode attention of one layer, in microseconds: measured, and by the roofline."""
     columns = _columns(rows, batch="batch_size", context="kv_len", measured="decode_ms")
     columns["tokens"] = columns["batch"] * columns["context"]
     cost = attention(8)
@@ -81,7 +81,7 @@ def decode(rows: list[dict[str, str]]) -> Columns:
 
 
 def prefill(rows: list[dict[str, str]]) -> Columns:
-    """Attention of so many whole prompts in one layer."""
+    """Attention of whole prompts in one layer."""
     columns = _columns(
         rows, batch="batch_size", prompt="isl", kv_heads="num_key_value_heads", measured="latency"
     )
@@ -96,7 +96,7 @@ def prefill(rows: list[dict[str, str]]) -> Columns:
 
 
 def linear(rows: list[dict[str, str]]) -> Columns:
-    """The matrix products of one layer, on those GPUs that are built in."""
+    """The matrix products of one layer, on the GPUs that are built in."""
     known = [row for row in rows if row["device"] in GPUS and row["model"] in MODELS]
     columns = _columns(known, tokens="num_tokens", measured="linear_ms")
     columns["device"] = np.array([f"{row['device']} {row['model']}" for row in known])
@@ -110,7 +110,7 @@ def linear(rows: list[dict[str, str]]) -> Columns:
 
 
 def _attention_us(cost: Roofline, part: str, shape: StepShape) -> float:
-    """One layer's share of a part, with what its kernel takes at least."""
+    """One layer's share of a part, plus the minimum time of its kernel."""
     model, gpu = model_named("llama-3.1-8b"), gpu_named("h100")
     least_s = gpu.kernel_overhead_s + gpu.attention_latency_s
     return cost.parts_ps(shape)[part] / model.layers / 1e6 + least_s * 1e6
@@ -122,7 +122,7 @@ def _columns(rows: list[dict[str, str]], measured: str, **names: str) -> Columns
 
 
 def errors(name: str, tables: Path = TABLES) -> Columns:
-    """A table with a column of relative errors: below 0 where the roofline is too fast."""
+    """A table with a column of relative errors: below 0 if the roofline is too fast."""
     with (tables / FILES[name]).open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     columns = {"decode": decode, "prefill": prefill, "linear": linear}[name](rows)

@@ -36,7 +36,7 @@ def cpu_s(arguments: tuple[str, ...]) -> float:
 
 
 def main() -> None:
-    """Measure each command some times, after one that warms the disk."""
+    """Measure each command several times, after one run that warms the disk."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--repeat", type=int, default=5, help="medians of so many runs")
     parser.add_argument("--out", type=Path, help="write JSON here")

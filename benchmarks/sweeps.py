@@ -1,14 +1,14 @@
-"""How much of two cores a sweep uses, and how much memory a worker: 1,000 runs of 2,000 requests.
+"""How much of two cores a sweep uses, and how much memory per worker: 1,000 runs of 2,000 requests.
 
     python benchmarks/sweeps.py [--runs 1000] [--jobs 2] [--backend local]
 
-Ideal is what the same runs take in as many warm processes that do nothing else, side by side, as cores share
-caches and clocks. Printed are
+The ideal is the time of the same runs in as many warm processes that do nothing else, side by side, as cores
+share caches and clocks. The output is
 
     by the clock    wall time of the ideal / wall time of the sweep, on an idle machine
-    in the runs     CPU time of the runs within the sweep / (jobs * wall time), on a busy one, too
+    in the runs     CPU time of the runs within the sweep / (jobs * wall time), also on a busy one
 
-Starting the workers, reading the trace in each, checking the plan, the journal and the table are all in it.
+The sweep includes starting the workers, reading the trace in each, checking the plan, journal and table.
 """
 
 import argparse
@@ -31,12 +31,12 @@ REQUESTS = 2000
 
 
 def given_for(runs):
-    """The settings of a sweep of so many runs."""
+    """The settings of a sweep of `runs` runs."""
     return {"num_prompts": REQUESTS, "request_rate": [1.0, 1.5, 2.0, 2.5], "seeds": max(runs // 4, 1)}
 
 
 def share_s(share):
-    """Wall time of every `jobs`-th run from the `first` on, in this process once it is warm."""
+    """Wall time of every `jobs`-th run from `first` on, in this process once it is warm."""
     runs, first, jobs = share
     plan = sweeping.planned(given_for(runs))
     mine = list(plan.keys.values())[first::jobs]
@@ -54,7 +54,7 @@ def ideal_s(runs, jobs):
 
 
 def main():
-    """Carry out the sweep and print what it took."""
+    """Carry out the sweep and print its times."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--jobs", type=int, default=2)

@@ -1,12 +1,12 @@
-"""Groups of unlike layers over one pool of blocks, with their prefixes, as vLLM 0.33.0 keeps them.
+"""Groups of unlike layers over one pool of blocks, with prefixes, as vLLM 0.33.0 keeps them.
 
 pool.py      the blocks: references, the free queue, which text each still holds
 tables.py    block tables of a group: full attention, windows, chunks
-states.py    those of recurrent layers: states at block ends, where pieces of prompts end
+states.py    tables of recurrent layers: states at block ends, where pieces of prompts end
 memory.py    which pool each group draws from: one for all, one each, or large pages cut into small ones
 cache.py     all groups of a sequence together: hits, fit, placing, release
 grouped.py   all of that as an allocator (groups.py, kinds.py: over which memory)
-uncached.py  the same books without prefixes, where growth can be promised
+uncached.py  the same accounting without prefixes, if growth can be promised
 """
 
 from kvsim.allocators.hybrid.cache import HybridCache

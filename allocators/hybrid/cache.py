@@ -1,18 +1,18 @@
-"""All groups of a sequence together: what of its text is cached, whether it fits, its tables.
+"""All groups of a sequence together: how much of its text is cached, whether it fits, its tables.
 
-    place    take back what no group sees any more -> is there room in all? -> hits, new blocks, keys
-    lookup   the longest beginning of a text that every group holds
+    place    free what a group no longer sees -> is there room in all? -> hits, new blocks, keys
+    lookup   the longest prefix of a text that every group holds
 
     full       |####|####|####|####|....|      reaches 4 blocks
     window     |    |    |####|    |            has the end of 3
     hit        |----|----|----|                 3 blocks; the junction is behind the fourth
 
-A hit is the longest beginning of a text that every group holds: full groups say how far it can reach, windows
-and states shorten it, and the question is asked again until nobody does. Where a full group reached further
-than the hit, two texts part there: that place (the junction) is kept from now on.
+A hit is the longest prefix of a text that every group holds: full groups say how far it can reach, windows
+and states shorten it, and this repeats until no group shortens it. If a full group reached further than the
+hit, two texts diverge there: that place (the junction) is kept from now on.
 
-Each group keeps the tables of all sequences (tables.py, states.py); memory is one pool for all, or one for
-each (memory.py).
+Each group keeps the tables of all sequences (tables.py, states.py); memory is one pool for all, or one per
+group (memory.py).
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ from kvsim.allocators.hybrid.tables import ChunkTables, GroupTables, Text, Windo
 
 @dataclass(frozen=True)
 class Hit:
-    """What of a text is cached: the blocks of each group, and how many tokens they hold."""
+    """The cached part of a text: the blocks of each group, and how many tokens they hold."""
 
     blocks: tuple[list[int], ...]
     tokens: int
@@ -36,7 +36,7 @@ class Hit:
 
 
 def longest_hit(groups: Sequence[GroupTables], alike: Sequence[Sequence[int]], text: Text) -> Hit:
-    """The longest beginning of a text that all groups hold; `alike` are the groups that are asked as one."""
+    """The longest prefix of a text that all groups hold; `alike` lists groups that are queried as one."""
     blocks: list[list[int]] = [[] for _ in groups]
     reached, longest = text.tokens - 1, 0
     full_length: dict[int, int] = {}
@@ -68,7 +68,7 @@ def longest_hit(groups: Sequence[GroupTables], alike: Sequence[Sequence[int]], t
 
 
 class HybridCache:
-    """Block tables of all groups over one pool, or over a pool for each.
+    """Block tables of all groups over one pool, or over one pool per group.
 
     Parameters
     ----------
@@ -80,9 +80,9 @@ class HybridCache:
     retention : int or None
         Which ends of windows and states are kept (tables.py).
     match_tokens : int or None
-        Where hits may end inside a block of states (vLLM's prefix_match_unit); None: at block ends.
+        Where hits may end inside a block of states (vLLM's prefix_match_unit); None: only at block ends.
     max_model_len, in_flight_tokens : int
-        The longest sequence, and the tokens scheduled and not yet settled: what a window may hold at once.
+        The longest sequence, and the tokens scheduled but not yet settled: what a window may hold at once.
     """
 
     def __init__(
@@ -133,11 +133,11 @@ class HybridCache:
 
     @property
     def blocks_in_use(self) -> int:
-        """Blocks of the first pool that somebody refers to."""
+        """Blocks of the first pool that are referenced."""
         return self.pool.in_use
 
     def new_step(self) -> None:
-        """A step begins: what the last one computed may be hit."""
+        """A step begins: tokens computed in the last one may be hit."""
         for tables in self.groups:
             if isinstance(tables, StateTables):
                 tables.new_step()
@@ -174,11 +174,11 @@ class HybridCache:
         for tables in self.groups:
             copies += tables.copies
             tables.copies = []
-        self.pool.give([block for pair in copies for block in pair])  # only where all groups share it
+        self.pool.give([block for pair in copies for block in pair])  # only if all groups share it
         return copies
 
     def lookup(self, text: Text) -> Hit:
-        """The longest beginning of the text that every group holds; its last token is never hit."""
+        """The longest prefix of the text that every group holds; its last token is never hit."""
         if not self.caching:
             return Hit(tuple([] for _ in self.groups), 0)
         return longest_hit(self.groups, self._alike, text)
@@ -194,19 +194,19 @@ class HybridCache:
         whole: bool = False,
         spare: int = 0,
     ) -> bool:
-        """Blocks for `tokens` more after `computed`, or False, which frees only what is no longer seen.
+        """Allocate blocks for `tokens` more after `computed`, or return False, freeing only unseen blocks.
 
         Parameters
         ----------
         text : Text
         computed, tokens : int
-            Tokens done (those hit included), and to be computed now.
+            Tokens done (hits included), and tokens to compute now.
         hit : Hit or None
-            Of a sequence that is admitted.
+            The hit of a sequence that is being admitted.
         settled : int or None
-            Tokens whose step has ended; None: all that are computed.
+            Tokens whose step has ended; None: all computed tokens.
         whole : bool
-            Whether all known tokens must fit too.
+            Whether all known tokens must also fit.
         spare : int
             Blocks that must stay free.
         """
@@ -238,7 +238,7 @@ class HybridCache:
         spare: int = 0,
         whole: bool = False,
     ) -> bool:
-        """Whether there are blocks for so many tokens, of which these are hit; `whole` as in `place`."""
+        """Whether there are blocks for `tokens` tokens with these hits; `whole` as in `place`."""
         needed = [
             tables.needed(text, tokens, each, computed, whole=whole)
             for tables, each in zip(self.groups, hits, strict=True)
@@ -246,7 +246,7 @@ class HybridCache:
         return self.memory.room(needed, self.seen(hits, computed), spare)
 
     def seen(self, hits: Sequence[Sequence[int]], computed: int) -> Sequence[Sequence[int]]:
-        """The blocks hit that a sequence with so many computed tokens still sees."""
+        """The hit blocks that a sequence with `computed` computed tokens still sees."""
         if not computed or isinstance(self.memory, OnePool) or not any(hits):
             return hits
         return [
@@ -255,7 +255,7 @@ class HybridCache:
         ]
 
     def remember(self, text: Text, tokens: int) -> None:
-        """Key the blocks that are full of settled text."""
+        """Give keys to the blocks that are full of settled text."""
         ends = [text.prompt_tokens - 1, *([text.junction] if text.junction else [])]
         if len(self.groups) > 1 and not self.ends_inside:
             tokens -= tokens % self.align_tokens
@@ -263,10 +263,10 @@ class HybridCache:
             tables.remember(text, tokens, self.retention, ends)
 
     def release(self, sequence: int) -> None:
-        """Free everything of a sequence, group by group."""
+        """Free all blocks of a sequence, group by group."""
         for tables in self.groups:
             tables.release(sequence)
 
     def tables(self, sequence: int) -> list[list[int]]:
-        """The block tables of a sequence, a list for each group; 0 is the null block."""
+        """The block tables of a sequence, one list per group; 0 is the null block."""
         return [list(tables.tables.get(sequence, ())) for tables in self.groups]

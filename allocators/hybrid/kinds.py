@@ -1,17 +1,17 @@
 """Memory of hybrid layers in pages of each kind's own size: `jenga`, `jenga-packed` and `split`.
 
     jenga   | f f f | w w w w w | f f . |       |  one arena of large pages, cut into pages of one kind
-    split   | f f f f f . . . . | w w w w . . . |  a share for each kind, fixed at the start
+    split   | f f f f f . . . . | w w w w . . . |  a share per kind, fixed at the start
 
-A kind is all layers that keep the same of a sequence: every token, a window, a chunk, a state. Its page holds
-a block of tokens in all of them, or one state, so nothing is padded and blocks are as short as the kernels
-take them. A slot is a grain of bytes that divides a token of every kind and every state:
+A kind is all layers that keep the same part of a sequence: every token, a window, a chunk, a state. Its page
+holds a block of tokens in all of them, or one state, so nothing is padded and blocks are as short as the
+kernels accept. A slot is a grain of bytes that divides a token of every kind and every state:
 
     waste of a sequence = less than a block of each kind
     jenga               + free pages in large pages that another page of the same kind keeps (*idle*)
-    split               + what the other pools have free while one is short (*external*)
+    split               + free room in the other pools while one is short (*external*)
 
-Prefixes are kept and hit as in `hybrid`. States are kept at the ends of the blocks that vLLM would have.
+Prefixes are kept and hit as in `hybrid`. States are kept at the ends of the blocks that vLLM would use.
 """
 
 from math import gcd
@@ -25,9 +25,9 @@ from kvsim.allocators.options import Hybrid as Layers
 from kvsim.allocators.options import LayerGroup, Options
 
 LOCAL_TENTHS = 8
-"""Tokens of windows and chunks in tenths of those of full layers: SGLang's swa_full_tokens_ratio, 0.8."""
+"""Tokens of windows and chunks, in tenths of full layers' tokens: SGLang's swa_full_tokens_ratio, 0.8."""
 STATE_SHARE = 9, 19
-"""Of the memory that states get: SGLang's mamba_full_memory_ratio, 0.9 of what the other layers have."""
+"""Memory share of states: SGLang's mamba_full_memory_ratio, 0.9 of what the other layers have."""
 
 
 def grain_bytes(layers: Layers) -> int:
@@ -36,7 +36,7 @@ def grain_bytes(layers: Layers) -> int:
 
 
 def page_sizes(layers: Layers) -> list[int]:
-    """Grains of a page of each kind."""
+    """Grains per page of each kind."""
     grain = grain_bytes(layers)
     return [group.page_bytes // grain for group in layers.groups]
 
@@ -57,13 +57,13 @@ class OfKinds(Grouped):
     caching : bool
         Whether prefixes are kept.
     max_model_len : int
-        Tokens of the longest sequence.
+        Length of the longest sequence in tokens.
     """
 
     family = "layers"
     own_page_sizes = True
     of_one_kind: ClassVar[type[Uncached]] = Uncached
-    """What it comes to where all layers are alike and no prefixes are kept."""
+    """The class to use if all layers are alike and no prefixes are kept."""
 
     @classmethod
     def from_options(cls, capacity_slots: int, options: Options) -> Allocator:
@@ -111,7 +111,7 @@ class Jenga(OfKinds):
 
 
 class JengaPacked(OfKinds):
-    """The same, but requests share large pages before they begin new ones."""
+    """Like `Jenga`, but requests share large pages before they begin new ones."""
 
     idea = "as jenga; requests share large pages before they begin new ones"
     wastes = Jenga.wastes
@@ -127,7 +127,7 @@ class JengaPacked(OfKinds):
 
 
 class Split(OfKinds):
-    """A pool for each kind, whoever needs more."""
+    """A fixed pool for each kind, whichever needs more."""
 
     idea = "a pool for each kind of layer, split at the start"
     wastes = "less than a block of each kind; what other pools have free"
@@ -145,7 +145,7 @@ class Split(OfKinds):
         return SplitPools(counts, sizes, caching)
 
     def external_slots(self, need: int) -> int:
-        """What is free while the request at the head of the queue finds one of several pools too short."""
+        """Free slots while one of several pools is too short for the request at the head of the queue."""
         tokens = need // self.slots_per_token if self.slots_per_token else 0
         if not tokens or len(self._pools) == 1 or self.can_admit(tokens, tokens):
             return 0
@@ -153,7 +153,7 @@ class Split(OfKinds):
 
 
 def shares(capacity_slots: int, layers: Layers, sizes: list[int]) -> list[int]:
-    """Pages of each kind's pool: as many tokens as SGLang gives it by default, states their share."""
+    """Pages of each kind's pool: tokens as SGLang splits them by default, and states' share."""
     kinds = [group.kind for group in layers.groups]
     states = sum(size for kind, size in zip(kinds, sizes, strict=True) if kind == "state")
     tenths = [0 if kind == "state" else 10 if kind == "full" else LOCAL_TENTHS for kind in kinds]

@@ -1,8 +1,8 @@
-"""A group of layers as its tables know it: what kind, how large a block, how far a token sees.
+"""A group of layers as its tables know it: its kind, its block size, how far a token sees.
 
-full      every token is kept          window   the last `reach` are seen
-chunk     those of its own `reach`
-state     one for the whole sequence, and those kept in between for prefixes
+full      every token is kept          window   the last `reach` tokens are seen
+chunk     tokens of its own `reach`
+state     one for the whole sequence, plus those kept in between for prefixes
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ class GroupSpec:
     reach : int or None
         Tokens of the window or of a chunk.
     checkpoint_grid : int or None
-        Of states: where a kernel can leave one inside a prompt (1: anywhere); None: nowhere.
+        For states: where a kernel can leave one inside a prompt (1: anywhere); None: nowhere.
     """
 
     kind: str
@@ -51,7 +51,7 @@ def specs(layers: Layers) -> list[GroupSpec]:
 
 
 def most_blocks(group: GroupSpec, longest: int, in_flight: int) -> int | None:
-    """Blocks that a window or chunk holds at most while a prompt is computed."""
+    """The most blocks that a window or chunk holds while a prompt is computed."""
     if group.reach is None:
         return None
     if group.kind == "window":

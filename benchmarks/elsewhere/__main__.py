@@ -1,14 +1,14 @@
-"""Profiles of GPUs that somebody else measured, from public tables of kernel times.
+"""Profiles of GPUs that others measured, from public tables of kernel times.
 
     python benchmarks/elsewhere ../shared/data/kernel_tables [--out sim/profiles] [--gpu h100 ...]
 
-The fit is that of `sim calibrate` (kernels/calibration/fit.py). One GPU has no tables but a model's layers
-(layers.py). What this adds: the rows of the tables as its points (parts.py), which rows are refused
-(tables.py), how gaps in a table are bridged (fill.py), and what the tables lack, from another GPU's
-(scaled.py) or from datasheets, marked as such. `--simpler` asks whether a simpler fit would do (simpler.py).
+The fit is that of `sim calibrate` (kernels/calibration/fit.py). One GPU has a model's layers, not tables
+(layers.py). This adds the rows of the tables as points (parts.py), which rows are refused (tables.py), how
+gaps in a table are bridged (fill.py), and what the tables lack, from another GPU's tables (scaled.py) or from
+datasheets, marked as such. `--simpler` asks whether a simpler fit would do (simpler.py).
 Errors are those of a fit without 15 of 100 rows, 15 of 100 shapes (heads, experts) and every row between the
-cells of a table; what ships is the same fit with the first two as well. The same tables give the same files,
-byte for byte.
+cells of a table; the shipped fit is the same with the first two included. The same tables give the same
+files, byte for byte.
 """
 
 import argparse
@@ -35,21 +35,21 @@ from kvsim.kernels.calibration.profile import FORMAT, rounded
 SOURCE = "ai-dynamo/aiconfigurator at 095f58a"
 LICENCE = "Apache-2.0, Copyright NVIDIA CORPORATION & AFFILIATES; see NOTICE"
 DATE = "2026-11-21"
-"""When the tables were taken; of the measurements they tell only the engine's release."""
+"""When the tables were taken; about the measurements they state only the engine's release."""
 
 HEADS = (32, 64, 128, 256)
 SMALL_KERNEL_S = 2.6e-6
-"""Of a norm, rotary embedding, activation or KV write that has next to nothing to do: the smallest of the
+"""Time of a norm, rotary embedding, activation or KV write with next to no work: the smallest of the
 layer times that casys-kaist/LLMServingSim 5daddb2 (MIT) measured with vLLM 0.19 on an RTX 4090."""
 DATASHEET_SHARE = 0.89
-"""Of the bandwidth, for kernels that only move bytes and are in no table: as in the roofline."""
+"""Share of the bandwidth for kernels that only move bytes and are in no table: as in the roofline."""
 REAL_DATA = {"bfloat16": 1.148, "fp8": 1.148}
-"""How much longer products compute with real weights than with those of the tables, which were never set, or
+"""How much longer products take with real weights than with the tables' weights, which were never set, or
 all 0.01 (collector/vllm/collect_gemm.py; nvfp4 weights were random): a GPU at its power limit slows down.
 Products of zeros run at 295 TFLOP/s where random ones run at 257 (A100, thonking.ai/p/strangely-matrix-
 multiplications)."""
 SINKS_OF = {"a100-80gb": next(gpu for gpu in GPUS if gpu.name == "l40s")}
-"""Whose slowness of attention with sinks a GPU takes that has no row of it."""
+"""GPU without rows of attention with sinks -> the GPU whose slowdown it takes."""
 FILES = {
     "product": "gemm",
     "decode": "generation_attention",
@@ -60,7 +60,7 @@ FILES = {
 
 
 def wanted(gpu: Gpu, tables: Path) -> Iterator[tuple[str, str, Iterator[Timed], float, dict]]:
-    """(part, its name in the profile, rows, peak, constants) of all that the tables may have of a GPU."""
+    """(part, its name in the profile, rows, peak, constants) of everything the tables may have for a GPU."""
     multiprocessors = {"multiprocessors": gpu.multiprocessors}
     tiles = {"token_tile": 128, "output_tile": 128, "whole_waves": 0.4}
     for dtype, (weight, given) in tabled.PRODUCT_BYTES.items():
@@ -101,7 +101,7 @@ def wanted(gpu: Gpu, tables: Path) -> Iterator[tuple[str, str, Iterator[Timed], 
 
 
 def named(part: str, dtype: str) -> str:
-    """`product` in 16 bits, `product_fp8` in others."""
+    """`product` for 16 bits, `product_fp8` and the like for others."""
     return part if dtype == "bfloat16" else f"{part}_{dtype}"
 
 
@@ -125,7 +125,7 @@ def profile_of(gpu: Gpu, tables: Path) -> dict[str, object]:
 def parts_of(
     gpu: Gpu, tables: Path, sieve: Sieve, names: Sequence[str] | None = None
 ) -> dict[str, dict[str, object]]:
-    """The parts that the tables have of a GPU, all or those of some names."""
+    """The parts that the tables have for a GPU: all, or those named."""
     found = {}
     for name, measured, constants, bounds in sifted(gpu, tables, sieve, names):
         fitted = fit_part([one.point for one in measured], measured, constants, bounds, relaxed)
@@ -139,7 +139,7 @@ def parts_of(
 def sifted(
     gpu: Gpu, tables: Path, sieve: Sieve, names: Sequence[str] | None = None
 ) -> Iterator[tuple[str, list[Measured], dict, Bounds]]:
-    """(name, its points, constants, bounds) of what the tables have of a GPU, all or some names."""
+    """(name, its points, constants, bounds) of the parts that the tables have for a GPU: all, or some."""
     for part, name, rows, peak, constants in wanted(gpu, tables):
         if names is not None and name not in names:
             continue
@@ -149,7 +149,7 @@ def sifted(
 
 
 def profile_of_layers(tables: Path) -> dict[str, object]:
-    """The profile of the GPU of which a model's layers were measured."""
+    """The profile of the GPU on which a model's layers were measured."""
     found = {}
     for part, measured, bounds, constants in layers.wanted(tables):
         fitted = fit_part([one.point for one in measured], measured, constants, bounds, relaxed)
@@ -166,7 +166,7 @@ def whole_profile(
     engine: Mapping[str, str],
     refused: list[dict[str, object]],
 ) -> dict[str, object]:
-    """A profile of these parts, with source and licence; what they lack comes from the datasheet."""
+    """A profile of these parts, with source and licence; missing parts come from the datasheet."""
     bandwidth = DATASHEET_SHARE * gpu.gb_per_s * 1e9
     for name in ("sampling", "elementwise", "kv_write", "block_copy"):
         found.setdefault(name, by_datasheet(bandwidth))
@@ -198,12 +198,12 @@ def whole_profile(
 
 
 def whole_grid(one: Measured) -> Measured:
-    """A point that was held out, as the cell that it is; one that is none stays."""
+    """A held-out point as the cell that it is; a point that is not a cell stays unchanged."""
     return replace(one, point=replace(one.point, role="grid")) if one.point.cell else one
 
 
 def slim(part: Mapping[str, object], tried: Mapping[str, object]) -> dict[str, object]:
-    """A part without its points, with the errors of the same fit without what was held out."""
+    """A part without its points, with the errors of the same fit without the held-out rows."""
     kept = {key: part[key] for key in ("form", "constants", "base", "tables", "range")}
     apart = [one for one in tried["points"] if one["role"] == "held_out"]
     errors = {
@@ -224,7 +224,7 @@ def by_datasheet(bandwidth: float) -> dict[str, object]:
 
 
 def engines(gpu: Gpu, tables: Path) -> dict[str, str]:
-    """Part -> release and kernels that its rows were measured with."""
+    """Part -> release and kernels with which its rows were measured."""
     found = {}
     for part, file in FILES.items():
         rows = pq.read_table(
@@ -239,7 +239,7 @@ def engines(gpu: Gpu, tables: Path) -> dict[str, str]:
 
 
 def text_of(profile: Mapping[str, object]) -> str:
-    """One line a part, ratios to three digits: small enough to ship."""
+    """One line per part, ratios to three digits: small enough to ship."""
     lines = []
     for key, value in profile.items():
         if key != "parts":
@@ -262,7 +262,7 @@ def digits(ratio: object) -> object:
 
 
 def whole(value: object) -> object:
-    """The same with numbers that are whole as whole numbers."""
+    """The same value with whole floats as integers."""
     if isinstance(value, Mapping):
         return {key: whole(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
@@ -276,7 +276,7 @@ def short(value: object) -> str:
 
 
 def main() -> None:
-    """Write a profile for every GPU asked for; print the errors on what was held out."""
+    """Write a profile for every requested GPU; print the errors on the held-out rows."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,4 +1,4 @@
-"""Ratios of cells that no row has: the mean of what surrounds them, so that a gap is bridged smoothly."""
+"""Ratios of cells that no row has: the mean of their neighbours, so that a gap is bridged smoothly."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,7 +10,7 @@ ROUNDS = 200
 def relaxed(missing: Sequence[tuple], known: Mapping[tuple, float], axes: Sequence[Mapping]) -> dict:
     """Missing cells as the mean of their direct neighbours in log space, the known ones held: a membrane.
 
-    It begins with the nearest known value along each axis, so that a few rounds are enough.
+    It starts from the nearest known value along each axis, so that a few rounds are enough.
     """
     if not missing:
         return {}
@@ -32,7 +32,7 @@ def relaxed(missing: Sequence[tuple], known: Mapping[tuple, float], axes: Sequen
 
 
 def _mean_of_neighbours(logs: np.ndarray) -> np.ndarray:
-    """Of each cell, over those neighbours that are known; NaN where none is."""
+    """Mean of each cell's known neighbours; NaN if none is known."""
     total, count = np.zeros_like(logs), np.zeros_like(logs)
     for axis in range(logs.ndim):
         for step in (1, -1):

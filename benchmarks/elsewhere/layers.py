@@ -2,9 +2,9 @@
 
     casys-kaist/LLMServingSim 5daddb2 (MIT), vLLM 0.19, Llama-3.1-8B in bf16, FlashAttention 2
 
-A layer at a time on any number of tokens: four products, output matrix, sampler, norm, gate and rotary
+One layer at a time on any number of tokens: four products, output matrix, sampler, norm, gate and rotary
 embedding; attention of even batches and of one chunk behind a prefix. Other shapes and precisions were not
-measured: other models follow the form, which every result says. Attention that reads faster than the
+measured: other models follow the form, as every result states. Attention that reads faster than the
 datasheet allows is refused.
 """
 
@@ -36,7 +36,7 @@ PRODUCTS = {
 }
 """Layer -> inputs and outputs."""
 SMALL = {"layernorm": ("norm", HIDDEN), "act_fn": ("activation", 14_336), "rotary_emb": ("rotary", 5120)}
-"""Layer -> what it is, and its width."""
+"""Layer -> its kind, and its width."""
 ATTENTION = {"kv_heads": 8, "group": 4, "head_dim": 128, "element_bytes": 2, "block_size": 16}
 PARTS = ("product", "lm_head", "sampling", "elementwise", "decode", "prefill")
 HEADS = ("32", "64", "128", "256")
@@ -45,7 +45,7 @@ Cell = dict[str, float]
 
 
 def wanted(folder: Path) -> Iterator[tuple[str, list[Measured], Bounds, dict]]:
-    """(part, its points, bounds, constants) of all that was measured."""
+    """(part, its points, bounds, constants) for everything that was measured."""
     tiles = {"token_tile": 128, "output_tile": 128, "whole_waves": 0.4}
     fits = {"multiprocessors": GPU.multiprocessors}
     read, computed = GPU.gb_per_s * 1e9, GPU.tflops[2] * 1e12
@@ -75,7 +75,7 @@ def _measured(part: str, x: dict, microseconds: float, cell: Cell) -> Measured:
 
 
 def _rows(part: str, folder: Path) -> Iterator[tuple[dict, float, Cell]]:
-    """What was launched, its microseconds, and its cell."""
+    """(what was launched, its microseconds, its cell)."""
     if part in {"decode", "prefill"}:
         yield from _attention(part, pd.read_csv(folder / "attention.csv.gz"))
     elif part in {"lm_head", "sampling"}:
@@ -101,7 +101,7 @@ def _rows(part: str, folder: Path) -> Iterator[tuple[dict, float, Cell]]:
 
 
 def _attention(part: str, table: pd.DataFrame) -> Iterator[tuple[dict, float, Cell]]:
-    """Batches without a chunk, or a chunk without batches: what lies beside prompts enters no fit."""
+    """Batches without a chunk, or a chunk without batches: mixed steps enter no fit."""
     for row in table.itertuples():
         if part == "decode" and not row.prefill_chunk and row.kv_decode:
             read = row.n_decode * row.kv_decode * 2 * 8 * 128 * 2

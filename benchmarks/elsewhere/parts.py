@@ -1,4 +1,4 @@
-"""From rows of the public tables to timed points: products, attention, experts, all-reduce.
+"""Turns rows of the public tables into timed points: products, attention, experts, all-reduce.
 
 Each generator yields a `Timed` for every row of a GPU. A row whose values all lie on the axes of its part's
 table is a cell of the grid; every other row is held out, as are rows and whole shapes drawn by their names.
@@ -16,11 +16,11 @@ PRODUCT_BYTES = {
     "fp8": (1.0, 1.0),
     "nvfp4": (0.5625, 0.5625),
 }
-"""Bytes of a weight and of an input number by the tables' name; 4 bits and a scale of 8 bits for 16 of them.
+"""Bytes of a weight and of an input number by the tables' name; 4 bits and an 8-bit scale per 16 of them.
 
-Left out is `fp8_block`: its rows have a floor of 58 us on an H100, 170 us on a B200 and 300 us on an L40S
-whatever their size, several times what the 16-bit product of the same shape takes. That is the host that
-launches, not the GPU.
+`fp8_block` is left out: its rows have a floor of 58 us on an H100, 170 us on a B200 and 300 us on an L40S
+whatever their size, several times the time of the 16-bit product of the same shape. That is the launching
+host, not the GPU.
 """
 
 PRODUCT_AXES: dict[str, tuple[int, ...]] = {
@@ -48,20 +48,20 @@ EXPERT_BYTES = {
     "w4a16_mxfp4": (0.53125, 2),
     "w4a8_mxfp4_mxfp8": (0.53125, 1),
 }
-"""Bytes of a weight of the experts, and of an input number, which says at which peak they compute."""
+"""Bytes of a weight of the experts, and of an input number, which determines the peak they compute at."""
 EXPERT_KERNELS = {"w4a16_mxfp4": "gptoss"}
-"""Of two kernels that the tables have for the same weights, the one of the model that is served with them.
+"""If the tables have two kernels for the same weights, the one of the model that is served with them.
 
 On Hopper and Blackwell the other one, Marlin, was timed for experts of another model; mixed with it, those of
 gpt-oss on one H100 were up to 2.5 times as slow as their own rows."""
 
 
 SINKS_FROM = 2048
-"""Tokens of a prompt from which on Triton's attention is slower by a factor that hardly grows any more."""
+"""Prompt length from which on Triton's attention is slower by a factor that hardly grows any more."""
 
 
 def on(axes: dict[str, Sequence[int]], cell: dict[str, float]) -> dict[str, float] | None:
-    """The cell, where all its values are on the axes."""
+    """The cell, if all its values are on the axes."""
     return cell if all(value in axes[name] for name, value in cell.items()) else None
 
 
@@ -85,7 +85,7 @@ def products(tables: Path, gpu: Gpu, dtype: str) -> Iterator[Timed]:
 
 
 def decode(tables: Path, gpu: Gpu, dtype: str) -> Iterator[Timed]:
-    """One new token of each sequence; layers that see everything."""
+    """One new token per sequence; layers that see everything."""
     element = {"bfloat16": 2, "fp8": 1}[dtype]
     axes = {
         "head_dim": HEAD_DIMS, "group": GROUPS, "sequence_heads": SEQUENCE_HEADS,
@@ -115,7 +115,7 @@ def decode(tables: Path, gpu: Gpu, dtype: str) -> Iterator[Timed]:
 
 
 def prefill(tables: Path, gpu: Gpu, dtype: str) -> Iterator[Timed]:
-    """Whole prompts: nothing is cached before them in any row."""
+    """Whole prompts: no row has anything cached before them."""
     element = {"bfloat16": 2, "fp8": 1}[dtype]
     axes = {
         "head_dim": HEAD_DIMS, "group": GROUPS, "tokens": PREFILL_TOKENS, "sequences": SEQUENCES,
@@ -143,9 +143,9 @@ def prefill(tables: Path, gpu: Gpu, dtype: str) -> Iterator[Timed]:
 
 
 def sinks(tables: Path, gpu: Gpu) -> float:
-    """How many times as long prompts take Triton's attention, which has sinks, as FlashAttention 2.
+    """Time of prompts in Triton's attention, which has sinks, as a multiple of FlashAttention 2's.
 
-    The median over the same prompts, of SINKS_FROM tokens or more and all layers' keys, that were timed by
+    The median over the prompts of SINKS_FROM tokens or more, with all layers' keys, that were timed with
     both: heads of 192 numbers, the only ones, and Triton's from an fp8 cache.
     """
     timed: dict[str, dict[tuple, float]] = {}
@@ -160,7 +160,7 @@ def sinks(tables: Path, gpu: Gpu) -> float:
 
 
 def all_reduce(tables: Path, gpu: Gpu) -> Iterator[Timed]:
-    """Sums over GPUs by vLLM's own kernel in a CUDA graph, as far as it goes, then by NCCL."""
+    """Sums over GPUs by vLLM's own kernel in a CUDA graph, up to its largest size, then by NCCL."""
     for row in rows(tables, "all_reduce_custom", gpu, kernel_source="vLLM_custom_graph"):
         x = {"gpus": int(row["num_gpus"]), "bytes": 2 * int(row["message_size"])}
         yield Timed(x, x, row["latency_ms"] / 1e3, 0.0, 0.0, 0.0, drawn("all-reduce", *x.values()), False)
@@ -174,8 +174,8 @@ def snapped(value: float) -> float:
 def experts(tables: Path, gpu: Gpu, dtype: str) -> Iterator[Timed]:
     """The experts of a layer on one GPU: both products, routed evenly or by a power law of 1.2.
 
-    A cell takes in all rows whose rows an expert, number of experts here and matrix are nearest to it.
-    Experts that are shared out over GPUs have cells of their own.
+    A cell takes in all rows whose rows per expert, local number of experts and matrix are nearest to it.
+    Experts that are distributed over GPUs have cells of their own.
     """
     for row in rows(tables, "moe", gpu, moe_dtype=dtype):
         if EXPERT_KERNELS.get(dtype, "") not in str(row["kernel_source"]):

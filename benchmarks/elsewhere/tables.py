@@ -1,9 +1,9 @@
-"""The public tables of measured kernels, row by row as points of a calibration, and which rows are refused.
+"""The public tables of measured kernels: each row as a point of a calibration, and which rows are refused.
 
 Source: ai-dynamo/aiconfigurator at 095f58a (Apache-2.0, NVIDIA). A row is one call in milliseconds inside a
-CUDA graph. Three traps: the same keys, or six weight matrices, are replayed, so what fits the L2 cache may be
-read from it; some rows are faster than the datasheet allows; and some products take half as long again as
-the same matrix with fewer and with more tokens: the GPU was disturbed. All are refused by `Sieve`.
+CUDA graph. Three traps: the same keys, or six weight matrices, are replayed, so data that fits the L2 cache
+may be read from it; some rows are faster than the datasheet allows; and some products take half as long again
+as the same matrix with fewer and with more tokens: the GPU was disturbed. `Sieve` refuses all of these.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,18 +20,18 @@ from kvsim.kernels.calibration.points import MAIN, Point
 Row = Mapping[str, object]
 
 HELD_OUT_OF_100 = 15
-"""Rows, and whole shapes, that enter no fit: drawn by the CRC of their names, so the same in every run."""
+"""Percentage of rows, and of whole shapes, that enter no fit: drawn by the CRC of their names, so fixed."""
 
 DISTURBED = 1.5
-"""Times as slow as a product of the same matrix with more tokens, and as one with fewer (up to NEAR times):
-what no product is. Of the products of a B200 in fp8 4.8 of 100 are, twice as slow as their neighbours; of all
-others 0.8 at most. The fewest tokens have none with fewer: those with more are enough, as a product may be
+"""A product this many times as slow as one of the same matrix with more tokens, and as one with fewer (up to
+NEAR times), was disturbed. Of a B200's fp8 products 4.8 % are, twice as slow as their neighbours; of all
+others 0.8 % at most. The fewest tokens have none with fewer: those with more are enough, as a product may be
 padded. On B200 and its kin, fp8 products of one token, the first to be timed, take two to three times as long
 as those of two."""
 NEAR = 4
 
 RESIDENT_MATRICES = 6
-"""Weight matrices that the tables' benchmark of products takes in turn."""
+"""Weight matrices that the tables' benchmark of products cycles through."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,10 @@ class Gpu:
 
     @property
     def one_launch(self) -> bool:
-        """Whether vLLM's attention over a 16-bit cache is FlashAttention 2: one launch, prompts and decoding.
+        """Whether vLLM's attention over a 16-bit cache is FlashAttention 2: one launch, prompts and decodes.
 
-        Hopper has FlashAttention 3 and 4, B200 and its kin FlashInfer: either packs the heads of a group, or
-        launches apart. The tables' column `kernel_source` says which.
+        Hopper has FlashAttention 3 and 4, B200 and its kin FlashInfer: they either pack the heads of a group,
+        or launch separately. The tables' column `kernel_source` says which.
         """
         return self.capability[0] in (8, 12)
 
@@ -75,7 +75,7 @@ GPUS = (
 
 
 def rows(tables: Path, file: str, gpu: Gpu, **wanted: object) -> list[dict[str, object]]:
-    """The rows of a GPU with these values, of the newest version that has any."""
+    """The rows of a GPU with these values, from the newest version that has any."""
     filters = [("gpu", "=", gpu.table), *((name, "=", value) for name, value in wanted.items())]
     found = pq.read_table(tables / f"{file}.parquet", filters=filters).to_pylist()
     newest = max((release(row) for row in found), default=())
@@ -88,13 +88,13 @@ def release(row: Row) -> tuple[int, ...]:
 
 
 def drawn(*names: object) -> bool:
-    """Whether what goes by these names is held out."""
+    """Whether the row or shape with these names is held out."""
     return crc32(repr(names).encode()) % 100 < HELD_OUT_OF_100
 
 
 @dataclass
 class Sieve:
-    """Refuses what cannot be: rows faster than the GPU, and rows that were read from its L2 cache.
+    """Refuses impossible rows: those faster than the GPU, and those that were read from its L2 cache.
 
     Attributes
     ----------
@@ -106,7 +106,7 @@ class Sieve:
     refused: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def kept(self, part: str, found: Iterator["Timed"], peak_tflops: float) -> list[Measured]:
-        """What is left, as measured points."""
+        """The remaining rows, as measured points."""
         timed = list(found)
         reached = [
             each.read_bytes / each.seconds
@@ -138,7 +138,7 @@ class Sieve:
 
 
 def disturbed_of(products: Sequence["Timed"]) -> set[int]:
-    """Which products are much slower than those of the same matrix with fewer tokens, if any, and more."""
+    """Products much slower than those of the same matrix with fewer tokens, if any, and with more."""
     matrices: dict[tuple[float, float], list[tuple[float, float, int]]] = {}
     for i, each in enumerate(products):
         row = each.x["tokens"], each.seconds, i
@@ -157,7 +157,7 @@ def disturbed_of(products: Sequence["Timed"]) -> set[int]:
 
 @dataclass(frozen=True)
 class Timed:
-    """A row: what was launched, its cell, and what it must at least read and compute.
+    """A row: what was launched, its cell, and the least it must read and compute.
 
     `new_shape`: no row of its heads, matrices or experts enters a fit.
     """
@@ -173,7 +173,7 @@ class Timed:
 
     @property
     def role(self) -> str:
-        """Of the point: a cell of the table, or predicted only."""
+        """Role of the point: a cell of the table, or predicted only."""
         return "held_out" if self.held_out or self.new_shape or self.cell is None else "grid"
 
     def measured(self, part: str) -> Measured:

@@ -1,4 +1,4 @@
-"""Policies: who is served next, as keys over continuous batching. One file each, one line in `POLICIES`."""
+"""Policies: the next request, by keys over continuous batching. One file each, one line in `POLICIES`."""
 
 POLICIES: dict[str, str] = {
     "ssjf": "kvsim.sim.policies.ssjf:Ssjf",
@@ -18,4 +18,4 @@ POLICIES: dict[str, str] = {
     "preflow": "kvsim.sim.policies.preflow:Preflow",
     "residual-sjf": "kvsim.sim.policies.residual_sjf:ResidualSjf",
 }
-"""Name on the command line -> where the class is; engines' own orders are in sim/deployment/engine.py."""
+"""Name on the command line -> location of the class; engines' own orders: sim/deployment/engine.py."""

@@ -1,16 +1,16 @@
-"""Andes: who would keep a reader waiting goes first; who is ahead of its reader gives way.
+"""Andes: requests that would keep a reader waiting go first; those ahead of their reader give way.
 
     tokens read by now     ------------>|         a reader begins at the goal for the first token and reads
     A has   ==========================  |         at a steady speed (`slo_tpot_s`, else `--reading-speed`)
     B has   =====                       |         gain of serving: tokens that a reader would miss at the
-                                                  end of the interval, for each token of context it holds
+                                                  end of the interval, per token of context it holds
 
-Order is looked at once an interval. Who waits displaces who has a smaller gain; who was displaced
-`--andes-preemptions` times is not displaced again.
+The order is checked once per interval. A waiting request displaces running ones with a smaller gain; one that
+was displaced `--andes-preemptions` times is not displaced again.
 
 Source: Liu et al., Andes (arXiv 2404.16283), section 4: a request's priority is the gain in quality of
 experience from serving it over the horizon, divided by its context; preemptions are capped. There quality is
-an area between delivered and expected tokens; here it is what is missing at the end of the horizon.
+an area between delivered and expected tokens; here it is the number missing at the end of the horizon.
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ from kvsim.sim.serving.request import Request
 
 @dataclass(frozen=True, kw_only=True)
 class ReadingOptions:
-    """How people read, and how often one looks."""
+    """How people read, and how often to decide."""
 
     reading_speed: float = option(
         "Tokens that a reader reads per second, if the trace names no goal.",
@@ -58,7 +58,7 @@ class ReadingOptions:
 
 
 class Andes(Policy):
-    """By gain in quality of experience."""
+    """Orders requests by gain in quality of experience."""
 
     family = "deadlines"
     why = "their readers would have waited"
@@ -76,7 +76,7 @@ class Andes(Policy):
         self._interval_ps = max(1, round(own.andes_interval * PS_PER_S))
         self._cap = own.andes_preemptions
         self._queue = Columns(self, width=5)
-        self._looked = -1  # the interval in which somebody was displaced, or could have been
+        self._looked = -1  # the interval in which a request was displaced, or could have been
 
     def queue(self) -> Queue:
         return self._queue

@@ -1,8 +1,8 @@
-"""Tokens that the requests of each client have generated since one asked last: by sums, nobody is visited.
+"""Tokens that each client's requests generated since the last call: by sums, without visiting requests.
 
-    a client's running requests generate a token a step each:  tokens = how many decode x steps since then
+    a client's running requests generate a token per step each:  tokens = how many decode x steps since then
 
-Who has just begun to decode is counted by itself once, and then belongs to the sum of its client.
+A request that has just begun to decode is counted by itself once, then belongs to the sum of its client.
 """
 
 from kvsim.sim.serving.request import Request, State
@@ -10,7 +10,7 @@ from kvsim.sim.serving.server import Server
 
 
 class Answers:
-    """What has been counted of each answer, and how many decode.
+    """How much of each answer has been counted, and how many requests decode.
 
     Attributes
     ----------
@@ -20,27 +20,27 @@ class Answers:
 
     def __init__(self) -> None:
         self.decoding: dict[str, int] = {}
-        self._counted: dict[Request, int] = {}  # of those in no sum: tokens
-        self._base: dict[Request, int] = {}  # of those in a sum: tokens = base + clock
-        self._clock = 0  # when one asked last
+        self._counted: dict[Request, int] = {}  # requests in no sum: tokens
+        self._base: dict[Request, int] = {}  # requests in a sum: tokens = base + clock
+        self._clock = 0  # of the last call
 
     def __contains__(self, request: Request) -> bool:
-        """Whether it was admitted once."""
+        """Whether the request was ever admitted."""
         return request in self._counted or request in self._base
 
     def enter(self, request: Request) -> None:
-        """It was admitted, perhaps again."""
+        """The request was admitted, perhaps again."""
         self._counted.setdefault(request, 0)
 
     def rest(self, request: Request, tokens: int) -> int:
-        """It stands still with so many tokens, or is finished: how many of them were not counted yet."""
+        """The request stopped or finished with this many tokens: how many of them were not counted yet."""
         self._take_out(request)
         more = tokens - self._counted[request]
         self._counted[request] = tokens
         return more
 
     def end(self, request: Request) -> None:
-        """It is gone."""
+        """The request is gone."""
         del self._counted[request]
 
     def _take_out(self, request: Request) -> None:
@@ -50,7 +50,7 @@ class Answers:
             self.decoding[request.facts.client] -= 1
 
     def since(self, server: Server) -> dict[str, int]:
-        """Client -> tokens of its answers since one asked last, but for those that have finished."""
+        """Client -> tokens of its answers since the last call, except for finished ones."""
         for request in server.batch.departed.values():
             self._take_out(request)
         clock, generated = server.progress.clock, server.progress.generated
@@ -65,7 +65,7 @@ class Answers:
         return found
 
     def rates(self, server: Server) -> dict[str, int]:
-        """Client -> how many of its requests get a token in a step now."""
+        """Client -> how many of its requests now get a token per step."""
         for request in server.batch.departed.values():
             self._take_out(request)
         rates = self.decoding.copy()
@@ -74,5 +74,5 @@ class Answers:
         return rates
 
     def _begun(self) -> list[Request]:
-        """Those in no sum who decode by now."""
+        """Requests in no sum that decode by now."""
         return [request for request in self._counted if request.state is State.DECODE]

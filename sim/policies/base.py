@@ -1,12 +1,12 @@
-"""What a policy must do: give each request that waits a key. The smallest is served next.
+"""What a policy must do: give each waiting request a key. The smallest is served next.
 
 class Mine(Policy):
     def key(self, request, now_ps):
         return request.prompt_tokens
 
-Of equal keys the request that came first goes first. Keys are asked for once, when a request comes or comes
-back, and stay, unless the class says when they change: at instants (`turns_ps`), or always (`moves`). With
-`preempts` a request that waits displaces running ones with larger keys. `--policy NAME`, or
+Of equal keys the request that came first goes first. A key is computed once, when a request comes or comes
+back, and stays, unless the class says when it changes: at instants (`turns_ps`), or always (`moves`). With
+`preempts` a waiting request displaces running ones with larger keys. `--policy NAME`, or
 `package.module:Class`; `sim check-scheduler vllm-v1 --policy NAME` tries it.
 """
 
@@ -30,32 +30,32 @@ NEVER_PS = 1 << 62
 
 
 class Policy:
-    """An order of those who wait, and perhaps of those who run.
+    """An order of the waiting requests, and perhaps of the running ones.
 
     Parameters
     ----------
     config : EngineConfig
         The engine's settings; its `options` are those of all parts.
     max_model_len : int
-        Tokens of the longest sequence.
+        Length of the longest sequence in tokens.
 
     Attributes
     ----------
     server : Server
-        Whose queue it orders.
+        The server whose queue it orders.
     cost : CostModel
-        What its steps take.
+        The cost of its steps.
     """
 
     family: ClassVar[str] = "yours"
     idea: ClassVar[str] = ""
     needs: ClassVar[str] = ""
-    """What of a request it reads beside its lengths."""
+    """What it reads of a request besides its lengths."""
     source: ClassVar[str] = ""
     why: ClassVar[str] = "their keys were smaller"
-    """Why others go first, as `sim explain` says it of one who was passed over; CLIENT stands for theirs."""
+    """Why others go first, as `sim explain` says of a request passed over; CLIENT stands for their client."""
     declares: ClassVar[type] = NoOptions
-    """Its own options: a frozen dataclass of `option` fields (allocators/option.py)."""
+    """The policy's options: a frozen dataclass of `option` fields (allocators/option.py)."""
     preempts: ClassVar[bool] = False
     """Whether who waits displaces those who run with larger keys; they are computed anew."""
     moves: ClassVar[bool] = False
@@ -67,23 +67,23 @@ class Policy:
     def __init__(self, config: EngineConfig, max_model_len: int) -> None:
         self.config, self.max_model_len = config, max_model_len
         self._prefills: dict[int, int] = {}
-        self._seated = not self.preempts  # does a full batch keep everybody out?
-        self._stands = False  # and need nobody be looked at who comes meanwhile?
-        self.looks = self.preempts or type(self).look is not Policy.look  # has it to do before a decision?
-        self._fitted: Request | None = None  # the head, if it needed nobody's memory in this step
+        self._seated = not self.preempts  # does a full batch keep every request out?
+        self._stands = False  # and can arrivals be ignored meanwhile?
+        self.looks = self.preempts or type(self).look is not Policy.look  # must it act before a decision?
+        self._fitted: Request | None = None  # the head, if it fits in this step without preemption
 
     def own(self, kind: type[T]) -> T:
-        """Its own options, as `declares` has them, with what the user set of them."""
+        """Its options as `declares` has them, with the user's values."""
         return taken(kind, self.config.options)
 
     # -- what a policy says -------------------------------------------------------------------
 
     @abstractmethod
     def key(self, request: Request, now_ps: int) -> Any:  # noqa: ANN401 - anything that compares
-        """What orders a request; the smallest is next."""
+        """The request's sort key; the smallest is next."""
 
     def turns_ps(self, request: Request) -> int | None:
-        """The instant at which the key of a request that waits changes next; None: it does not."""
+        """When the key of a waiting request changes next; None: it does not."""
         return None
 
     def displaceable(self, request: Request) -> bool:
@@ -91,9 +91,9 @@ class Policy:
         return True
 
     def timeless(self) -> bool:
-        """Whether keys, and what `waits` notes, are the same whenever they are asked for, but for `turns_ps`.
+        """Whether keys, and what `waits` notes, are the same at any time, except for `turns_ps`.
 
-        Then nobody who comes while the batch is full needs to be looked at before somebody leaves.
+        Then requests that come while the batch is full can be ignored until another request leaves.
         """
         return False
 
@@ -106,7 +106,7 @@ class Policy:
     # -- what it hears ------------------------------------------------------------------------
 
     def begin(self, server: Server) -> None:
-        """It orders this server's queue from now on."""
+        """The policy orders this server's queue from now on."""
         self.server = server
         self._stands = self._seated and self.timeless() and not server.memory.abilities.external_slots
 
@@ -114,23 +114,23 @@ class Policy:
         """A step is being decided."""
 
     def waits(self, request: Request) -> None:
-        """It waits from now on: it came, or was preempted."""
+        """The request waits from now on: it came, or was preempted."""
 
     def entered(self, request: Request) -> None:
-        """It was admitted: from now on it runs."""
+        """The request was admitted: it runs from now on."""
 
     def finished(self, request: Request) -> None:
-        """It has its last token."""
+        """The request has its last token."""
 
     # -- what it may do -----------------------------------------------------------------------
 
     def place(self) -> None:
-        """Give those who came since the last step their keys now."""
+        """Compute the keys of requests that came since the last step now."""
         if isinstance(self.server.waiting, Sorted):
             self.server.waiting.place()
 
     def refuse(self, request: Request, reason: str) -> None:
-        """A request that waits is dropped, and with it all other answers to its prompt that wait."""
+        """Drop a waiting request, and with it all other waiting answers to its prompt."""
         server = self.server
         answers = [each for each in server.waiting if each.index == request.index]
         for each in answers:
@@ -140,18 +140,18 @@ class Policy:
     # -- how long an order holds --------------------------------------------------------------
 
     def alike_steps(self) -> int:
-        """Steps for which the order stays as it is, if nothing happens; 0: any number."""
+        """Steps for which the order stays the same if nothing happens; 0: any number."""
         return 1 if self.moves else 0
 
     def alike_until_ps(self) -> int:
-        """The next instant at which it may change by itself."""
+        """The next instant at which the order may change by itself."""
         waiting = self.server.waiting
         return waiting.next_turn_ps() if isinstance(waiting, Turning) else NEVER_PS
 
     # -- a step -------------------------------------------------------------------------------
 
     def decide(self, seats: int, budget: int) -> int:
-        """A step begins: displace who must give way; returns how many."""
+        """A step begins: displace requests that must give way; returns how many."""
         self.look()
         self._fitted = None
         if not self.preempts or not self.server.waiting:
@@ -170,13 +170,13 @@ class Policy:
             return
         self.place()
         if self.moves and (server.memory.abilities.external_slots or server.events):
-            waiting[0]  # who will be asked for when the step is planned: nothing may change then
+            waiting[0]  # will be asked for when the step is planned: nothing may change then
         if full or (len(waiting) < 2 and not self.preempts):
-            return  # nobody enters before somebody leaves, whatever the order
+            return  # no request enters before another leaves, whatever the order
         if self.preempts and server.step.chunks:
-            return  # such a step is alone, however long its order holds
+            return  # such a step is not repeated, however long its order holds
         steps, until_ps = self.alike_steps(), self.alike_until_ps()
-        if self._fitted is waiting[0]:  # and was kept out: it may displace somebody yet
+        if self._fitted is waiting[0]:  # and was kept out: it may still displace a request
             steps = 1
         if steps:
             server.hold_for(steps)
@@ -184,7 +184,7 @@ class Policy:
             server.hold_until(max(until_ps, server.now_ps + 1))
 
     def _displace(self, seats: int, budget: int) -> int:
-        """Preempt those with the largest keys until the head of the queue fits; nobody, if it never would."""
+        """Preempt requests with the largest keys until the head of the queue fits; none if it never would."""
         server = self.server
         head, running = server.waiting[0], server.running
         allocator = server.allocator
@@ -215,7 +215,7 @@ class Policy:
         return len(victims)
 
     def rivals(self, least: Any, now_ps: int) -> Iterable[Request]:  # noqa: ANN401
-        """Who runs, may give way and has a key above `least`: the largest first, then the last admitted."""
+        """Running requests that may give way, with keys above `least`: largest first, then last admitted."""
         key, may_give_way = self.key, self._may_give_way
         found = [
             (own, r.seq, r)
@@ -232,7 +232,7 @@ class Policy:
         return int(share * (allocator.capacity_slots // unit + 1)) * unit if isinstance(share, float) else 0
 
     def _slots(self, request: Request) -> int:
-        """What a running request holds."""
+        """Slots that a running request holds."""
         server = self.server
         tokens = server.progress.stored(request) if request.is_decoding else request.computed
         return server.allocator.slots_needed(max(tokens, 1), server.rules.bound(request))
@@ -241,7 +241,7 @@ class Policy:
         return request.state is not State.FINISHED and self.displaceable(request)
 
     def victim(self) -> Request:
-        """Who is preempted where memory is short: the largest key, the last admitted of equals."""
+        """The request to preempt if memory is short: the largest key, the last admitted of equals."""
         batch, now_ps = self.server.batch, self.server.now_ps
         living = [
             r for r in batch.running.values() if r.state is not State.FINISHED or r.seq in batch.departed
@@ -251,11 +251,11 @@ class Policy:
     # -- what it may ask ----------------------------------------------------------------------
 
     def generated(self, request: Request) -> int:
-        """Tokens of its answer that a request has."""
+        """Tokens of its answer that a request has generated."""
         return self.server.progress.generated(request) if request.is_decoding else request.generated
 
     def prefill_ps(self, tokens: int) -> int:
-        """What the prefill of so many tokens takes by itself, as the cost model says."""
+        """Time that the prefill of this many tokens takes alone, by the cost model."""
         found = self._prefills.get(tokens)
         if found is None:
             found, start, chunk = 0, 0, self.config.max_num_batched_tokens
@@ -268,5 +268,5 @@ class Policy:
         return found
 
     def decode_ps(self, tokens: int) -> int:
-        """What a step takes that decodes one sequence of so many tokens."""
+        """Time of a step that decodes one sequence of this many tokens."""
         return self.cost.step_ps(StepShape(decode_seqs=1, context_tokens=tokens))

@@ -1,4 +1,4 @@
-"""A queue of queues: each client's or group's requests as they came; a policy says whose turn it is."""
+"""A queue of queues: each client's or group's requests by arrival; a policy says whose turn it is."""
 
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
@@ -17,28 +17,28 @@ class Turns(Protocol):
     server: Server
 
     def group(self, request: Request) -> str:
-        """Where it stands: with whom it waits in order of arrival."""
+        """The group within which the request waits in order of arrival."""
 
     def next_client(self) -> str:
-        """Whose turn it is, of those who have requests that wait."""
+        """Whose turn it is, of the clients with waiting requests."""
 
     def waits(self, request: Request) -> None:
-        """It waits from now on."""
+        """The request waits from now on."""
 
     def entered(self, request: Request) -> None:
-        """It was admitted."""
+        """The request was admitted."""
 
     def emptied(self, client: str) -> None:
-        """None of its requests waits any more."""
+        """None of the client's requests waits any more."""
 
 
 class ByClient:
-    """Requests that wait, by client.
+    """Waiting requests, by client.
 
     Attributes
     ----------
     waiting : dict
-        Client -> its requests, the first to have come first; clients without any are left out.
+        Client -> its requests, by arrival; clients without any are left out.
     """
 
     def __init__(self, turns: Turns) -> None:
@@ -48,7 +48,7 @@ class ByClient:
         self._step: Decision | None = None  # in this step
 
     def append(self, request: Request) -> None:
-        """Put a request where it belongs among its client's."""
+        """Insert a request among its client's."""
         self._turns.waits(request)
         self._chosen = None
         entry = (request.index, request.sample, request)
@@ -66,7 +66,7 @@ class ByClient:
         return request
 
     def remove(self, request: Request) -> None:
-        """Take a request out, wherever it stands."""
+        """Remove a request from anywhere in the queue."""
         client = self._turns.group(request)
         self.waiting[client] = [entry for entry in self.waiting[client] if entry[-1] is not request]
         heapify(self.waiting[client])

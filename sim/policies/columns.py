@@ -1,9 +1,9 @@
-"""A queue whose keys all change at the same instants: all keys are found at once, from a table.
+"""A queue whose keys all change at the same instants: all keys are computed together, from a table.
 
-    at an instant     table -> the keys of all, sorted aside; the first few stand in a heap
-    until the next    who comes joins the heap; when its head has a larger key than these few, more join
+    at an instant     table -> all keys, sorted aside; the first few stand in a heap
+    until the next    new requests join the heap; when its head has a larger key than these few, more join
 
-Between two instants keys stay.
+Between two instants keys do not change.
 """
 
 from collections.abc import Iterator
@@ -20,42 +20,42 @@ from kvsim.sim.serving.request import Request
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 FEW = 64
-"""So many join the heap at a time: an interval rarely needs more."""
+"""Requests that join the heap at a time: an interval rarely needs more."""
 NONE: Ints = np.zeros(0, dtype=np.int64)
 
 
 class TableKeys(Keys, Protocol):
-    """What the queue asks of its policy, beside."""
+    """What else the queue needs from its policy."""
 
     def row(self, request: Request) -> tuple[int, ...]:
-        """What the key of a request is made of while it waits."""
+        """The numbers from which the key of a waiting request is computed."""
 
     def keys(self, table: Ints, now_ps: int) -> tuple[Floats, Ints]:
-        """The keys of all in two arrays, the first counts first; the table has a column for each."""
+        """All keys as two arrays, the first more significant; the table has one column per request."""
 
     def next_ps(self, now_ps: int) -> int:
         """When keys change next."""
 
 
 class Columns(Sorted):
-    """The smallest key first; of equals, who came first.
+    """The smallest key first; of equal keys, the first to arrive.
 
     Parameters
     ----------
     width : int
-        Numbers of a row.
+        Numbers per row.
     """
 
     def __init__(self, policy: TableKeys, width: int) -> None:
         super().__init__(policy)
         self._keys, self._next_ps = policy, 0
         self._table: Ints = np.zeros((width, FEW), dtype=np.int64)
-        self._who: list[Request] = []  # by column, the number of its entry less 1; those too who left since
+        self._who: list[Request] = []  # by column, the number of its entry less 1; also those that left since
         self._aside: tuple[Ints, Floats, Ints] = NONE, np.zeros(0), NONE  # columns, keys; the smallest first
-        self._taken, self._bound = 0, inf  # so many of them joined; who stands behind has a larger key
+        self._taken, self._bound = 0, inf  # how many of them joined; those behind have larger keys
 
     def place(self) -> None:
-        """Likewise, and look at all when keys have changed."""
+        """Place new requests, and recompute all keys when they have changed."""
         super().place()
         now_ps = self.policy.server.now_ps
         if now_ps >= self._next_ps:
@@ -70,7 +70,7 @@ class Columns(Sorted):
         self._who.append(request)
 
     def _look(self, now_ps: int) -> None:
-        """The keys of all, now."""
+        """Compute all keys as of now."""
         self._next_ps = self._keys.next_ps(now_ps)
         columns = np.fromiter(self.values(), np.int64, len(self)) - 1
         if len(self._who) > 2 * len(self) + FEW:
@@ -83,21 +83,21 @@ class Columns(Sorted):
         self._uncover()
 
     def _let_go(self, columns: Ints) -> None:
-        """Forget the columns of those who left."""
+        """Forget the columns of requests that left."""
         self._table[:, : len(columns)] = self._table[:, columns]
         self._who = list(self.keys())
         self.update(zip(self._who, range(1, len(columns) + 1), strict=True))
         self._number = len(columns)
 
     def _uncover(self) -> None:
-        """Likewise; whoever may be next joins."""
+        """Drop stale entries from the top; requests that may be next join."""
         super()._uncover()
         while self._bound < inf and not (self._heap and self._heap[0][0][0] <= self._bound):
             self._take()
             super()._uncover()
 
     def _take(self) -> None:
-        """Let a few more join, and all who have the key of the last of them."""
+        """Let a few more join, and all that have the same key as the last of them."""
         first = self._aside[1]
         start, end = self._taken, self._taken + FEW
         if end < len(first):

@@ -1,4 +1,4 @@
-"""What policies by deadline have in common: when the first token of a request, or its last, is due."""
+"""Common to policies by deadline: when the first or the last token of a request is due."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,7 +12,7 @@ from kvsim.sim.serving.request import Request
 
 @dataclass(frozen=True, kw_only=True)
 class DeadlineOptions:
-    """The goal of requests of which the trace says nothing."""
+    """The goal of requests for which the trace names none."""
 
     usual_slo: float = option(
         "Seconds to the first token if the trace names no goal.",
@@ -24,7 +24,7 @@ class DeadlineOptions:
 
 
 class ByDeadline(Policy):
-    """Knows what is due when: `slo_ttft_s` to the first token, else `deadline_s` to the last."""
+    """Knows when a request is due: `slo_ttft_s` to the first token, else `deadline_s` to the last."""
 
     family = "deadlines"
     why = "they were due earlier, or it was too late for this one"
@@ -32,20 +32,20 @@ class ByDeadline(Policy):
 
     def __init__(self, config: EngineConfig, max_model_len: int) -> None:
         super().__init__(config, max_model_len)
-        self.late: dict[Request, int] = {}  # of those who wait: from when on it cannot be met any more
+        self.late: dict[Request, int] = {}  # waiting request -> when its deadline can no longer be met
         self._usual_ps = round(self.own(DeadlineOptions).usual_slo * PS_PER_S)
 
     def timeless(self) -> bool:
         return True
 
     def due_ps(self, request: Request) -> int:
-        """When it is due."""
+        """When the request is due."""
         facts = request.facts
         goal_ps = facts.deadline_ps if facts.slo_ttft_ps is None else facts.slo_ttft_ps
         return request.arrival_ps + (self._usual_ps if goal_ps is None else goal_ps)
 
     def work_ps(self, request: Request) -> int:
-        """What is to be done until then, by itself: the prefill; up to the last token if that is due."""
+        """Time its remaining work takes alone: the prefill, or all up to the last token if that is due."""
         found = self.prefill_ps(request.known_tokens)
         if request.facts.slo_ttft_ps is None and request.facts.deadline_ps is not None:
             steps = request.output_tokens - self.generated(request)

@@ -1,7 +1,7 @@
-"""What policies by predicted length that displace have in common: marks of those who run (running.py).
+"""Common to policies by predicted length that displace: marks of running requests (running.py).
 
 A request gets its mark when it decodes as others do; while it computes its prompt, or is promoted, it is
-looked at by itself.
+checked individually.
 """
 
 from abc import abstractmethod
@@ -15,22 +15,22 @@ from kvsim.sim.serving.request import Request
 
 
 class Displacing(Predicting):
-    """Knows the largest key of those who run."""
+    """Knows the largest key among running requests."""
 
     preempts = True
 
     def __init__(self, config: EngineConfig, max_model_len: int) -> None:
         super().__init__(config, max_model_len)
-        self.unlike: dict[Request, int] = {}  # who runs without a mark, and the number of its admission
+        self.unlike: dict[Request, int] = {}  # running request without a mark -> number of its admission
         self._running, self._admissions = Running(), 0
 
     @abstractmethod
     def mark(self, request: Request) -> int | None:
-        """What stays of the key of a running request; None: nothing yet."""
+        """The constant part of a running request's key; None: nothing yet."""
 
     @abstractmethod
     def marked_key(self, mark: int) -> Any:  # noqa: ANN401 - as `key`
-        """The key of who has this mark, now."""
+        """The current key of a request with this mark."""
 
     def waits(self, request: Request) -> None:
         self._leave(request)

@@ -1,8 +1,8 @@
 """DLPM: the longest cached prefix first, within a deficit that each client may run up.
 
-    deficit of a client   -= tokens that its requests compute: of prompts what is not cached, and answers
-    next                  the longest cached prefix of those whose clients have a deficit above 0
-    nobody has any        every client that waits gets --deficit-quantum more, until one is above 0
+    deficit of a client   -= tokens that its requests compute: uncached tokens of prompts, and answers
+    next                  the longest cached prefix among requests of clients with a deficit above 0
+    none is above 0       every waiting client gets --deficit-quantum more, until one is above 0
 
 So locality is kept as far as fairness allows: the smaller the quantum, the fairer. With one client it is LPM.
 
@@ -24,12 +24,12 @@ from kvsim.sim.serving.request import Request
 Entry = tuple[int, int, Request]
 """(row, sample, request)"""
 Head = tuple[bool, int, Entry, int, str]
-"""(whether its client has run up its deficit, tokens cached, taken off 0, entry, text, client)"""
+"""(whether its client has used up its deficit, minus the tokens cached, entry, text, client)"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeficitOptions:
-    """How much a client may be ahead."""
+    """How far ahead a client may be."""
 
     deficit_quantum: int = option(
         "Tokens of service that a client gets when no client has any left.", default=2048, value="N", least=1
@@ -37,25 +37,25 @@ class DeficitOptions:
 
 
 class ByPrefix:
-    """Requests that wait, by client and text: of equal texts one is looked up in a step.
+    """Waiting requests by client and text: of equal texts one is looked up per step.
 
     Attributes
     ----------
     clients : dict
-        Client -> number of a text -> the requests that have it, the first to have come first.
+        Client -> number of a text -> the requests that have it, by arrival.
     """
 
     def __init__(self, policy: "Dlpm") -> None:
         self._policy = policy
         self.clients: dict[str, dict[int, list[Entry]]] = {}
         self._count = 0
-        self._texts: dict[Hashable, int] = {}  # numbers of texts; 0: none, so that nothing is cached
-        self._cached: dict[int, int] = {0: 0}  # of the step's texts
-        self._step: Decision | None = None  # for which that holds
-        self._best: Head | None = None  # until something happens in it
+        self._texts: dict[Hashable, int] = {}  # numbers of texts; 0: no text, so nothing is cached
+        self._cached: dict[int, int] = {0: 0}  # by number, for this step's texts
+        self._step: Decision | None = None  # the step for which that holds
+        self._best: Head | None = None  # until something happens in that step
 
     def _text(self, request: Request) -> int:
-        """The number of its text; who was preempted may find private blocks, too."""
+        """The number of its text; a preempted request may also find private blocks."""
         if request.preemptions or self._policy.server.memory.below is not None:
             text: Hashable = request
         elif request.content:
@@ -65,7 +65,7 @@ class ByPrefix:
         return self._texts.setdefault(text, len(self._texts) + 1)
 
     def append(self, request: Request) -> None:
-        """One more."""
+        """Add a request."""
         self._policy.waits(request)
         self._best = None
         texts = self.clients.setdefault(request.facts.client, {})
@@ -83,7 +83,7 @@ class ByPrefix:
         return request
 
     def remove(self, request: Request) -> None:
-        """Take a request out, wherever it stands."""
+        """Remove a request from anywhere in the queue."""
         client, text = request.facts.client, self._text(request)
         heap = self.clients[client][text]
         heap[:] = [entry for entry in heap if entry[-1] is not request]
@@ -99,7 +99,7 @@ class ByPrefix:
             del self.clients[client]
 
     def _look_up(self) -> None:
-        """Once a step, and for texts that came since."""
+        """Look up texts once per step, and those that came since."""
         step, cached = self._policy.server.step, self._cached
         if self._step is not step:
             self._step = step
@@ -162,7 +162,7 @@ class Dlpm(Policy):
         super().__init__(config, max_model_len)
         self._quantum = self.own(DeficitOptions).deficit_quantum
         self.deficits: dict[str, int] = {}
-        self._answers = Answers()  # what of them was charged
+        self._answers = Answers()  # how much of each was charged
         self._waiting = ByPrefix(self)
 
     def queue(self) -> Queue:
@@ -176,13 +176,13 @@ class Dlpm(Policy):
         return self.server.cached_tokens(request) if self.server.allocator.caches else 0
 
     def waits(self, request: Request) -> None:
-        """Its client has a quantum at first."""
+        """A client starts with one quantum."""
         self.deficits.setdefault(request.facts.client, self._quantum)
         if request in self._answers:  # it was preempted
             self.deficits[request.facts.client] -= self._answers.rest(request, request.generated)
 
     def settle(self) -> None:
-        """Charge what was generated, and refill where nobody has anything left."""
+        """Charge generated tokens, and refill if no client has anything left."""
         for client, tokens in self._answers.since(self.server).items():
             self.deficits[client] -= tokens
         self._refill()
@@ -196,7 +196,7 @@ class Dlpm(Policy):
                 deficits[client] += more
 
     def admitted(self, request: Request, cached: int) -> None:
-        """It runs from now on, with so much of its prompt cached."""
+        """The request runs from now on, with this many tokens of its prompt cached."""
         if request not in self._answers:
             self._answers.enter(request)
             self.deficits[request.facts.client] -= request.prompt_tokens - cached

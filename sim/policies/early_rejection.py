@@ -1,4 +1,4 @@
-"""Early rejection: as they come, but who would have its first token too late is refused at once.
+"""Early rejection: by arrival, but a request whose first token would come too late is refused immediately.
 
     now            |== A ==|== B ==|== C ==|        C's first token is due before: C is refused when it comes,
     due of C                    ^                   not after it has waited, or been computed in vain
@@ -52,7 +52,7 @@ class EarlyRejection(Predicting):
             self._new.append(request)
 
     def look(self) -> None:
-        """Judge who came since the last step, the first to come first."""
+        """Judge requests that came since the last step, in order of arrival."""
         self.place()
         new, self._new = self._new, []
         refused: set[int] = set()

@@ -1,4 +1,4 @@
-"""EDF: the earliest deadline first; who can no longer meet it goes behind all others.
+"""EDF: the earliest deadline first; requests that can no longer meet theirs go behind all others.
 
     due in   3 s   8 s   5 s (prefill takes 6 s: too late)     served   3 s, 8 s, then 5 s
 
@@ -6,7 +6,7 @@ The deadline is the trace's `slo_ttft_s`, else `deadline_s`, else `--usual-slo`.
 prefill takes by itself.
 
 Source: Liu and Layland, Scheduling algorithms for multiprogramming in a hard-real-time environment (1973),
-deadline-driven scheduling. That late ones go last is kvsim's: under overload EDF else serves only late ones.
+deadline-driven scheduling. Late ones last is kvsim's: under overload EDF would otherwise serve only those.
 """
 
 from kvsim.sim.policies.deadlines import ByDeadline
@@ -14,7 +14,7 @@ from kvsim.sim.serving.request import Request
 
 
 class Edf(ByDeadline):
-    """By deadline."""
+    """Orders requests by deadline."""
 
     idea = "the earliest deadline first; requests that cannot meet theirs last"
     needs = "slo_ttft_s or deadline_s; the cost of a prefill"

@@ -1,11 +1,11 @@
-"""EWSJF: short prompts first, weighted by waits; prompts of like lengths stand in one queue.
+"""EWSJF: short prompts first, weighted by waits; prompts of similar lengths share a queue.
 
     queue 0   prompts below a step         score of a queue's head =
     queue 1   below two steps              wait x (1 + w ln(length + 1)) x step / (queue + 1)
     queue 2   ...                          the highest score is served
 
-Each queue is served as its requests came. Among waits of equal length the short queue wins; the longer a head
-has waited the more it counts, so nobody starves.
+Each queue is served by arrival. Of equal waits, that in the queue of shorter prompts wins; the longer a head
+has waited the more it counts, so no request starves.
 
 Source: Sidik et al., EWSJF (arXiv 2601.21758), density-weighted scoring; vllm-project/vllm, pull 33392,
 ewsjf_scheduler/scoring.py (SimpleScoreCalculator, weighting factor 0.5). There the borders of the queues are
@@ -67,10 +67,10 @@ class Ewsjf(Policy):
         return str(request.prompt_tokens // self._step)
 
     def emptied(self, client: str) -> None:
-        """Nothing is kept of a queue."""
+        """Nothing is kept per queue."""
 
     def weight(self, request: Request) -> int:
-        """What a picosecond of its wait counts."""
+        """Weight of one picosecond of its wait."""
         length = request.prompt_tokens
         found = self._weights.get(length)
         if found is None:

@@ -1,9 +1,9 @@
-"""When those who wait would begin, have their first tokens, and end, served in a given order.
+"""When waiting requests would begin, have their first tokens, and end if served in a given order.
 
-    seats     |A====|C=====|        each takes the seat that is free first; prompts are computed one by one;
+    seats     |A====|C=====|        each takes the first seat that is free; prompts are computed one by one;
               |B=======|D==|        an answer takes its predicted tokens, each as long as a step takes now
 
-What policies need that plan ahead, or refuse. Memory is not looked at.
+For policies that plan ahead, or refuse requests. Memory is not considered.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,7 +16,7 @@ from kvsim.sim.serving.request import Request, State
 
 
 class Foreseen(NamedTuple):
-    """What becomes of a request."""
+    """The forecast for a request."""
 
     request: Request
     first_ps: int
@@ -24,7 +24,7 @@ class Foreseen(NamedTuple):
 
 
 class Forecast:
-    """What is known of a server now, for any number of orders."""
+    """The state of a server now, to forecast any number of orders."""
 
     def __init__(self, policy: Predicting) -> None:
         server = policy.server

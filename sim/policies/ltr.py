@@ -1,12 +1,12 @@
-"""LTR: by a learned rank, running or not; who starves is promoted for a quantum.
+"""LTR: by a learned rank, running or not; a starving request is promoted for a quantum.
 
-Waiting or running, all stand in one order: a better one that waits displaces a worse one that runs. Who has
+Waiting and running requests share one order: a better waiting one displaces a worse running one. One that has
 waited for `--starvation` seconds goes before all others, and once admitted is not displaced until it has
 `--starvation-quantum` tokens more.
 
 Source: Fu et al., Efficient LLM scheduling by learning to rank (NeurIPS '24); hao-ai-lab/vllm-ltr,
 vllm/core/scheduler.py (`_general_schedule` sorts waiting, running and swapped requests together by score).
-There preempted requests are swapped, here they are computed anew; starvation is counted in seconds.
+There preempted requests are swapped, here they are recomputed; starvation is counted in seconds.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from kvsim.sim.serving.request import Request
 
 @dataclass(frozen=True, kw_only=True)
 class LtrOptions(StarvationOptions):
-    """For how long a request is promoted."""
+    """How long a request stays promoted."""
 
     starvation_quantum: int = option(
         "Tokens that a promoted request gets before it may be displaced.", default=32, value="N", least=1
@@ -29,7 +29,7 @@ class LtrOptions(StarvationOptions):
 
 
 class Ltr(Displacing):
-    """By rank, with preemption and promotion."""
+    """Orders requests by rank, with preemption and promotion."""
 
     family = "predicted length"
     idea = "the lowest rank first, displacing worse ones; a starving request is promoted for a quantum"
@@ -41,8 +41,8 @@ class Ltr(Displacing):
         super().__init__(config, max_model_len)
         own = self.own(LtrOptions)
         self._patience_ps, self._quantum = round(own.starvation * PS_PER_S), own.starvation_quantum
-        self._since: dict[Request, int] = {}  # when it came, or was preempted last
-        self._until: dict[Request, int] = {}  # promoted until it has so many tokens
+        self._since: dict[Request, int] = {}  # when it arrived, or was last preempted
+        self._until: dict[Request, int] = {}  # promoted until it has this many tokens
 
     def key(self, request: Request, now_ps: int) -> tuple[int, int]:
         since_ps = self._since.get(request)

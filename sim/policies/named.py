@@ -8,12 +8,12 @@ from kvsim.sim.policies.base import Policy
 
 
 def policy_class(name: str) -> type[Policy]:
-    """That of a policy with keys, or of the user's own; `Policy` itself for an order of an engine's own."""
+    """The class of a policy with keys, or of the user's own; `Policy` itself for an engine's own order."""
     if name in ENGINES:
         return Policy
     return class_named("policy", name, POLICIES, Policy)  # type: ignore[type-abstract]
 
 
 def policy_of(config: EngineConfig, max_model_len: int) -> Policy | None:
-    """The policy of an engine; None where the order is the engine's own."""
+    """The policy of an engine; None if it keeps its own order."""
     return None if config.policy in ENGINES else policy_class(config.policy)(config, max_model_len)

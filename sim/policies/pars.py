@@ -1,11 +1,11 @@
-"""PARS: by a learned rank; who has waited too long goes first.
+"""PARS: by a learned rank; requests that have waited too long go first.
 
-    rank   3  9  1  7      served  1  3  7  9, and anybody at once after --starvation seconds
+    rank   3  9  1  7      served  1  3  7  9, and any request first after --starvation seconds
 
-A ranking is not a length: only the order of what the predictor says counts (`--predictor ranks:T`).
+A rank is not a length: only the order of the predictions counts (`--predictor ranks:T`).
 
 Source: Tao et al., PARS: low-latency LLM serving via pairwise learning-to-rank (arXiv 2510.03243): pairwise
-ranks of output length, and a starvation guard that puts who has waited beyond a threshold first. The
+ranks of output length, and a starvation guard that puts requests first that waited beyond a threshold. The
 threshold is kvsim's.
 """
 
@@ -21,7 +21,7 @@ from kvsim.sim.serving.request import Request
 
 @dataclass(frozen=True, kw_only=True)
 class StarvationOptions(PredictorOptions):
-    """When who waits goes first all the same."""
+    """When a waiting request goes first regardless of its rank."""
 
     starvation: float = option(
         "Seconds of waiting after which a request goes first.", default=60.0, value="S", above=0
@@ -29,7 +29,7 @@ class StarvationOptions(PredictorOptions):
 
 
 class Pars(Predicting):
-    """By rank, with a guard."""
+    """Orders requests by rank, with a guard against starvation."""
 
     family = "predicted length"
     idea = "the lowest rank first; requests that waited too long before all"

@@ -1,4 +1,4 @@
-"""What policies by predicted length have in common: a predictor, and what is left of an answer by it."""
+"""Common to policies by predicted length: a predictor, and the predicted rest of an answer."""
 
 from typing import ClassVar
 
@@ -18,13 +18,13 @@ class Predicting(Policy):
     def __init__(self, config: EngineConfig, max_model_len: int) -> None:
         super().__init__(config, max_model_len)
         self.predictor = predictor_of(self.own(PredictorOptions).predictor, max_model_len)
-        self._said: dict[Request, int] = {}  # once and for all, unless the predictor moves
+        self._said: dict[Request, int] = {}  # asked once, unless the predictor moves
 
     def timeless(self) -> bool:
         return not self.predictor.moves
 
     def said(self, request: Request) -> int:
-        """Tokens that its answer is said to have."""
+        """Predicted tokens of its answer."""
         if self.predictor.moves:
             return self.predictor.tokens(request, self.generated(request))
         found = self._said.get(request)
@@ -33,7 +33,7 @@ class Predicting(Policy):
         return found
 
     def left(self, request: Request) -> int:
-        """Those that are said to be still to come."""
+        """Predicted tokens still to come."""
         return max(self.said(request) - self.generated(request), 0)
 
     def alike_steps(self) -> int:

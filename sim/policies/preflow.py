@@ -6,7 +6,7 @@ A request twice as heavy in P R is passed by one that came D seconds later. All 
 of two requests stays: log2(P R) + arrival / D, the smallest first.
 
 Source: vllm-project/vllm-ascend, pull 16360. There it also orders prompts that are under way; here it orders
-who waits.
+waiting requests.
 """
 
 from dataclasses import dataclass
@@ -29,12 +29,12 @@ class PreflowOptions:
 
 
 def work(tokens: int) -> int:
-    """Pairs of tokens that attention over so many has."""
+    """Pairs of tokens in attention over this many."""
     return tokens * (tokens + 1) // 2
 
 
 class Preflow(Policy):
-    """By aged attention work."""
+    """Orders requests by aged attention work."""
 
     family = "work to prefill"
     why = "less was to compute for them"

@@ -1,13 +1,13 @@
-"""QLM: groups of requests with like deadlines; groups by deadline, and in a group as they came.
+"""QLM: groups of requests with similar deadlines; groups by deadline, within a group by arrival.
 
     due in   1.2 s  1.7 s | 4.1 s  4.9 s      groups of a second: 1.7 s may go before 1.2 s, if it came first
 
-A group is what one decides about: it keeps the order stable and cheap. Within it nobody overtakes.
+Decisions are made for groups, which keeps the order stable and cheap. Within a group no request overtakes.
 
 Source: Patke et al., Queue management for SLO-oriented LLM serving (SoCC '24), section 5, "request groups";
-QLM-project/QLM, qlm/scheduler/scheduler.py (`_update_all_slos` rounds what is left of an SLO down to
-`slo_granularity`; `_reorder_edf`, the default). Left out: the order by a linear program, which pays where
-models must be swapped; one server here has one model.
+QLM-project/QLM, qlm/scheduler/scheduler.py (`_update_all_slos` rounds the rest of an SLO down to
+`slo_granularity`; `_reorder_edf`, the default). Left out: the order by a linear program, which pays off if
+models must be swapped; here one server has one model.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from kvsim.sim.serving.request import Request
 
 @dataclass(frozen=True, kw_only=True)
 class GroupOptions(DeadlineOptions):
-    """How alike the deadlines of a group are."""
+    """How similar the deadlines of a group are."""
 
     slo_granularity: float = option(
         "Seconds within which deadlines count as one group.", default=1.0, value="S", above=0
@@ -29,7 +29,7 @@ class GroupOptions(DeadlineOptions):
 
 
 class Qlm(ByDeadline):
-    """Groups by deadline."""
+    """Orders groups by deadline."""
 
     idea = "groups of similar deadlines, the earliest first; within a group by arrival"
     needs = "slo_ttft_s or deadline_s"
@@ -47,7 +47,7 @@ class Qlm(ByDeadline):
         return None
 
     def waits(self, request: Request) -> None:
-        """Nothing is kept of it."""
+        """Nothing is kept per request."""
 
     def entered(self, request: Request) -> None:
-        """Likewise."""
+        """Nothing to forget."""

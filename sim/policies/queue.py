@@ -1,8 +1,8 @@
-"""Where requests wait that a policy orders by keys.
+"""Waiting queues that a policy orders by keys.
 
 Sorted     keys that stay: a heap
 Turning    keys that change at instants: a heap, and a second one of the instants
-Moving     keys that may change in every step: sorted anew in each that looks at the head
+Moving     keys that may change in every step: sorted again in each step that looks at the head
 """
 
 from collections.abc import Iterator
@@ -19,28 +19,28 @@ FAR_PS = 1 << 62
 
 
 class Keys(Protocol):
-    """What a queue asks of its policy (base.py)."""
+    """What a queue needs from its policy (base.py)."""
 
     server: Server
 
     def key(self, request: Request, now_ps: int) -> Any:  # noqa: ANN401
-        """What orders a request."""
+        """The request's sort key."""
 
     def turns_ps(self, request: Request) -> int | None:
-        """When that changes next."""
+        """When the key changes next."""
 
     def waits(self, request: Request) -> None:
-        """It waits from now on."""
+        """The request waits from now on."""
 
     def entered(self, request: Request) -> None:
-        """It was admitted."""
+        """The request was admitted."""
 
 
 class Sorted(dict[Request, int]):
-    """The smallest key first; of equals, who came first.
+    """The smallest key first; of equal keys, the first to arrive.
 
-    Who waits, and the number of its entry in the heap. What no longer counts stays there, but never on its
-    top. A `dict` for the sake of the server, which asks for its length all the time.
+    Maps each waiting request to the number of its entry in the heap. Stale entries stay in the heap, but
+    never on top. A `dict` for the sake of the server, which asks for its length all the time.
     """
 
     def __init__(self, policy: Keys) -> None:
@@ -48,16 +48,16 @@ class Sorted(dict[Request, int]):
         self.policy = policy
         self._heap: list[Entry] = []
         self._number = 0
-        self._next_ps = FAR_PS  # no key changes before
-        self._fresh: list[Request] = []  # not placed yet: keys are asked for when a step is decided
+        self._next_ps = FAR_PS  # no key changes before this
+        self._fresh: list[Request] = []  # not placed yet: keys are computed when a step is decided
 
     def append(self, request: Request) -> None:
-        """Put a request where it belongs."""
+        """Insert a request by its key."""
         self[request] = 0
         self._fresh.append(request)
 
     def place(self) -> None:
-        """Ask for the keys of those who came since the last time."""
+        """Compute the keys of requests that came since the last call."""
         if self._fresh:
             fresh, self._fresh = self._fresh, []
             for request in fresh:
@@ -70,7 +70,7 @@ class Sorted(dict[Request, int]):
         heappush(self._heap, (key, request.index, request.sample, number, request))
 
     def appendleft(self, request: Request) -> None:
-        """Likewise."""
+        """Same as `append`."""
         self.append(request)
 
     def popleft(self) -> Request:
@@ -83,13 +83,13 @@ class Sorted(dict[Request, int]):
         return request
 
     def remove(self, request: Request) -> None:
-        """Take a request out, wherever it stands."""
+        """Remove a request from anywhere in the queue."""
         self.place()
         del self[request]
         self._uncover()
 
     def _uncover(self) -> None:
-        """Drop what no longer counts from the top."""
+        """Drop stale entries from the top."""
         heap = self._heap
         while heap and self.get(heap[0][-1]) != heap[0][3]:
             heappop(heap)
@@ -108,7 +108,7 @@ class Sorted(dict[Request, int]):
 
 
 class Turning(Sorted):
-    """Each request stands by its key of now: who has one of a later time is moved when that has come."""
+    """Each request stands by its current key, and is moved at the instant at which that changes."""
 
     def __init__(self, policy: Keys) -> None:
         super().__init__(policy)
@@ -123,7 +123,7 @@ class Turning(Sorted):
                 self._next_ps = turns_ps
 
     def next_turn_ps(self) -> int:
-        """When the next of those who wait gets another key."""
+        """When the next waiting request gets another key."""
         turns, number_of = self._turns, self.get
         while turns and number_of(turns[0][2]) != turns[0][1]:
             heappop(turns)
@@ -131,7 +131,7 @@ class Turning(Sorted):
         return self._next_ps
 
     def place(self) -> None:
-        """Likewise, and move those whose time has come."""
+        """Place new requests, and move those whose keys have changed."""
         super().place()
         now_ps = self.policy.server.now_ps
         if self._next_ps <= now_ps:
@@ -141,16 +141,16 @@ class Turning(Sorted):
 
 
 class Moving(dict[Request, None]):
-    """Requests as they came, and in the order of their keys of this step once somebody looks."""
+    """Requests by arrival, and in the order of this step's keys once the head is asked for."""
 
     def __init__(self, policy: Keys) -> None:
         super().__init__()
         self.policy = policy
         self._heap: list[Entry] = []
-        self._step: Decision | None = None  # for which the heap holds
+        self._step: Decision | None = None  # the step for which the heap holds
 
     def append(self, request: Request) -> None:
-        """One more."""
+        """Add a request."""
         self.policy.waits(request)
         self[request] = None
         self._step = None
@@ -166,7 +166,7 @@ class Moving(dict[Request, None]):
         return request
 
     def remove(self, request: Request) -> None:
-        """Take a request out, wherever it stands."""
+        """Remove a request from anywhere in the queue."""
         del self[request]
         self._step = None
 

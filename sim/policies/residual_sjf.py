@@ -1,9 +1,9 @@
-"""Residual SJF: the fewest blocks of prompt to compute first; who comes back or waited long before all.
+"""Residual SJF: the fewest prompt blocks to compute first; returned or long-waiting requests before all.
 
     prompt 900, cached 880: 2 blocks      prompt 100, nothing cached: 7 blocks      the long one goes first
 
-Those who were preempted come first, then those who have waited for `--aging` seconds, both as they came; then
-by blocks that are not cached when the request comes, of equals who came first.
+Preempted requests come first, then those that have waited for `--aging` seconds, both by arrival; then by
+blocks that are not cached when the request comes, of equals the first to arrive.
 
 Source: vllm-project/vllm, pull 51375 (`residual_sjf_max_wait_ms`, by default 10 s). There the cache is looked
 at in each step.
@@ -20,7 +20,7 @@ from kvsim.sim.serving.request import Request
 
 @dataclass(frozen=True, kw_only=True)
 class AgingOptions:
-    """When who waits goes first all the same."""
+    """When a waiting request goes first regardless of its blocks."""
 
     aging: float = option(
         "Seconds of waiting after which a request is served in order of arrival.",
@@ -31,7 +31,7 @@ class AgingOptions:
 
 
 class ResidualSjf(Policy):
-    """By blocks to compute."""
+    """Orders requests by blocks to compute."""
 
     family = "work to prefill"
     why = "less was to compute for them"

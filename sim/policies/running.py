@@ -1,6 +1,6 @@
-"""Who runs, in the order of marks that stay: who stands highest is known without a visit to anybody.
+"""Running requests in the order of constant marks: the highest is known without visiting any request.
 
-time in the batch (mlfq)      mark = when it entered, taken off what it had     all grow alike
+time in the batch (mlfq)      mark = what it had less when it entered           all grow alike
 tokens to come (srpt)         mark = tokens + clock                             all fall alike
 rank (ltr)                    mark = rank                                       nothing moves
 """
@@ -14,7 +14,7 @@ Entry = tuple[int, int, Request]
 
 
 class Running:
-    """Those who have a mark.
+    """Running requests that have a mark.
 
     Attributes
     ----------
@@ -27,7 +27,7 @@ class Running:
         self._of: dict[Request, Entry] = {}
 
     def add(self, mark: int, number: int, request: Request) -> None:
-        """One more."""
+        """Add a request."""
         entry = self._of[request] = mark, number, request
         insort(self.entries, entry)
 
@@ -35,15 +35,15 @@ class Running:
         return request in self._of
 
     def mark(self, request: Request) -> int:
-        """That of one of them."""
+        """The mark of a request."""
         return self._of[request][0]
 
     def take_out(self, request: Request) -> int:
-        """It runs no more; returns its mark."""
+        """The request no longer runs; returns its mark."""
         entry = self._of.pop(request)
         del self.entries[bisect_left(self.entries, entry)]
         return entry[0]
 
     def first_from(self, mark: int) -> int:
-        """The place in `entries` of the first whose mark is not below."""
+        """Index in `entries` of the first request whose mark is not below."""
         return bisect_left(self.entries, (mark,))

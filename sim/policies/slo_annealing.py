@@ -1,13 +1,13 @@
-"""SLO annealing: all who wait are put in the order that is predicted to meet most goals, by annealing.
+"""SLO annealing: waiting requests are put in the order predicted to meet most goals, by annealing.
 
     plan   D A C B      G = requests that meet their goals / sum of their latencies, as predicted
     swap   D C A B      better: kept; worse: kept with probability e^(-loss / temperature), which falls
-    ...                 served in the best order found; who comes meanwhile waits for the next plan
+    ...                 served in the best order found; requests that come meanwhile wait for the next plan
 
 Source: Huang et al., SLO-aware scheduling for large language model inferences (arXiv 2504.14966), section 4:
-simulated annealing over the priority sequence with the objective G = n / t, started from the sequence by
-latency and from that of arrival; the temperature falls by 0.95. There batches follow each other, and their
-sizes are annealed, too; here sim/policies/forecast.py says what an order comes to, as batches are continuous.
+simulated annealing over the priority sequence with the objective G = n / t, started from the sequences by
+latency and by arrival; the temperature falls by 0.95. There batches follow each other, and their sizes are
+annealed, too; here sim/policies/forecast.py evaluates an order, as batching is continuous.
 """
 
 from collections.abc import Iterator
@@ -44,14 +44,14 @@ class AnnealingOptions(DeadlineOptions, PredictorOptions):
 
 
 class Planned(Sorted):
-    """Requests in the order of a plan; who comes later waits for the next, who was preempted goes first."""
+    """Requests in the order of a plan; later ones wait for the next plan, preempted ones go first."""
 
     def __init__(self, policy: Keys, plans: "SloAnnealing") -> None:
         super().__init__(policy)
         self._plans = plans
 
     def place(self) -> None:
-        """Plan, once all of the plan before are served."""
+        """Plan, once all requests of the previous plan are served."""
         if self._heap or not self._fresh:
             return
         fresh, self._fresh = self._fresh, []
@@ -61,12 +61,12 @@ class Planned(Sorted):
         heapify(self._heap)
 
     def appendleft(self, request: Request) -> None:
-        """Who was preempted goes before the plan."""
+        """A preempted request goes before the plan."""
         self[request] = -1
         heappush(self._heap, (-1, request.index, request.sample, -1, request))
 
     def remove(self, request: Request) -> None:
-        """Take a request out, wherever it stands."""
+        """Remove a request from anywhere in the queue."""
         if request in self._fresh:
             self._fresh.remove(request)
             del self[request]
@@ -79,7 +79,7 @@ class Planned(Sorted):
 
 
 class SloAnnealing(Predicting):
-    """By a plan for all who wait."""
+    """Orders requests by a plan for the whole queue."""
 
     family = "deadlines"
     why = "the plan that meets most goals has them before"
@@ -104,7 +104,7 @@ class SloAnnealing(Predicting):
         return 0
 
     def look(self) -> None:
-        """Plan at once, whoever looks at the queue."""
+        """Plan now, before anything asks for the head."""
         self.place()
 
     def plan(self, requests: list[Request]) -> list[Request]:

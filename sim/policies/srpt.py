@@ -1,10 +1,10 @@
-"""SRPT: the fewest predicted tokens still to come go first, and displace who has more to come.
+"""SRPT: the fewest predicted tokens still to come go first, and displace requests with more to come.
 
-    runs: 40 to come     comes: 10     the 10 run, then the 40: nobody waits for a longer one
+    runs: 40 to come     comes: 10     the 10 run, then the 40: no request waits for a longer one
 
 With one seat and true lengths no order has a smaller mean response time (Schrage and Miller 1966).
-Predictions err, and recomputing costs: with `--srpt-limit C` nobody is displaced who has more than the share
-C of the tokens that were predicted, as in TRAIL.
+Predictions err, and recomputing costs: with `--srpt-limit C` no request is displaced that has more than the
+share C of its predicted tokens, as in TRAIL.
 
 Source: Schrage, A proof of the optimality of the shortest remaining processing time discipline (1968);
 Shahout et al., Don't stop me now (TRAIL, arXiv 2410.01035): "limits preemption" to an age below C times the
@@ -34,7 +34,7 @@ class SrptOptions(PredictorOptions):
 
 
 class Srpt(Displacing):
-    """By predicted tokens still to come, with preemption."""
+    """Orders requests by predicted tokens still to come, with preemption."""
 
     family = "predicted length"
     idea = "the fewest predicted remaining tokens first; displaces requests with more"

@@ -1,4 +1,4 @@
-"""SSJF: speculative shortest job first: the shortest answer by a proxy's prediction goes first, to its end.
+"""SSJF: speculative shortest job first: the answer that a proxy predicts as shortest goes first, to its end.
 
     said   40  310  25  90     served   25  40  90  310
 
@@ -12,7 +12,7 @@ from kvsim.sim.serving.request import Request
 
 
 class Ssjf(Predicting):
-    """By predicted length."""
+    """Orders requests by predicted length."""
 
     family = "predicted length"
     idea = "the shortest predicted answer first, without preemption"

@@ -1,4 +1,4 @@
-"""Steps under a policy: before, it may displace who runs; behind, it says how long the decision holds."""
+"""Steps under a policy: first it may displace running requests; last it says how long the decision holds."""
 
 from kvsim.sim.policies.base import Policy
 from kvsim.sim.serving.request import Request
@@ -19,7 +19,7 @@ class ByPolicy(Around):
             self.server.step.displaced = policy.decide(self._seats, self._budget)
         self.inner.decide()
         policy.decided()
-        for request in departed:  # as is known after this decision
+        for request in departed:  # known after this decision
             policy.finished(request)
 
     def finish(self, request: Request) -> None:

@@ -1,11 +1,11 @@
 """VTC: the client with the least service goes first (Sheng et al., Fairness in serving LLMs, OSDI '24).
 
-    counter of a client   += prompt tokens when a request of it enters, += 2 for each token generated
+    counter of a client   += prompt tokens when one of its requests enters, += 2 per generated token
     next                  the oldest request of the client with the least counter
-    comes back            a client without waiting requests is lifted to the least of those who have some;
-                          if nobody waits, to the counter of the client that left the queue last
+    comes back            a client without waiting requests is lifted to the least counter of those with some;
+                          if none waits, to the counter of the client that left the queue last
 
-Between two clients that wait all the time the service differs by at most 2 max(w_p L, w_q M): prompts of at
+The service of two clients that always wait differs by at most 2 max(w_p L, w_q M): prompts of at
 most L tokens, batches of at most M (theorem 4.4). Algorithm 2 of the paper, over continuous batching that
 admits in every step; the artefact, which departs from it, is the scheduler `vtc-artifact`. A request that was
 preempted is not charged twice.
@@ -50,7 +50,7 @@ class ServiceOptions:
 
 
 def weights_of(text: str) -> dict[str, float]:
-    """Client -> share, of `A=2,B=1`."""
+    """Client -> share, from `A=2,B=1`."""
     found = {}
     for part in filter(None, text.split(",")):
         name, _, share = part.rpartition("=")
@@ -80,9 +80,9 @@ class Vtc(Policy):
         self._priced: dict[tuple[str, int], int] = {}
         self.counters: dict[str, int] = {}
         self._last = ""  # the client whose last request left the queue last
-        self._answers = Answers()  # what of them was charged
+        self._answers = Answers()  # how much of each was charged
         self._fresh: list[Request] = []  # came since the last decision
-        self._active: set[str] = set()  # clients with waiting requests, but for those
+        self._active: set[str] = set()  # clients with waiting requests, except those
 
     def queue(self) -> Queue:
         self._queue = ByClient(self)
@@ -107,7 +107,7 @@ class Vtc(Policy):
             self._settle()
 
     def waits(self, request: Request) -> None:
-        if request in self._answers:  # it was preempted: nobody counts its tokens before it runs again
+        if request in self._answers:  # it was preempted: its tokens are not counted again until it runs
             self._charge(request.facts.client, 1, self._answers.rest(request, request.generated))
         self._fresh.append(request)
 
@@ -127,7 +127,7 @@ class Vtc(Policy):
     # -- counting -----------------------------------------------------------------------------
 
     def price(self, client: str, kind: int) -> int:
-        """What a token of a client counts: of a prompt (0), of an answer (1)."""
+        """Price of a client's token: of a prompt (0), of an answer (1)."""
         found = self._priced.get((client, kind))
         if found is None:
             found = round(self._prices[kind] * UNIT / self._weights.get(client, 1.0))
@@ -138,7 +138,7 @@ class Vtc(Policy):
         self.counters[client] += tokens * self.price(client, kind)
 
     def _settle(self) -> None:
-        """Charge what was generated since the last time, then lift who came meanwhile."""
+        """Charge tokens generated since the last call, then lift clients that came meanwhile."""
         for client, count in self._answers.since(self.server).items():
             self._charge(client, 1, count)
         for request in self._fresh:
@@ -158,7 +158,7 @@ class Vtc(Policy):
     # -- how long an order holds --------------------------------------------------------------
 
     def alike_steps(self) -> int:
-        """Until the service of another client that waits is less than that of whose turn it is."""
+        """Steps until another waiting client has less service than the one whose turn it is."""
         waiting = self._queue.waiting
         if len(waiting) < 2:
             return 0

@@ -1,4 +1,4 @@
-"""What all fuzzers have: how many cases to try, and an empty directory to try them in."""
+"""Shared by all fuzzers: how many cases to try, and an empty directory to try them in."""
 
 import shutil
 
@@ -8,13 +8,13 @@ from support.command_files import write_command_files
 
 @pytest.fixture
 def cases(request):
-    """How many cases to try: as many as `--fuzz` says, else a few."""
+    """How many cases to try: the number given by `--fuzz`, else a few."""
     return lambda few: request.config.getoption("--fuzz") or few
 
 
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
-    """An empty directory, which is the current one; the user's profiles and cache lie there too."""
+    """An empty directory, the current one; the user's profiles and cache are also there."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("KVSIM_PROFILES", str(tmp_path / "profiles"))
@@ -24,7 +24,7 @@ def here(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="session")
 def written(tmp_path_factory):
-    """One of each file that a command reads, made once."""
+    """One of each kind of file that a command reads, made once."""
     folder = tmp_path_factory.mktemp("written")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
