@@ -74,8 +74,8 @@ def decode_attention(
     tokens : int
         The sum of the lengths, or more; `batch * longest` if not given. Determines the number of programs.
     block_table : Tensor
-        [batch, most blocks] int32 or int64: paged addressing. Entries behind a sequence's last block, or
-        wholly behind its window, are not read. Either this or `starts`.
+        [batch, most blocks] int32 or int64: paged addressing. Entries after a sequence's last block, or
+        wholly before its window, are not read. Either this or `starts`.
     starts : Tensor
         [batch] int32 or int64: contiguous addressing; the slot of each sequence's token 0.
     out : Tensor

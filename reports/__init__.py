@@ -1,5 +1,5 @@
-"""Result -> run directory, tables in the terminal, figures."""
+"""From results to run directories, terminal tables and figures."""
 
 import logging
 
-logging.getLogger("matplotlib").setLevel(logging.ERROR)  # where its cache of fonts lies is no news to anybody
+logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it reports where its font cache is

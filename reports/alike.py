@@ -1,7 +1,7 @@
-"""Which runs may be put together: those that are equal in all but the seed, and those that had one traffic.
+"""Which runs may be grouped: those that differ only in the seed, and those with the same traffic.
 
-same_but_seed    the whole of config.json without the seed: such runs differ by chance alone
-traffic          what was offered: such runs may be ranked; of two loads the larger one "wins" by itself
+same_but_seed    the whole config.json without the seed: such runs differ by chance alone
+traffic          the offered load: such runs may be ranked; of two loads the larger one "wins" by itself
 """
 
 import json
@@ -13,30 +13,30 @@ from kvsim.reports.rundir.run import Run
 
 
 def seed_of(run: Run) -> object:
-    """The seed of its workload."""
+    """The seed of a run's workload."""
     return _workload(run).get("seed")
 
 
 def traffic(run: Run) -> str:
-    """All that was chosen about its requests and their arrivals, but the seed."""
+    """All settings of a run's requests and arrivals, except the seed."""
     return json.dumps({**_workload(run), "seed": None}, sort_keys=True)
 
 
 def one_traffic(runs: Sequence[Run]) -> bool:
-    """Whether all of them were offered the same, so that one can be better than another."""
+    """Whether all runs had the same traffic, so that one can be better than another."""
     return len({traffic(run) for run in runs}) <= 1
 
 
 def same_but_seed(run: Run) -> str:
-    """All that was chosen but the seed; and the allocator that was told of, which a config names too."""
+    """All settings except the seed, and the allocator in the summary, which a config names too."""
     workload = {**_workload(run), "seed": None}
     return json.dumps([_allocator(run), {**run.config, "workload": workload}], sort_keys=True)
 
 
 def by_seed(runs: Sequence[Run]) -> list[list[Run]]:
-    """The runs that are equal in all but the seed, together, in the order of their first ones.
+    """Groups of runs that differ only in the seed, in the order of their first runs.
 
-    Runs that repeat a seed stay alone: they are the same run again, or something that no config tells apart.
+    Runs that repeat a seed stay alone: they are the same run again, or differ in something no config records.
     """
     alike: dict[str, list[Run]] = defaultdict(list)
     for run in runs:

@@ -1,14 +1,14 @@
-"""Where many runs are computed: on this machine, on a Ray cluster or on a Dask cluster.
+"""Backends that compute many runs: this machine, a Ray cluster or a Dask cluster.
 
     local    the processes of reports/processes.py
     ray      joblib's backend of Ray (extra `ray`): the cluster at an address, else one on this machine
-    dask     joblib's backend of Dask (extra `dask`): the scheduler at an address, else processes of its own
+    dask     joblib's backend of Dask (extra `dask`): the scheduler at an address, else its own processes
 
-The same function on the same arguments, whatever the place; what comes back has the number of its argument.
-A call that ends its process, by a crash or for want of memory, is tried once more, alone, when the others are
-done; if it ends that, too, `lost` says what it gives. A cluster does not say which call it was that ended a
-worker. So once it has lost one, each worker makes the calls in a process beside it.
-What a lost machine had not finished is handed out again, until `MOST_LOSSES` in a row bring nothing.
+The same function runs on the same arguments everywhere; each result has the number of its argument.
+A call that kills its process, by a crash or lack of memory, is retried once, alone, when the others are done;
+if it kills that one too, `lost` gives its result. A cluster does not report which call killed a worker, so
+after losing one, each worker makes its calls in a separate process.
+Unfinished work of a lost machine is handed out again, until `MOST_LOSSES` in a row bring no result.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -25,19 +25,19 @@ BACKENDS = ("local", "ray", "dask")
 MOST_LOSSES = 3
 _DASK_WAITS = {"wait_for_workers_timeout": 60.0}
 _OWN_DASK = {
-    "distributed.scheduler.allowed-failures": 0,  # what is lost is tried again here
+    "distributed.scheduler.allowed-failures": 0,  # lost calls are retried here
     "distributed.deploy.lost-worker-timeout": "10 minutes",  # a busy machine starts one slowly
 }
 Results = Iterator[tuple[int, T]]
 
 
 def raised(by: str) -> NoReturn:
-    """Complain about a call that ends its process."""
+    """Raise an error for a call that kills its process."""
     raise WorkerLost(f"its process was ended by {by}, also when it ran alone")
 
 
 @contextmanager
-def results(  # noqa: PLR0917 - what is done, and where
+def results(  # noqa: PLR0917 - the work, and its place
     function: Callable[..., T],
     arguments: Sequence[tuple[Any, ...]],
     jobs: int,
@@ -45,25 +45,25 @@ def results(  # noqa: PLR0917 - what is done, and where
     address: str | None = None,
     lost: Callable[[str], T] = raised,
 ) -> Iterator[Results[T]]:
-    """Give the results as they come, each with the number of its arguments.
+    """Yield results as they arrive, each with the number of its arguments.
 
     Parameters
     ----------
     function : callable
-        Importable on every machine, or picklable; an exception of it is raised here.
+        Importable on every machine, or picklable; its exceptions are raised here.
     jobs : int
-        Processes at most; on a cluster there are as many as it has cores.
+        Maximum number of processes; a cluster uses as many as it has cores.
     backend : str
         One of BACKENDS.
     address : str, optional
-        Of the cluster; None: one on this machine, for this call.
+        The cluster's address; None: one on this machine, for this call.
     lost : callable
-        What comes out of a call that ended its process twice, given what that was ended by.
+        Gives the result of a call that killed its process twice, from what killed it.
 
     Raises
     ------
     KvsimError
-        An unknown backend, a library that is not there, or machines that are lost again and again.
+        An unknown backend, a missing library, or repeatedly lost machines.
     """
     if backend not in BACKENDS:
         raise KvsimError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
@@ -81,8 +81,8 @@ def results(  # noqa: PLR0917 - what is done, and where
 
 Todo = Sequence[tuple[int, tuple[Any, ...]]]
 Once = Callable[[Todo, bool, bool], Generator[tuple[int, Any], None, None]]
-"""Hands out numbered arguments, apart from the workers themselves and alone if so asked; gives numbered
-results, an `Ended` for a call that ended its process, and raises when a machine is lost."""
+"""Hands out numbered arguments, in processes apart from the workers and one at a time if asked to; yields
+numbered results, an `Ended` for a call that killed its process, and raises if a machine is lost."""
 
 
 def _until_done(
@@ -126,12 +126,12 @@ def _local(function: Callable[..., Any], jobs: int) -> Once:
 def _through_joblib(
     function: Callable[..., Any], cores: Callable[[], int], name: str, **options: float
 ) -> Once:
-    """Hand out through a registered backend of joblib, to as many cores as there are at the time."""
+    """Hand out through a registered joblib backend, to as many cores as there are at the time."""
     from joblib import Parallel, delayed, parallel_config
 
     def once(todo: Todo, apart: bool, alone: bool) -> Generator[tuple[int, Any], None, None]:
         many = max(cores(), 1)
-        call = _numbered_apart if apart or many == 1 else _numbered  # joblib takes this process for one
+        call = _numbered_apart if apart or many == 1 else _numbered  # for one, joblib uses this process
         with parallel_config(backend=name, n_jobs=many, **options):
             for part in [[each] for each in todo] if alone else [todo]:
                 hand_out = Parallel(return_as="generator_unordered", batch_size=1, pre_dispatch="all")
@@ -161,7 +161,7 @@ def _dask(function: Callable[..., Any], jobs: int, address: str | None) -> Itera
         raise KvsimError("backend dask needs dask: pip install '.[dask]' in a clone of kvsim") from error
 
     class Heard(DaskDistributedBackend):  # type: ignore[misc]
-        """Also says so when Dask gives a task up: joblib's own waits for it for ever."""
+        """Also reports tasks that Dask gives up: joblib's own backend waits for them forever."""
 
         def submit(self, func: Any, callback: Any = None) -> Any:  # noqa: ANN401 - as joblib has them
             future = super().submit(func, callback)
@@ -192,7 +192,7 @@ def _ray(function: Callable[..., Any], jobs: int, address: str | None) -> Iterat
         raise KvsimError("backend ray needs ray: pip install '.[ray]' in a clone of kvsim") from error
 
     class Unordered(RayBackend):
-        """Gives results as they come, as its pool can."""
+        """Yields results as they arrive, which its pool supports."""
 
         supports_return_generator = True
 

@@ -1,4 +1,4 @@
-"""How evenly a fleet's work is spread over its replicas, over the time in which any of them works."""
+"""How evenly a fleet's work is spread over its replicas, over the time in which any replica works."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,12 +13,12 @@ Floats = npt.NDArray[np.float64]
 
 
 def end_s(replicas: Sequence[Run]) -> float:
-    """When the last of them is done."""
+    """When the last replica is done."""
     return max(float(each.columns.timeline["time_s"][-1]) for each in replicas)
 
 
 def means(run: Run, values: npt.NDArray[Any], until_s: float, slices: int) -> Floats:
-    """The means of a column of a replica over equal slices of the fleet's time; 0 once it is done."""
+    """Means of a replica's column over equal slices of the fleet's time; 0 once it is done."""
     time_s = run.columns.timeline["time_s"].astype(np.float64)
     edges = np.linspace(0, until_s or 1.0, slices + 1)
     area = np.concatenate([[0.0], np.cumsum(np.diff(time_s) * values[:-1])])
@@ -27,7 +27,7 @@ def means(run: Run, values: npt.NDArray[Any], until_s: float, slices: int) -> Fl
 
 
 def held(run: Run) -> Floats:
-    """Per cent of the slots that are allocated, a row of the timeline each."""
+    """Per cent of the slots that are allocated, per row of the timeline."""
     timeline = run.columns.timeline
     allocated = sum(timeline[kind] for kind in ALLOCATED if kind in timeline)
     total = sum(timeline[kind] for kind in KINDS if kind in timeline)
@@ -36,7 +36,7 @@ def held(run: Run) -> Floats:
 
 
 def imbalance(replicas: Sequence[Run]) -> str:
-    """The requests of each, the busiest against the mean, and how full their memories are."""
+    """The requests per replica, the busiest against the mean, and how full their memories are."""
     until_s = end_s(replicas)
     served = [len(each.columns.requests["request"]) for each in replicas]
     running = [float(means(each, each.columns.timeline["running"], until_s, 1)[0]) for each in replicas]

@@ -1,9 +1,9 @@
-"""Which clock told the step times, in words: beside every answer, and where answers do not share one.
+"""The clock of the step times, in words: beside every answer, and if answers do not share one.
 
     told(costs)     `measured elsewhere (h100-vllm of 2026-11-21); 3.1 % of the time extrapolated; ...`
     differ(named)   `Not comparable: their clocks differ ...`, or nothing
 
-A cost is the section `cost` of a summary, see sim/cost/clock.py; older versions wrote less of it.
+A cost is the section `cost` of a summary, see sim/cost/clock.py; older versions wrote fewer fields.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -15,27 +15,27 @@ from kvsim.sim.cost.clock import NOT_VALIDATED
 Cost = Mapping[str, Any]
 REMEDY = "--cost roofline puts them all on one clock"
 _MOST = 3
-"""Clocks or trusts that one line tells."""
+"""Most clocks or trusts listed in one line."""
 
 
 def clock_name(cost: Cost) -> str:
-    """Runs on clocks of one name are comparable."""
+    """The clock's name; runs whose clocks have the same name are comparable."""
     return str(cost.get("clock") or str(cost.get("source", "")).partition(":")[0].partition(",")[0])
 
 
 def told(costs: Sequence[Cost]) -> str:
-    """The clocks of some answers, the share of their time that was extrapolated, how far they were off."""
+    """The clocks of some answers, the extrapolated share of their time, and their errors."""
     return f"{_listed(dict.fromkeys(map(_clock, costs)), 'clocks')}; {beside(costs)}"
 
 
 def beside(costs: Sequence[Cost]) -> str:
-    """The same without the clocks' names."""
+    """Like `told`, without the clocks' names."""
     trusts = dict.fromkeys(str(cost.get("trust") or NOT_VALIDATED) for cost in costs)
     return "; ".join(filter(None, [extrapolated(costs), _listed(trusts, "different errors, see each")]))
 
 
 def extrapolated(costs: Sequence[Cost]) -> str:
-    """`1.2 to 3.1 % of the time extrapolated`; nothing where nothing was measured."""
+    """`1.2 to 3.1 % of the time extrapolated`; empty if nothing was measured."""
     shares = [100 * (number(cost.get("extrapolated_share")) or 0.0) for cost in costs if _measured(cost)]
     if not shares:
         return ""
@@ -47,7 +47,7 @@ def extrapolated(costs: Sequence[Cost]) -> str:
 
 
 def differ(named: Iterable[tuple[str, Cost]]) -> str:
-    """That systems are on different clocks, which, and what to do; nothing where they share one."""
+    """A warning that systems are on different clocks, and the remedy; empty if they share one."""
     clocks: dict[str, dict[str, None]] = {}
     for name, cost in named:
         clocks.setdefault(clock_name(cost), {})[name] = None
@@ -58,7 +58,7 @@ def differ(named: Iterable[tuple[str, Cost]]) -> str:
 
 
 def cost_in(row: Mapping[str, Any]) -> Cost:
-    """The section of a summary that was made flat, a row of a sweep's table."""
+    """The section `cost` from a flattened summary, a row of a sweep's table."""
     return {name.removeprefix("cost."): value for name, value in row.items() if name.startswith("cost.")}
 
 
@@ -73,5 +73,5 @@ def _clock(cost: Cost) -> str:
 
 
 def _listed(words: Collection[str], what: str) -> str:
-    """All of them, or how many there are."""
+    """All of them, or their number."""
     return ", ".join(words) if len(words) <= _MOST else f"{len(words)} {what}"

@@ -1,10 +1,10 @@
-"""Which colour a system has: that of its allocator, else of its scheduler, else of its GPU, by name.
+"""The colour of a system: that of its allocator, else of its scheduler, else of its GPU, by name.
 
-    systems (allocator, scheduler, GPU) --> the part that tells them apart --> a place for each
+    systems (allocator, scheduler, GPU) --> the part that distinguishes them --> a place for each
                                                                               (hue, shade)
 
-Families share a hue, members differ in shade, dash and marker. The hues keep away from those of the waste
-ledger. Systems that none of the three tells apart have places in their order.
+Families share a hue, members differ in shade, dash and marker. The hues differ from those of the waste
+ledger. Systems that none of the three distinguishes get places in their order.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,9 +14,9 @@ from kvsim.reports.palette import SERIES
 
 HUES = 8
 _OWN_SHADE = 7
-"""A light one that no family reaches."""
+"""A light shade that no family reaches."""
 PARTS = ("allocator", "scheduler", "gpu")
-"""What may give a system its colour: the first in which systems differ."""
+"""The parts that may give a system its colour: the first in which systems differ."""
 
 _ALLOCATORS = (
     ("paged", "sglang", "mlc", "tensorrt-llm", "tgi"),
@@ -31,7 +31,7 @@ _ALLOCATORS = (
     ("hybrid", "jenga", "jenga-packed", "split", "sglang-dual", "sglang-unified"),
     ("streaming-llm", "h2o", "kivi"),
 )
-"""Families in the order of the hues, members in that of the shades."""
+"""Families in the order of the hues, members in the order of the shades."""
 _SCHEDULERS = (
     ("vllm-v1", "vllm-v0", "nano-vllm"),
     ("orca", "static", "s3"),
@@ -54,14 +54,14 @@ FAMILIES = {"allocator": _ALLOCATORS, "scheduler": _SCHEDULERS, "gpu": _GPUS}
 
 
 class Place(NamedTuple):
-    """A hue, and which of its shades."""
+    """A hue and one of its shades."""
 
     hue: int
     shade: int
 
 
 def places(systems: Sequence[Mapping[str, str]]) -> list[Place]:
-    """A place for each system, no two alike; `systems`: their PARTS by name, as far as they are known."""
+    """A distinct place for each system; `systems`: their PARTS by name, as far as known."""
     part = next((each for each in PARTS if len({system.get(each) for system in systems}) > 1), None)
     if part is None and len(systems) > 1:
         return [Place(at % HUES, at // HUES) for at in range(len(systems))]
@@ -84,12 +84,12 @@ def parts_of(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def summary_parts(summary: Mapping[str, Any]) -> dict[str, str]:
-    """The same of a summary, which names no GPU."""
+    """Like `parts_of`, for a summary, which names no GPU."""
     return {part: str(summary["engine"][part]) for part in PARTS if part in summary["engine"]}
 
 
 def place_of(part: str, name: str) -> Place:
-    """The place of an allocator, a scheduler or a GPU; of your own one that its name chooses."""
+    """The place of an allocator, a scheduler or a GPU; for your own, chosen by its name."""
     families = FAMILIES[part]
     plain = name.partition("@")[0].partition(":")[0]
     known = [each for family in families for each in family if plain == each or plain.startswith(f"{each}-")]
@@ -106,7 +106,7 @@ def colours_of(systems: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def shaded(colour: str, shade: int, sheet_colour: str) -> str:
-    """A colour `#rrggbb` for the nth of a hue: itself, then by turns nearer to the sheet and to the ink."""
+    """A colour `#rrggbb` for the nth shade of a hue: itself, then alternately nearer the sheet and ink."""
     mixed, sheet = _MIXED[shade % len(_MIXED)]
     other = sheet_colour if sheet else "#000000" if int(sheet_colour[1:3], 16) > 127 else "#FFFFFF"
     pairs = [(int(colour[at : at + 2], 16), int(other[at : at + 2], 16)) for at in (1, 3, 5)]
@@ -114,4 +114,4 @@ def shaded(colour: str, shade: int, sheet_colour: str) -> str:
 
 
 _MIXED = ((0.0, True), (0.4, False), (0.3, True), (0.65, False), (0.15, True))
-"""How much of the sheet's colour (true) or of its opposite a shade has."""
+"""The share of the sheet's colour (True) or its opposite in a shade."""

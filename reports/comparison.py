@@ -1,7 +1,7 @@
-"""Systems side by side in the terminal: a row per number, or a row per system where they are many.
+"""Systems side by side in the terminal: a row per number, or a row per system if there are many.
 
-A system is its summaries, one of each seed; a star marks the best, and all that read alike, or that the
-seeds cannot tell from it.
+A system is its summaries, one per seed; a star marks the best, and all that read the same or that the seeds
+cannot distinguish from it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,17 +34,17 @@ COLUMNS: dict[str, Quantity] = {
     "TTFT p50": q.TTFT_P50,
     "preempted": q.PREEMPTIONS,
 }
-"""Those of a ranking."""
+"""The columns of a ranking."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Rows of numbers, a column per system; as many tables below each other as the width asks for."""
+    """Rows of numbers, a column per system; as many tables below each other as the width requires."""
 
     systems: Sequence[System]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """The tables; a star marks the best of all systems, not only of its table."""
+        """The tables; a star marks the best of all systems, not only in its table."""
         sections = [
             [(row, self.cells(row)) for row in section if occurs(row, self.systems)] for section in SECTIONS
         ]
@@ -66,7 +66,7 @@ class Comparison:
         yield Text(f"* best of its row{beyond}; memory: means of the whole run", style="dim")
 
     def cells(self, row: Quantity) -> list[Text]:
-        """A row's numbers. Best may be those that are ranked; of finished requests, all on one clock."""
+        """A row's numbers. Only ranked systems can be best; for finished requests, all on one clock can."""
         alike = [not different_clocks(self.systems)] * len(self.systems)
         starred = stars(row, self.systems, alike if row.of_all else ranked(self.systems))
         return [marked(shown(row, seeds), star) for seeds, star in zip(self.systems, starred, strict=True)]
@@ -87,7 +87,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Many systems, a row each, the one that finishes most requests per second first."""
+    """Many systems, a row each, sorted by requests finished per second."""
 
     systems: Sequence[System]
 
@@ -109,12 +109,12 @@ class Ranking:
 
 
 def marked(text: str, best: bool) -> Text:
-    """A cell of a comparison, with its star where it is the best."""
+    """A cell of a comparison, with a star if it is the best."""
     return Text(f"{text} *", style="bold green") if best else Text(f"{text}  ")
 
 
 def ruled_table(first_column: str) -> FittingTable:
-    """The look of all tables: one rule under the heading, nothing else."""
+    """The style of all tables: one rule under the heading, nothing else."""
     table = FittingTable()
     table.add_column(first_column, no_wrap=True)
     return table

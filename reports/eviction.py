@@ -1,4 +1,4 @@
-"""Eviction policies as a table, and a card of one: what leaves a full cache, who uses it, how it was checked.
+"""Eviction policies as a table, and a card of one: what it evicts, who uses it, how it was checked.
 
 `python -m kvsim.reports.eviction docs/eviction.md` writes the table of the page.
 """
@@ -32,7 +32,7 @@ def _told() -> dict[str, tuple[str, ...]]:
 
 
 def card(name: str) -> str:
-    """One policy: its source and its own options, and what its file says of it."""
+    """One policy: its source, its own options, and its file's docstring."""
     chosen = eviction_named(name)
     policy = chosen.policy
     rows = (
@@ -48,7 +48,7 @@ def card(name: str) -> str:
 
 
 def with_table(text: str) -> str:
-    """The page with its table made anew."""
+    """The page with its table regenerated."""
     before, mark, rest = text.partition(MARK)
     rows = ["| policy | what leaves | who uses it | source | equal to |", "|---|---|---|---|---|"]
     for name, told in _told().items():

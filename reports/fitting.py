@@ -1,4 +1,4 @@
-"""A table that a narrow terminal gets as several, one below the other, so that no number wraps or is cut.
+"""A table that is split into several, one below the other, if the terminal is narrow: no number is cut.
 
     wide     name  weights  layers  source          narrow   name  weights  layers
              ...                                             ...
@@ -6,7 +6,7 @@
                                                              name  source
                                                              ...
 
-The first column begins every part. Where a table does not fit, its names, its words and the headings of its
+The first column begins every part. If a table does not fit, its names, its words and the headings of its
 numbers wrap between words; numbers stay whole.
 """
 
@@ -20,17 +20,17 @@ from rich.table import Column, Table
 from rich.text import Text
 
 LEAST_WORDS, MOST_WORD = 16, 26
-"""Characters in a line of a column that wraps, at least; a longer word than the second may be folded."""
+"""Least characters per line of a column that wraps; words longer than the second may be folded."""
 UNBOUNDED = 10_000
-"""The width in which a text is measured."""
+"""The width at which a text is measured."""
 NAMES = 0.45
-"""Of the width, for the first column of a table that does not fit: more only for a longer word."""
+"""Share of the width for the first column of a table that does not fit; more only for a longer word."""
 
 
 class FittingTable(Table):
-    """One rule under the heading, nothing else; in as many tables as the width needs.
+    """One rule under the heading, nothing else; split into as many tables as the width requires.
 
-    Columns are added as to any of rich's tables. `padding`: blanks above, right, below and left of a cell.
+    Columns are added as to any rich table. `padding`: blanks above, right, below and left of a cell.
     """
 
     def __init__(self, padding: tuple[int, int, int, int] = (0, 1, 0, 1)) -> None:
@@ -41,7 +41,7 @@ class FittingTable(Table):
     def of(
         cls, columns: Sequence[str], rows: Iterable[Sequence[str]], words: Collection[str] = ()
     ) -> "FittingTable":
-        """Rows of texts under names, close together; those that are `words` wrap and stand to the left."""
+        """Rows of strings under column names, close together; columns in `words` wrap, left-aligned."""
         table = cls((0, 0, 0, 0))
         for place, name in enumerate(columns):
             if place == 0:
@@ -55,7 +55,7 @@ class FittingTable(Table):
         return table
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """The parts, an empty line between two; with room for all of it rich's own table."""
+        """The parts, separated by empty lines; rich's own table if there is room."""
         if self.__rich_measure__(console, options.update(width=UNBOUNDED)).maximum <= options.max_width:
             yield from super().__rich_console__(console, options)
             return
@@ -77,7 +77,7 @@ class FittingTable(Table):
     def _part(
         self, places: Sequence[int], widths: Sequence[int], console: Console, options: ConsoleOptions
     ) -> RenderResult:
-        """The table of some of the columns: rich wraps the words, all others have their width."""
+        """The table of some of the columns: rich wraps the words, all other columns have fixed widths."""
         part = copy(self)
         part.columns = [copy(self.columns[place]) for place in places]
         for at, column in enumerate(part.columns):
@@ -88,7 +88,7 @@ class FittingTable(Table):
 
 
 def _least(console: Console, options: ConsoleOptions, column: Column) -> int:
-    """How wide a column must be: its widest number, or the longest word of its heading or of its texts."""
+    """The least width of a column: its widest number, or the longest word of its heading or cells."""
     header, *cells = _measured(console, options, column)
     if column.justify == "right":
         return max(header.minimum, *(each.maximum for each in cells))
@@ -97,11 +97,11 @@ def _least(console: Console, options: ConsoleOptions, column: Column) -> int:
 
 
 def _most(console: Console, options: ConsoleOptions, column: Column) -> int:
-    """How wide a column would be with room for all of it."""
+    """The width of a column without wrapping."""
     return max(each.maximum for each in _measured(console, options, column))
 
 
 def _measured(console: Console, options: ConsoleOptions, column: Column) -> list[Measurement]:
-    """Its heading and its cells."""
+    """The widths of a column's heading and cells."""
     wide = options.update(width=UNBOUNDED)
     return [Measurement.get(console, wide, text) for text in (column.header, *column.cells)]

@@ -1,8 +1,8 @@
-"""What reports say of goals: the sections `slo`, `per_gpu` and `price` of summaries.
+"""Goals in reports: the sections `slo`, `per_gpu` and `price` of summaries.
 
     SLO missed: e2e 39.0 s, over 30 s. Goodput 1.97 requests/s, 99.9 % of the requests; 0.875 per million ...
 
-Of several seeds a number is their mean, and the SLO is met if it is with each.
+With several seeds a number is their mean, and the SLO is met if every seed meets it.
 """
 
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ from kvsim.sim.record.slo import Limit, Slo
 
 
 def goal(summary: Summary, section: str, name: str) -> float | None:
-    """A number of a section; None where the run had no such goal."""
+    """A number of a section; None if the run had no such goal."""
     return number((summary.get(section) or {}).get(name))
 
 
 def in_words(summaries: Sequence[Summary]) -> str:
-    """A sentence or two on the goals of one run with all of its seeds, or "" where it had none."""
+    """A sentence or two on the goals of one run with all its seeds, or "" if it had none."""
     if not any(summary.get("slo") or summary.get("price") for summary in summaries):
         return ""
     said = []
@@ -40,7 +40,7 @@ def in_words(summaries: Sequence[Summary]) -> str:
 
 
 def _verdict(summaries: Sequence[Summary]) -> str:
-    """Whether the SLO was met, and by how much each limit that was not is passed."""
+    """Whether the SLO was met, with the measured value of each missed limit."""
     met = [bool(summary["slo"]["met"]) for summary in summaries]
     if all(met):
         return f"SLO met: {_measured(summaries, summaries[0]['slo']['by_limit'])}"
@@ -68,7 +68,7 @@ def _measured(summaries: Sequence[Summary], names: Sequence[str]) -> str:
 
 
 def _per_gpu(summaries: Sequence[Summary], rate: float | None, name: str) -> str:
-    """The same per GPU, where there are several."""
+    """The rate per GPU, if there are several."""
     each = _mean(summaries, "slo", name)
     return "" if each == rate else f" ({figures(each)} per GPU)"
 
@@ -89,12 +89,12 @@ def percent(share: float | None) -> str:
 
 
 def limits_of(runs: Sequence[Run], latency: str) -> list[Limit]:
-    """The limits on a latency that all runs were held against; none where they differ."""
+    """The limits on a latency that all runs share; none if they differ."""
     said = {str((run.config.get("goals") or {}).get("slo")) for run in runs}
     if len(said) != 1 or said == {"None"}:
         return []
     try:
         slo = Slo.parse(said.pop())
-    except KvsimError:  # an edited config: its run stays legible
+    except KvsimError:  # an edited config: its run stays readable
         return []
     return [limit for limit in slo.limits if limit.column == latency]

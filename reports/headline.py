@@ -1,7 +1,7 @@
-"""What came out, in a sentence: of one run, and of several under the same traffic.
+"""The result in one sentence: of one run, and of several under the same traffic.
 
-Shares of the KV memory are said of the whole run, and beside it of the time in which requests waited. Where
-runs are compared, it is the same part for all of them.
+Shares of the KV memory are given for the whole run, and for the time in which requests waited. If runs are
+compared, the same part is used for all.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,11 +15,11 @@ from kvsim.reports.seeds.words import share_of_time, with_spread
 from kvsim.reports.waiting import all_at_once
 
 ALIKE = 1.02
-"""Ratios below this are no difference worth a word."""
+"""Smaller ratios are not worth reporting."""
 
 
 def headline(seeds: Sequence[Summary]) -> str:
-    """One sentence with the numbers of a run; of several seeds means with their spread."""
+    """One sentence with the numbers of a run; with several seeds, means with their spread."""
     finished, submitted = (_told(seeds, count, "requests", name) for name in ("finished", "submitted"))
     share = finished if finished == submitted else f"{finished} of {submitted}"
     served = f"{seeds[0]['label']} served {share} request{'' if submitted == '1' else 's'}"
@@ -69,8 +69,8 @@ def _duration(value: float | None) -> str:
 def verdict(summaries: Sequence[Summary]) -> str:
     """One sentence on the best run against the worst: requests at once, rate or latency, waste.
 
-    For runs that had the same traffic: of others the one with more requests would win. Those that rejected
-    what others served are not ranked, nor is any where clocks differ.
+    For runs with the same traffic: otherwise the one with more requests would win. Runs that rejected
+    requests that others served are not ranked; none are if clocks differ.
     """
     systems = [[summary] for summary in summaries]
     apart = different_clocks(systems)

@@ -1,4 +1,4 @@
-"""Runs told apart: several may have the same label, such as one allocator at several rates."""
+"""Distinct labels for runs: several may have the same one, such as one allocator at several rates."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,9 +9,9 @@ from kvsim.sim.complaints import printable
 
 
 def told_apart(runs: Sequence[Run]) -> list[Run]:
-    """Each run once, under a label of its own: where labels repeat, by as much of the paths as differs.
+    """Each run once, with a distinct label: if labels repeat, the differing part of the paths.
 
-    Replicas of a fleet, which have one path, are runs of their own.
+    Replicas of a fleet share a path but are separate runs.
     """
     once = list({(run.path.resolve(), run.place): run for run in runs}.values())
     if len({run.label for run in once}) == len(once):

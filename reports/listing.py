@@ -1,4 +1,4 @@
-"""What there is to choose from, as tables: models, GPUs, and whatever a registry names."""
+"""The available choices as tables: models, GPUs, and the names in a registry."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -20,7 +20,7 @@ from kvsim.sim.sources import module_doc
 
 
 def models_table() -> FittingTable:
-    """The geometry of the built-in models and where it is from."""
+    """The geometry of the built-in models and its source."""
     columns = ("name", "parameters", "weights", "layers", "heads/KV", "KV/token", "max len", "source")
     return table_of(
         columns,
@@ -41,7 +41,7 @@ def models_table() -> FittingTable:
 
 
 def _layers(model: ModelSpec) -> str:
-    """`10+52w`: 10 see everything and 52 a window; c: chunks, r: recurrent, x: cross attention."""
+    """`10+52w`: 10 layers see everything and 52 a window; c: chunks, r: recurrent, x: cross attention."""
     if not model.kv_layers:
         full = model.layers - model.window_layers
         windowed = f"{model.window_layers}w" if model.window_layers else ""
@@ -55,7 +55,7 @@ def _layers(model: ModelSpec) -> str:
 
 
 def gpus_table() -> FittingTable:
-    """Memory and speeds of the built-in GPUs and where they are from."""
+    """Memory and speeds of the built-in GPUs and their source."""
     columns = ("name", "memory", "GB/s", "TFLOP/s", "link GB/s", "source")
     return table_of(
         columns,
@@ -74,7 +74,7 @@ def gpus_table() -> FittingTable:
 
 
 def profiles_table(found: Iterable[ProfileFile | KvsimError]) -> FittingTable:
-    """Measured profiles with what stands behind them; of a damaged one, what is wrong with it."""
+    """Measured profiles with their origin; for a damaged one, the error."""
     columns = ("profile", "GPU", "measured", "error", "whose", "by")
     return table_of(columns, (_profile_row(each) for each in found))
 
@@ -103,7 +103,7 @@ def names_table(registry: Mapping[str, str]) -> FittingTable:
 
 
 def part_card(kind: str, name: str) -> str:
-    """One scheduler, cost or router: its releases and its own options, and what its file says of it."""
+    """One scheduler, cost or router: its releases, its own options, and its file's docstring."""
     registry, base = KINDS[kind]
     text = name.partition("@")[0]
     found: Any = class_named(kind, text if is_own(text, registry) else text.partition(":")[0], registry, base)
@@ -113,7 +113,7 @@ def part_card(kind: str, name: str) -> str:
 
 
 def own_options(declared: type) -> list[str]:
-    """The options of one part, a line each: flag, meaning, default."""
+    """The options of one part, one per line: flag, meaning, default."""
     lines = []
     for each in options_of(declared):
         flag = f"{each.flag} {each.about.value}".strip()
@@ -123,7 +123,7 @@ def own_options(declared: type) -> list[str]:
 
 
 def releases(registry: Mapping[str, str]) -> list[str]:
-    """`name@release` for each release that a class of the registry tells apart, the default last."""
+    """`name@release` for each release that a class of the registry distinguishes, the default last."""
     found = []
     for name, where in registry.items():
         module, _, attribute = where.partition(":")
@@ -132,19 +132,19 @@ def releases(registry: Mapping[str, str]) -> list[str]:
 
 
 def rules_table(rules: Iterable[Callable[..., object]]) -> FittingTable:
-    """What each rule of the contract says, by the first line of its docstring."""
+    """Each rule of the contract with its docstring."""
     said = {rule.__name__.replace("_", " "): (rule.__doc__ or "").strip() for rule in rules}
     numbers = re.compile(r"( \([\d, ]+\))?\.$")
     return table_of(("rule", "what it says"), ((name, numbers.sub("", text)) for name, text in said.items()))
 
 
 def _first_line(text: str) -> str:
-    """What stands behind the name: `Paged: fixed blocks ...` says `fixed blocks ...`."""
+    """The text after the name: `Paged: fixed blocks ...` gives `fixed blocks ...`."""
     return text.partition("\n")[0].partition(": ")[2]
 
 
 def table_of(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> FittingTable:
-    """The first column stays whole, the last wraps, those between stand to the right."""
+    """A table whose first column stays whole and whose last wraps; the others are right-aligned."""
     return FittingTable.of(columns, rows, words=columns[-1:])
 
 

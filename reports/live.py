@@ -1,12 +1,12 @@
-"""sim run --live: a dashboard on the terminal's second screen while a run goes on; the first stays as it was.
+"""sim run --live: a dashboard on the terminal's alternate screen during a run; the main screen is untouched.
 
-    what runs, how far it is      a bar, requests, time left
+    title, progress               a bar, requests, time left
     time, throughput, latency     so far, and lately: over the last seconds
     running, waiting              now, and over the simulated time so far
     the KV memory                 the ledger now, and over the simulated time so far
 
-A thread looks (sim/record/glance.py) and draws three times a second, less often where drawing takes long or
-the machine is busy: it waits until the run has had fifty times the CPU seconds of the last picture.
+A thread samples (sim/record/glance.py) and draws three times per second, less often if drawing is slow or the
+machine is busy: it waits until the run has had fifty times the CPU seconds of the last picture.
 """
 
 import sys
@@ -38,14 +38,14 @@ _NAMES = 13  # columns
 
 
 def can_show() -> bool:
-    """Whether stderr is a terminal that can be drawn on."""
+    """Whether stderr is a terminal that supports drawing."""
     return sys.stderr.isatty() and not Console(stderr=True).is_dumb_terminal
 
 
 def of_several(
     simulation: Simulation, before: Sequence[Outcome], several: int, pace: float | None = None
 ) -> AbstractContextManager[None]:
-    """The dashboard of one of several runs, with a line for each that is over; `pace`: reports/pace.py."""
+    """The dashboard of one of several runs, with a line per finished run; `pace`: reports/pace.py."""
     deployment = simulation.deployment
     place = f" ({len(before) + 1} of {several})" if several > 1 else ""
     server = f"{deployment.model.name} on {deployment.gpu.name}, {deployment.engine.scheduler}"
@@ -77,11 +77,11 @@ def live(
     Parameters
     ----------
     title : str
-        What runs.
+        Name of the run.
     before : sequence of str
-        A line for each run that is over, of a comparison.
+        A line for each finished run of a comparison.
     paced : bool
-        Whether the run waits for the clock, so that drawing costs it nothing.
+        Whether the run waits for the clock, so that drawing does not slow it down.
     """
     screen = Live(console=Console(stderr=True), screen=True, auto_refresh=False, redirect_stdout=False)
     over = Event()
@@ -117,13 +117,13 @@ def _watch(  # noqa: PLR0917 - of a thread
 
 
 class Pace:
-    """How fast a run went lately, from what was seen of it and when."""
+    """The recent speed of a run, from samples and their times."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, float, int, int]] = deque()  # wall, simulated, done, tokens
 
     def note(self, wall_s: float, seen: Glance) -> None:
-        """Take down what was seen now, and forget what is long ago."""
+        """Add a sample, and drop old ones."""
         done = seen.finished + seen.rejected
         self._seen.append((wall_s, seen.simulated_s, done, seen.tokens))
         while len(self._seen) > 2 and self._seen[1][0] <= wall_s - LATELY_S:
@@ -134,7 +134,7 @@ class Pace:
         return self._ratio(1, 0)
 
     def left_s(self, requests: int) -> float | None:
-        """Until all requests are done, at the latest pace."""
+        """Time until all requests are done, at the recent pace."""
         rate = self._ratio(2, 0)
         return (requests - self._seen[-1][2]) / rate if rate else None
 
@@ -152,7 +152,7 @@ class Pace:
 
 @dataclass(frozen=True)
 class Dashboard:
-    """One picture of a run; the lower a part stands the sooner a low terminal goes without it."""
+    """One picture of a run; a terminal with few lines omits the lowest parts first."""
 
     title: str
     seen: Glance
@@ -160,7 +160,7 @@ class Dashboard:
     before: Sequence[str] = ()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """As many lines as the terminal has, at most."""
+        """At most as many lines as the terminal has."""
         width, height = min(options.max_width, WIDEST), options.height or console.height
         plain = options.ascii_only
         lines: list[RenderableType] = [_clipped(self.title, "bold"), *self._progress(width, plain)]
@@ -180,7 +180,7 @@ class Dashboard:
         yield from lines
 
     def _progress(self, width: int, plain: bool) -> list[RenderableType]:
-        """How far it is: a bar and words beside it, or below where there is no room."""
+        """The progress: a bar with words beside it, or below if there is no room."""
         seen = self.seen
         done = seen.finished + seen.rejected
         share = f"{100 * done // seen.requests} %" if seen.requests else "100 %"
@@ -211,7 +211,7 @@ class Dashboard:
         return [_fact(name, text) for name, text in facts.items()]
 
     def _spark(self, name: str, width: int) -> Text:
-        """The number now, and its course so far as a line of small bars."""
+        """The current number, and its history as a line of small bars."""
         now = f"{self.seen.now[name]:,}"
         room = width - _NAMES - 9
         (values,) = slice_means(self.seen.rows, room, (name,))
@@ -238,7 +238,7 @@ def _clipped(text: str, style: str = "") -> Text:
 
 
 def span(duration_s: float) -> str:
-    """A long or short time in the words that suit it: `12.3 s`, `5 min 20 s`, `3 h 16 min`, `2 d 5 h`."""
+    """A duration in suitable units: `12.3 s`, `5 min 20 s`, `3 h 16 min`, `2 d 5 h`."""
     if duration_s < 100:
         return f"{duration_s:.1f} s"
     whole = int(duration_s)

@@ -22,14 +22,14 @@ _COLUMN = {name: place for place, name in enumerate(TIMELINE_COLUMNS)}
 class Chart:
     """The ledger over the simulated time so far, stacked, in eighths of a line; the empty part is free.
 
-    A character shows two kinds, the lowest of its place and one of the rest; a third has no room.
+    A character shows two kinds, the lowest at its place and one of the rest; there is no room for a third.
     """
 
     rows: Sequence[tuple[int, ...]]
     height: int
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """As wide as the console, up to the widest; without colour a glyph per kind."""
+        """As wide as the console, up to WIDEST; without colour, a glyph per kind."""
         width = min(options.max_width, WIDEST)
         coloured = console.color_system is not None and not console.no_color
         capacity = sum(self.rows[-1][_COLUMN[kind]] for kind in KINDS) or 1
@@ -67,9 +67,9 @@ def _style(ink: str, back: str | None) -> Style:
 
 
 def slice_means(rows: Sequence[tuple[int, ...]], number: int, names: Sequence[str]) -> list[list[float]]:
-    """Columns of the timeline, each as means over so many equal slices of the time so far.
+    """Columns of the timeline, each as means over `number` equal slices of the time so far.
 
-    Of the rows that begin in a slice; where none does, the one before goes on.
+    A slice averages the rows that begin in it; if none does, the previous row continues.
     """
     if not rows or number < 1:
         return [[] for _ in names]

@@ -1,11 +1,11 @@
-"""The recorded memory map of a run, read back: who held which slots of the arena at any instant.
+"""The recorded memory map of a run, read back: which request held which slots of the arena at any instant.
 
-    instant 0   | 17 ..... | 17 ..... | 4 ...... | free               |     all of the arena
-    instant 1              | 9 ...... |          | 17 ..... |               what changed
+    instant 0   | 17 ..... | 17 ..... | 4 ...... | free               |     the whole arena
+    instant 1              | 9 ...... |          | 17 ..... |               the changes
 
-`map.parquet` holds at each instant only the ranges that changed; together they cover whatever they touch of
-the instant before. So a range lives until the first later one that covers its first slot, and the arena at
-a time is every range that was there by then and still lived.
+`map.parquet` holds at each instant only the ranges that changed; together they fully cover the earlier ranges
+that they touch. So a range lives until the first later one that covers its first slot, and the arena at a
+given time is every range recorded by then that is still alive.
 """
 
 from collections import Counter
@@ -28,13 +28,13 @@ Float64 = npt.NDArray[np.float64]
 
 FILE = "map.parquet"
 _NUMBERS = ("time_s", "start", "size", "filled", "cached")
-_MARKS = ("idle", "held")  # columns only of servers that may have such slots
-_LAYERS = "layers"  # a column only where layers are kept in groups
+_MARKS = ("idle", "held")  # columns only for servers that may have such slots
+_LAYERS = "layers"  # a column only if layers are kept in groups
 _REPLICA = "replica"
 
 
 class Range(NamedTuple):
-    """Slots that lie together; `owners` holds (request, sample) pairs, none where it is free."""
+    """Contiguous slots; `owners` holds (request, sample) pairs, none if it is free."""
 
     start: int
     size: int
@@ -48,9 +48,9 @@ class Range(NamedTuple):
 class Arena(NamedTuple):
     """All ranges at one instant as columns, by address; they cover the arena without gap or overlap.
 
-    `owner` says which of `owners` has a range: a text as in the file, "" for nobody; `layer` likewise of
-    `layers` whose tokens it holds, or may hold, "" for any. A range is `held` where its owners only
-    wait until another server has read it.
+    `owner` is the index in `owners` of a range's owner: a string as in the file, "" for none. `layer` is the
+    index in `layers` of the layers whose tokens it holds, or may hold, "" for any. A range is `held` if its
+    owners only wait until another server has read it.
     """
 
     start: Int64
@@ -66,18 +66,18 @@ class Arena(NamedTuple):
 
     @property
     def allocated(self) -> npt.NDArray[np.bool_]:
-        """Which ranges somebody has."""
+        """Which ranges have an owner."""
         somebody = np.array([owners != "" for owners in self.owners], bool)
         return np.asarray(somebody[self.owner])
 
     def between(self, start: int, end: int) -> Self:
-        """The ranges of a part of the arena, counted from its start."""
+        """The ranges of a part of the arena, with addresses relative to its start."""
         inside = (self.start >= start) & (self.start < end)
         first, *columns = (column[inside] for column in self[:8])
         return type(self)(first - start, *columns, self.owners, self.layers)
 
     def ranges(self) -> Iterator[Range]:
-        """The same, a range at a time."""
+        """The ranges, one at a time."""
         known = {code: owners_of(self.owners[code]) for code in np.unique(self.owner).tolist()}
         for start, size, owner, *rest in zip(*(column.tolist() for column in self[:7]), strict=True):
             yield Range(start, size, known[owner], *rest)
@@ -85,7 +85,7 @@ class Arena(NamedTuple):
 
 @dataclass(frozen=True)
 class MemoryMap:
-    """The rows of the file in order of time, with the instants that they belong to.
+    """The rows of the file in order of time, with their instants.
 
     Rows `offsets[i] : offsets[i + 1]` are those that changed at `instants[i]` (seconds).
     """
@@ -96,7 +96,7 @@ class MemoryMap:
 
     @classmethod
     def read(cls, path: Path, replica: int | None = None) -> Self:
-        """The map in a file, of a fleet one replica's; KvsimError if there is none, or a damaged one."""
+        """The map in a file, or one replica's of a fleet; KvsimError if it is missing or damaged."""
         if not path.is_file():
             raise KvsimError(f"{path} is missing: record it with --record-map")
         time_s, rows = _read_rows(path, replica)
@@ -108,7 +108,7 @@ class MemoryMap:
 
     @property
     def slots(self) -> int:
-        """The size of the arena; 0 where nothing was recorded."""
+        """The size of the arena; 0 if nothing was recorded."""
         first = slice(0, int(self.offsets[1]) if len(self.instants) else 0)
         return int((self.rows.start[first] + self.rows.size[first]).max(initial=0))
 
@@ -116,7 +116,7 @@ class MemoryMap:
     def pools(self) -> list[tuple[str, int, int]]:
         """(layers, start, end) of the parts of the arena that only some layers use; none: all share it.
 
-        At the last instant nobody is there: what is free then names its layers, or is for any.
+        At the last instant no request is left: free ranges then name their layers, or are for any.
         """
         last = self.at(np.inf)
         if not len(last.start) or any(last.layers[code] == "" for code in np.unique(last.layer).tolist()):
@@ -127,7 +127,7 @@ class MemoryMap:
         return list(zip(names, starts, [*starts[1:], self.slots], strict=True))
 
     def at(self, time_s: float) -> Arena:
-        """The arena at a time: as at the last instant up to it; before the first one all of it is free."""
+        """The arena at a time: as of the last instant up to it; before the first one it is all free."""
         instant = int(np.searchsorted(self.instants, time_s, side="right")) - 1
         if instant < 0:
             some = min(self.slots, 1)
@@ -141,11 +141,11 @@ class MemoryMap:
         return Arena(*columns, owners=self.rows.owners, layers=self.rows.layers)
 
     def allocated_slots(self) -> Int64:
-        """How many slots somebody had at each instant."""
+        """The number of allocated slots at each instant."""
         return self._at_instants(self.rows.allocated * self.rows.size)
 
     def allocated_by_layers(self) -> dict[str, Float64]:
-        """Per cent allocated at each instant, by kind of layers: of its pool or, if all share it, of all."""
+        """Per cent allocated at each instant, per kind of layers: of its pool or, if shared, of the arena."""
         pools = Counter[str]()
         for layers, start, end in self.pools:
             pools[layers] += end - start
@@ -157,7 +157,7 @@ class MemoryMap:
         }
 
     def mean(self, values: Float64) -> float:
-        """What holds from each instant to the next, in the mean over time."""
+        """The mean over time of values that hold from each instant to the next."""
         lasts = np.diff(self.instants)
         return float(values[:-1] @ lasts / lasts.sum()) if lasts.any() else float(values[-1])
 
@@ -171,7 +171,7 @@ class MemoryMap:
 
     @cached_property
     def _last_instants(self) -> Int64:
-        """The last instant of each row: the one before it is covered by others."""
+        """The last instant of each row: the one before other rows cover it."""
         start, size = self.rows.start, self.rows.size
         last = np.full(len(start), max(len(self.instants) - 1, 0), np.int64)
         alive = np.zeros(0, np.int64)  # rows, by address
@@ -214,7 +214,7 @@ def owners_of(text: str) -> tuple[tuple[int, int], ...]:
 
 
 def _read_rows(path: Path, replica: int | None = None) -> tuple[Float64, Arena]:
-    """The times and the other columns; owners, of which few differ, are read as codes."""
+    """The times and the other columns; owners, which have few distinct values, are read as codes."""
     table = read_table(path, str(path), (*_NUMBERS, "owners"), texts=("owners", _LAYERS))
     if replica is not None and _REPLICA in table.column_names:
         check_type(path, _REPLICA, table[_REPLICA].type, "numbers")
@@ -245,6 +245,6 @@ def _read_rows(path: Path, replica: int | None = None) -> tuple[Float64, Arena]:
 
 
 def _coded(column: Any) -> tuple[Int64, list[str]]:  # noqa: ANN401 - pyarrow has no types
-    """A column of a few texts as codes."""
+    """A column with few distinct strings as codes."""
     found = column.unify_dictionaries().combine_chunks()
     return as_numpy(found.indices).astype(np.int64), found.dictionary.to_pylist()

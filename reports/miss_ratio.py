@@ -1,8 +1,8 @@
-"""What prefix caches of a trace hit, by size and policy: a table, miss-ratio.json and miss-ratio.png.
+"""Hits of prefix caches on a trace, by size and policy: a table, miss-ratio.json and miss-ratio.png.
 
 cache, tokens      47.6k    189k    755k
 lru                4.1 %   4.1 %   4.7 %      exact at every size; the others at eleven
-belady             6.8 %  11.9 %  22.2 %      nobody can do better
+belady             6.8 %  11.9 %  22.2 %      no policy can do better
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 BOUND = "belady"
 SHARES = (0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
-"""Of what an endless cache hits: rows of the table."""
+"""Shares of an endless cache's hits: rows of the table."""
 MOST_COLUMNS = 6
 
 
@@ -40,29 +40,29 @@ class Curve(Protocol):
 
     @property
     def loose(self) -> float:
-        """The same, counted by content alone."""
+        """The same share, counted by content alone."""
 
     @property
     def overcount(self) -> float:
-        """Share of the latter that no prefix cache can serve."""
+        """Share of `loose` that no prefix cache can serve."""
 
     def hit_ratio(self, capacity_tokens: npt.ArrayLike) -> npt.NDArray[np.float64]:
         """Share of the prompt tokens that caches of these sizes hit."""
 
     def tokens_for(self, share: float) -> int | None:
-        """The smallest cache that hits this share of what an endless one hits."""
+        """The smallest cache that gets this share of an endless cache's hits."""
 
 
 @dataclass(frozen=True)
 class Misses:
-    """What caches hit.
+    """The hits of caches.
 
     Attributes
     ----------
     curve : Curve
         LRU at every size.
     sizes_tokens : list of int
-        The sizes of the others.
+        The sizes of the other policies' caches.
     hit_ratio : mapping
         Policy -> its share of the prompt tokens at each of these sizes.
     """
@@ -86,7 +86,7 @@ class Misses:
 
 
 def miss_ratio_table(misses: Misses) -> Group:
-    """What caches hit, by size: LRU by shares of what an endless one does, all by their sizes."""
+    """Hits of caches by size: LRU by shares of an endless cache's hits, all policies by size."""
     curve = misses.curve
     table = table_of_numbers(("of the ceiling", "cache, tokens", "prompt tokens hit"))
     for share in SHARES:
@@ -143,7 +143,7 @@ def short(tokens: int) -> str:
 
 
 def write_miss_ratio(directory: Path, name: str, misses: Misses, style: "Style") -> None:
-    """miss-ratio.json and the figure: the share of the prompt tokens hit, and missed."""
+    """Write miss-ratio.json and the figure: the share of prompt tokens hit, and missed."""
     from kvsim.reports.figures.miss_ratio import height_in, paint
     from kvsim.reports.figures.sheet import draw_picture
 

@@ -1,6 +1,6 @@
-"""The options of a run as tables of the docs, made from their one description (sim/option.py).
+"""The options of a run as tables for the docs, made from their single description (sim/option.py).
 
-`python -m kvsim.reports.options docs/commands.md` writes them anew between the page's markers.
+`python -m kvsim.reports.options docs/commands.md` regenerates them between the page's markers.
 """
 
 import re
@@ -20,9 +20,9 @@ from kvsim.sim.schedulers import SCHEDULERS
 
 GROUPS = (Traffic, Seeds, Scenario, Goals, Swept, Where, Sought, Output)
 PARTS = "Parts"
-"""Stands for the options that belong to some schedulers and allocators."""
+"""Stands for the options that only some schedulers and allocators have."""
 LONGEST = 2048
-"""The longest sequence for which defaults that depend on it are told."""
+"""The longest sequence for which length-dependent defaults are listed."""
 
 
 def option_rows(panel: str) -> list[str]:
@@ -47,7 +47,7 @@ def _row(named: Named, declared: Declared | None = None) -> str:
 
 
 def _defaults(named: Named, declared: Declared | None) -> list[str]:
-    """The common default, then the schedulers that have another one."""
+    """The common default, then the schedulers with a different one."""
     if declared:
         found: dict[str, list[str]] = {}
         for part in declared.parts:
@@ -77,12 +77,12 @@ def _others(name: str) -> Mapping[str, str]:
 
 def _plain(sentence: str) -> str:
     """A sentence of the help as a cell of a table."""
-    plain = sentence[1:2].islower() or sentence.startswith("A ")  # but `KV`, `N clients`
+    plain = sentence[1:2].islower() or sentence.startswith("A ")  # but not `KV`, `N clients`
     return (sentence[:1].lower() if plain else sentence[:1]) + sentence[1:].removesuffix(".")
 
 
 def with_tables(page: str) -> str:
-    """The page with what lies between `<!-- options: PANEL -->` and `<!-- end -->` made anew."""
+    """The page with the text between `<!-- options: PANEL -->` and `<!-- end -->` regenerated."""
 
     def table(found: re.Match[str]) -> str:
         rows = "\n".join(["| option | default | meaning |", "|---|---|---|", *option_rows(found[2])])

@@ -1,6 +1,6 @@
-"""A run at a pace that eyes can follow: `--live --pace 10x`, ten simulated seconds in a second.
+"""A run at a pace that eyes can follow: `--live --pace 10x`, ten simulated seconds per second.
 
-The run waits before each step until its time has come; it computes the same as without.
+The run waits before each step until it is due; the results are the same.
 """
 
 import time
@@ -11,11 +11,11 @@ from kvsim.sim.serving.engine import Engine
 from kvsim.sim.workload import PS_PER_S
 
 STEPS_AT_ONCE_S = 3
-"""Steps taken at once, for each simulated second per second: about a tenth of a second on the clock."""
+"""Steps taken without waiting, per simulated second per second: about a tenth of a second on the clock."""
 
 
 def pace_of(text: str, *, live: bool) -> float:
-    """Simulated seconds per second, from `10x` or `0.5`; KvsimError if it is none, or nobody watches."""
+    """Simulated seconds per second, from `10x` or `0.5`; KvsimError if it is invalid, or not `live`."""
     number = text.strip().lower().removesuffix("x")
     try:
         pace = float(number)
@@ -29,7 +29,7 @@ def pace_of(text: str, *, live: bool) -> float:
 
 
 def keep_pace(engine: Engine, pace: float) -> None:
-    """Let an engine that has not begun run at this pace, counted from its first step."""
+    """Make an engine that has not started run at this pace, counted from its first step."""
     start_s: list[float] = []
 
     def wait(now_ps: int) -> None:

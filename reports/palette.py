@@ -1,7 +1,7 @@
-"""How every report speaks: the colours, words and number formats of the ledger and of runs.
+"""The style of every report: the colours, words and number formats of the ledger and of runs.
 
-Colour-blind readers tell the colours apart; those of the ledger are Okabe and Ito's (2008). The kinds of
-waste also differ in lightness, for grey print; tables without colour tell kinds apart by glyph.
+Colour-blind readers can distinguish the colours; those of the ledger are Okabe and Ito's (2008). The kinds of
+waste also differ in lightness, for grey print; tables without colour distinguish kinds by glyph.
 """
 
 import math
@@ -10,20 +10,20 @@ from dataclasses import dataclass
 from typing import Any
 
 Summary = Mapping[str, Any]
-"""What `summary.json` holds."""
+"""The contents of `summary.json`."""
 
 Shown = Callable[[float | None], str]
-"""How a number is written, with its unit."""
+"""Formats a number, with its unit."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """How one kind of the waste ledger looks and what it means."""
+    """The look and the meaning of one kind of the waste ledger."""
 
     meaning: str
     colour: str
     ink: str  # for text on top of the colour
-    glyph: str  # where a table has no colour
+    glyph: str  # for tables without colour
     hatch: str | None = None
 
 
@@ -37,28 +37,28 @@ KINDS: dict[str, Kind] = {
     "idle": Kind("empty, kept mapped", "#B79AC8", "black", "o", ".."),
     "free": Kind("room for the next request", "#E8E8E8", "black", "·"),
 }
-"""In the order in which a bar stacks them: what is used, what is wasted, what is available."""
+"""In the order in which a bar stacks them: used, wasted, available."""
 
 RARE = ("held", "idle")
-"""The kinds of some servers only: of those that compute prompts for others, or that keep memory mapped."""
+"""Kinds that only some servers have: those that compute prompts for others, or keep memory mapped."""
 
 ALLOCATED = ("token", "held", "reserved", "internal")
-"""The kinds that somebody has."""
+"""The kinds of allocated slots."""
 
 WASTE = ("reserved", "internal", "external")
 """The kinds that hold nothing and cannot be given to the next request."""
 
 SERIES = ("#7A42F4", "#EA2C88", "#53924C", "#3FA3C3", "#848E14", "#750115", "#8A197E", "#3E63BE")
-"""The hues of systems (colours.py), apart for all eyes, and from those of the ledger."""
+"""The hues of systems (colours.py), distinct for all readers, and from those of the ledger."""
 
 LEAST_SATURATED_SHARE = 0.02
-"""Of the simulated time: less says little about an allocator."""
+"""Share of the simulated time: less says little about an allocator."""
 
 
 def shares(summary: Summary) -> tuple[dict[str, float], bool]:
-    """Per cent of the KV memory by kind, and whether they are those of the saturated part.
+    """Per cent of the KV memory by kind, and whether they are for the saturated part.
 
-    The saturated part (somebody waits) shows what an allocator can do; a run in which hardly anybody
+    The saturated part (requests wait) shows what an allocator can do; a run in which requests hardly
     waited is described by its average.
     """
     memory = summary["memory"]
@@ -69,7 +69,7 @@ def shares(summary: Summary) -> tuple[dict[str, float], bool]:
 
 
 def kinds_of(summaries: Iterable[Summary]) -> list[str]:
-    """The kinds of the ledger in these runs, the rare ones only where there may be such slots."""
+    """The kinds of the ledger in these runs, rare ones only if there may be such slots."""
     known = {kind for summary in summaries for kind in summary["memory"].get("average") or ()}
     return [kind for kind in KINDS if kind in known or kind not in RARE]
 
@@ -81,13 +81,13 @@ def whole_run(summary: Summary) -> dict[str, float]:
 
 
 def while_waiting(summary: Summary) -> dict[str, float] | None:
-    """The same over the time in which requests waited; None: they never did."""
+    """Like `whole_run`, over the time in which requests waited; None: they never did."""
     saturated = summary["memory"].get("saturated")
     return {kind: number(saturated.get(kind)) or 0.0 for kind in KINDS} if saturated else None
 
 
 def shares_of_all(summaries: Sequence[Summary]) -> tuple[list[dict[str, float]], bool]:
-    """The same of several runs, all of one part: of the saturated one only where all had enough of it."""
+    """Like `shares`, for several runs over the same part: the saturated one only if all had enough of it."""
     found = [shares(summary) for summary in summaries]
     if all(saturated for _, saturated in found):
         return [percent for percent, _ in found], True
@@ -100,7 +100,7 @@ def waste(percent: Mapping[str, float]) -> float:
 
 
 def number(value: object) -> float | None:
-    """The value as a float, None where there is none (missing, null, NaN, a truth value)."""
+    """The value as a float, None if there is none (missing, null, NaN, a boolean)."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(value)

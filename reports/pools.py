@@ -1,4 +1,4 @@
-"""The pools of a fleet of unlike servers in a table: what each served, how quickly, and what it cost."""
+"""A table of the pools of a heterogeneous fleet: requests served, latencies and cost."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from kvsim.reports.palette import Summary, count, figures, number
 
 
 def pools_table(seeds: Sequence[Summary]) -> Table | None:
-    """A row for each pool, means over the seeds; None where all servers are equal."""
+    """A row per pool, means over the seeds; None if all servers are equal."""
     first: list[dict[str, Any]] = seeds[0].get("pools") or []
     if not first:
         return None

@@ -1,13 +1,13 @@
-"""The same function on many arguments, in several processes that end with this one.
+"""One function on many arguments, in several processes that end with this one.
 
     this process                      a worker, in a session of its own
-    a thread per worker  --task-->    reports/worker.py: carry it out
-                         <--result--  (its pipes are its life: when this process is gone, so is it)
+    a thread per worker  --task-->    reports/worker.py: run it
+                         <--result--  (it ends when its pipes close: when this process is gone)
 
-A worker starts with this process's list of places for modules, and not with the working directory. An
-exception of a worker is raised here. Whatever ends the block, a signal too, kills the workers at once.
-A worker that somebody else ends (a crash, the system for want of memory) is an error; or, with `apart`, its
-task has an `Ended` for a result, another worker takes its place, and the others do not notice.
+A worker starts with this process's module search path, without the working directory. A worker's exception is
+raised here. Whatever ends the block, including a signal, kills the workers immediately.
+A worker that dies otherwise (a crash, the system's lack of memory) is an error; or, with `apart`, its task's
+result is an `Ended`, another worker replaces it, and the others are not affected.
 """
 
 import json
@@ -38,12 +38,12 @@ _START = (
 
 
 class WorkerLost(KvsimError):
-    """A worker was ended by somebody else."""
+    """A worker died unexpectedly."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """In the place of a result: its process was ended, `by` says what by."""
+    """In place of a result: its process was ended; `by` names the cause."""
 
     by: str
 
@@ -52,19 +52,19 @@ class Ended:
 def unordered(
     function: Callable[..., T], arguments: Sequence[tuple[Any, ...]], jobs: int
 ) -> Iterator[Iterator[tuple[int, T]]]:
-    """Give the results as they come, each with the number of its arguments.
+    """Yield results as they arrive, each with the number of its arguments.
 
     Parameters
     ----------
     function : callable
-        It and its arguments are pickled where there are several processes, as what it returns or raises.
+        With several processes, it, its arguments, its results and its exceptions are pickled.
     jobs : int
-        Processes at most, at least 1; with 1 all is done in this one.
+        Maximum number of processes, at least 1; with 1 everything runs in this one.
 
     Raises
     ------
     WorkerLost
-        When a worker was ended by somebody else.
+        If a worker died unexpectedly.
     """
     function = trusting_as_here(function)
     if min(jobs, len(arguments)) <= 1:
@@ -78,7 +78,7 @@ def unordered(
 def unordered_apart(
     function: Callable[..., T], arguments: Sequence[tuple[Any, ...]], jobs: int
 ) -> Iterator[Iterator[tuple[int, T | Ended]]]:
-    """The same, none of it in this process, and with an `Ended` where a worker was ended by somebody else."""
+    """Like `unordered`, never in this process, and with an `Ended` if a worker died unexpectedly."""
     import cloudpickle
 
     tasks = [cloudpickle.dumps((function, each)) for each in arguments]
@@ -93,7 +93,7 @@ def unordered_apart(
 
 
 def carried_out_apart(function: Callable[..., T], arguments: tuple[Any, ...]) -> T | Ended:
-    """The result of one call in a process of its own, which is kept for the next call of this thread."""
+    """The result of one call in a separate process, which is kept for this thread's next call."""
     import cloudpickle
 
     worker: Worker | None = getattr(_KEPT, "worker", None)
@@ -116,7 +116,7 @@ def _none_ended(found: Iterator[tuple[int, T | Ended]], jobs: int) -> Iterator[t
         yield number, value
 
 
-def _value(answer: bytes) -> Any:  # noqa: ANN401 - whatever the function returned
+def _value(answer: bytes) -> Any:  # noqa: ANN401 - whatever the function returns
     fine, value = pickle.loads(answer)
     if not fine:
         raise value
@@ -124,7 +124,7 @@ def _value(answer: bytes) -> Any:  # noqa: ANN401 - whatever the function return
 
 
 class Worker:
-    """One process that carries tasks out, one after the other."""
+    """One process that runs tasks one after the other."""
 
     def __init__(self) -> None:
         home = str(Path(__file__).resolve().parents[1])
@@ -146,7 +146,7 @@ class Worker:
         return None
 
     def ended(self) -> Ended:
-        """What a process was ended by that has no answer."""
+        """What ended a process that gave no answer."""
         code = self._process.wait()
         self.close()
         if code >= 0:
@@ -155,12 +155,12 @@ class Worker:
         return Ended(f"{name}, maybe for want of memory" if name == "SIGKILL" else name)
 
     def kill(self) -> None:
-        """End it, whatever it does."""
+        """Kill the process, even if it is busy."""
         self._process.kill()
         self._process.wait()
 
     def close(self) -> None:
-        """Let it end, once it has nothing to do."""
+        """Let the process end once it is idle."""
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 with suppress(OSError):
@@ -168,7 +168,7 @@ class Worker:
 
 
 class _Workers(Generic[T]):
-    """The processes of one block, and what they have not done yet."""
+    """The processes of one block, and their remaining tasks."""
 
     def __init__(self, tasks: Sequence[bytes], several: int) -> None:
         self._tasks = tasks
@@ -180,18 +180,18 @@ class _Workers(Generic[T]):
         self._over = False
 
     def start(self) -> None:
-        """Start the processes, each with a thread that gives it work."""
+        """Start the processes, each with a thread that feeds it."""
         for _ in range(self._several):
             Thread(target=self._work, args=(self._started(),), daemon=True).start()
 
     def results(self) -> Iterator[tuple[int, T | Ended]]:
-        """Each result as soon as it is there."""
+        """Each result as soon as it arrives."""
         for _ in self._tasks:
             number, answer = self._answers.get()
             yield number, answer if isinstance(answer, Ended) else _value(answer)
 
     def kill(self) -> None:
-        """End them all, whatever they do."""
+        """Kill all processes, even if they are busy."""
         with self._lock:
             self._over = True
             workers = list(self._workers)
@@ -199,7 +199,7 @@ class _Workers(Generic[T]):
             worker.kill()
 
     def _started(self) -> Worker | None:
-        """Another process; None when all is over."""
+        """A new process; None if the block is over."""
         with self._lock:
             if self._over:
                 return None
@@ -232,7 +232,7 @@ def send(file: int, text: bytes) -> None:
 
 
 def receive(file: int) -> bytes:
-    """Read a message that `send` wrote; EOFError where the other end is gone."""
+    """Read a message that `send` wrote; EOFError if the other end is gone."""
     return _read(file, int.from_bytes(_read(file, 8), "big"))
 
 

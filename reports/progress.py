@@ -1,4 +1,4 @@
-"""How far a long run is, as a bar on stderr: within its first second, and only if somebody can see it."""
+"""A progress bar for long runs on stderr: within the first second, and only on a terminal."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ _GLANCE_S = 0.1
 
 
 def left(done: float, total: float | None, elapsed_s: float | None) -> str:
-    """`1:05 left`, or nothing while nothing is done."""
+    """`1:05 left`, or "" while nothing is done."""
     if not done or not total or elapsed_s is None:
         return ""
     minutes, seconds = divmod(round(elapsed_s / done * (total - done)), 60)
@@ -24,8 +24,8 @@ def progress(
 ) -> Iterator[None]:
     """Show how many of `total` requests, or of another unit, are done while the block runs.
 
-    A total that is not known yet is asked for again and again; 0 is not known at all.
-    `done` is asked ten times a second by a thread of its own, so the block need not report anything.
+    A total that is not known yet is polled; 0 means unknown.
+    A separate thread calls `done` ten times per second, so the block need not report anything.
     """
     if not sys.stderr.isatty():
         yield
@@ -57,7 +57,7 @@ def _watch(
     from rich.text import Text
 
     class Left(TextColumn):
-        """The time that is left if the rest takes as long as what is done, from the first that is done on."""
+        """The time left at the average speed so far, shown once the first one is done."""
 
         def render(self, task: Task) -> Text:
             return Text(left(task.completed, task.total, task.elapsed))
@@ -74,7 +74,7 @@ def _watch(
         Left(""),
     )
     console = Console(stderr=True)
-    console.width -= len("^C ")  # what the terminal echoes must not break the line
+    console.width -= len("^C ")  # the terminal's echo must not break the line
     with Progress(*columns, console=console, transient=True, speed_estimate_period=120) as bar:
         task = bar.add_task(label, total=size() or None)
         while not over.wait(_GLANCE_S):

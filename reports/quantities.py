@@ -1,7 +1,7 @@
-"""The numbers that reports show of a run: what each is called, how it is written, which end of it is good.
+"""The numbers that reports show of a run: each with its name, its format and its better end.
 
-The terminal, notebooks, the HTML page and figures choose from these what they show. Each is read from a
-summary (`summary.json`); of several seeds they show the mean of what is read from each.
+The terminal, notebooks, the HTML page and figures choose from these. Each is read from a summary
+(`summary.json`); with several seeds the mean over the seeds is shown.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,15 +24,15 @@ class Quantity:
     Attributes
     ----------
     name, full : str
-        What the rows of a terminal call it; and a page with more room, where that is another name.
+        Its name in terminal rows; and on a page with more room, if that differs.
     read, text : callable
-        Where a summary has it, None where it has none; and how it is written, with its unit.
+        Reads it from a summary, None if absent; and formats it with its unit.
     best : callable or None
-        max or min; None where neither end is better.
+        max or min; None if neither end is better.
     rare : bool
-        Left out where it is zero, or missing, in all runs.
+        Omitted if it is zero, or missing, in all runs.
     of_all : bool
-        Also a run that rejected what others served may be the best.
+        A run that rejected requests that others served may also be the best.
     """
 
     name: str
@@ -67,10 +67,10 @@ LATENCIES = {
     "normalized": Latency("normalized_s_per_token", "normalised latency", "s/token"),
     "queueing": Latency("queueing_s", "queueing delay"),
 }
-"""By the names that options give them. Columns of requests.parquet have the same names, but for `itl_s`."""
+"""Keyed by option names. requests.parquet has columns of the same names, except `itl_s`."""
 
 POINTS = ("mean", "p50", "p90", "p95", "p99", "max")
-"""What a summary says of each latency."""
+"""The statistics of each latency in a summary."""
 
 
 def at(*path: str) -> Read:
@@ -186,7 +186,7 @@ TIER = (
         rare=True,
     ),
 )
-"""The tier below the GPU's memory, where any run has one."""
+"""The tier below the GPU's memory, if any run has one."""
 HELD_BACK = tuple(map(_held_back, LIMITS))
 
 TTFT_P50 = Quantity(
@@ -240,4 +240,4 @@ GOALS = (
     _goal("output tokens/s per GPU", at("per_gpu", "output_tokens_per_s"), figures),
     _goal("per M output tokens", at("price", "per_million_output_tokens"), figures, best=min),
 )
-"""The numbers of goals, where any run has them."""
+"""The numbers of goals, if any run has them."""

@@ -1,7 +1,7 @@
 """Which systems may be ranked against each other, what the others served, and what else differs.
 
-Ranked are those on one clock that served the most requests: who rejects what is hard to serve wastes little
-and is fast. A system is its summaries, one of each seed.
+Only systems on one clock that served the most requests are ranked: one that rejects requests that are hard to
+serve wastes little and is fast. A system is its summaries, one per seed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,11 +11,11 @@ from kvsim.reports.palette import Summary, count
 
 System = Sequence[Summary]
 _MOST = 4
-"""Systems that a line tells one by one."""
+"""Most systems listed individually in a line."""
 
 
 def ranked(systems: Sequence[System]) -> list[bool]:
-    """Those that may be: none where clocks differ, else those that served the most requests."""
+    """Whether each may be ranked: none if clocks differ, else those that served the most requests."""
     if different_clocks(systems):
         return [False] * len(systems)
     most = max(map(_served, systems), default=())
@@ -23,12 +23,12 @@ def ranked(systems: Sequence[System]) -> list[bool]:
 
 
 def different_clocks(systems: Sequence[System]) -> str:
-    """That their clocks differ, and the remedy; nothing where they share one."""
+    """A warning that clocks differ, and the remedy; empty if systems share one."""
     return clocks.differ((str(each[0]["label"]), each[0].get("cost", {})) for each in systems)
 
 
 def rejections(systems: Sequence[System]) -> str:
-    """`Served: paged 7 of 100 requests, contiguous none of 100; ...`, or nothing where all were served."""
+    """`Served: paged 7 of 100 requests, contiguous none of 100; ...`, or "" if all were served."""
     if all(
         finished == submitted
         for system in systems
@@ -48,7 +48,7 @@ def rejections(systems: Sequence[System]) -> str:
 
 
 def why_rejected(system: System) -> str:
-    """` (rejected: does not fit an empty arena of 64 slots)`, or nothing."""
+    """` (rejected: does not fit an empty arena of 64 slots)`, or ""."""
     reasons = _reasons(system)
     return f" (rejected: {reasons})" if reasons else ""
 
@@ -63,7 +63,7 @@ def served_words(system: System) -> str:
 
 
 def left_out(systems: Sequence[System]) -> str:
-    """Which served fewer requests and are not ranked; nothing where all are, or none is."""
+    """The systems that served fewer requests and are not ranked; "" if all are, or none is."""
     kept = ranked(systems)
     names = [str(system[0]["label"]) for system, each in zip(systems, kept, strict=True) if not each]
     if not names or len(names) == len(systems):
@@ -72,13 +72,13 @@ def left_out(systems: Sequence[System]) -> str:
 
 
 def schedulers(systems: Sequence[System]) -> list[str]:
-    """The scheduler of each, where they differ; an allocator brings its own unless one is given."""
+    """The scheduler of each, if they differ; an allocator brings its own unless one is given."""
     names = [str(system[0]["engine"].get("scheduler") or "") for system in systems]
     return names if len(set(names)) > 1 and all(names) else []
 
 
 def by_scheduler(systems: Sequence[System]) -> str:
-    """`Schedulers differ: orca (contiguous, buddy), vllm-v1 (paged).`; of many systems their allocators."""
+    """`Schedulers differ: orca (contiguous, buddy), vllm-v1 (paged).`; for many systems, their allocators."""
     found: dict[str, dict[str, str]] = {}
     for name, (first, *_) in zip(schedulers(systems), systems, strict=False):
         label = str(first["label"])
@@ -88,7 +88,7 @@ def by_scheduler(systems: Sequence[System]) -> str:
 
 
 def _names(allocators: Mapping[str, str]) -> list[str]:
-    """Those of the systems, or of their allocators where that is shorter."""
+    """The names of the systems, or of their allocators if there are many."""
     return list(allocators if len(allocators) <= _MOST else dict.fromkeys(allocators.values()))
 
 

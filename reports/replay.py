@@ -1,4 +1,4 @@
-"""What `sim replay` says: measured beside simulated, where they differ, what was fitted, what if."""
+"""The output of `sim replay`: measured beside simulated, where they differ, the fit, the what-if."""
 
 from collections.abc import Mapping, Sequence
 
@@ -27,7 +27,7 @@ def replay_report(  # noqa: PLR0917 - the parts of a replay
     clock: Sequence[str],
     notes: Sequence[str],
 ) -> RenderableType:
-    """All of it, for a terminal."""
+    """The whole report, for a terminal."""
     parts: list[RenderableType] = [Text(_heading(run), style="bold"), "", _table(compared, others), ""]
     parts += [_terms(terms), ""]
     if fitted is not None:
@@ -72,7 +72,7 @@ def _table(compared: Sequence[Compared], others: Mapping[str, Mapping[Key, float
 
 
 def quantity_in_words(key: Key) -> str:
-    """What a row of the table is, with its unit."""
+    """The name of a row of the table, with its unit."""
     what, statistic = key
     if statistic == PER_S:
         return f"{what}/s"
@@ -84,7 +84,7 @@ def _unit(what: str) -> str:
 
 
 def value_in_words(key: Key, value: float) -> str:
-    """Of seconds or requests per second, in the unit of its row."""
+    """Format seconds or requests per second in the unit of the row."""
     what, statistic = key
     if statistic == PER_S:
         return f"{value:,.1f}" if value >= 100 else f"{value:.3g}"

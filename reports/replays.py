@@ -1,7 +1,7 @@
-"""A replay on disk: what was said, and each request measured and simulated; read back to draw and report it.
+"""A replay on disk: its numbers, and each request measured and simulated; read back to draw and report it.
 
-replay.json       the numbers, the difference in terms, notes: what `sim replay --json` prints
-replay.parquet    a row per request, in seconds; none where the result holds numbers only
+replay.json       the numbers, the difference in terms, notes: the output of `sim replay --json`
+replay.parquet    a row per request, in seconds; absent if the result holds only numbers
 """
 
 from collections.abc import Mapping
@@ -27,16 +27,16 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Replayed:
-    """What is drawn of a replay.
+    """The data of a replay that is drawn.
 
     Attributes
     ----------
     name : str
         The result's.
     clock : str
-        Of the simulated server, with its trust.
+        The simulated server's, with its trust.
     start_s : float64 array or None
-        When each request was sent, from the first one on; None: not told.
+        When each request was sent, relative to the first; None: unknown.
     latencies : mapping
         TTFT, TPOT and E2E -> measured and simulated, in seconds; empty: the result holds no requests.
     """
@@ -48,7 +48,7 @@ class Replayed:
 
     @classmethod
     def of(cls, run: MeasuredRun, found: Simulated) -> Self:
-        """Of a replay that was just carried out."""
+        """From a replay that was just run."""
         start = None if run.requests is None else run.requests.start_s
         cost: Any = found.summary["cost"]
         sent = None if start is None else np.asarray(start, np.float64)[found.rows]
@@ -70,7 +70,7 @@ def is_replay(directory: Path) -> bool:
 
 
 def read_replay(directory: Path) -> tuple[dict[str, Any], Replayed]:
-    """What was said, and what is drawn; KvsimError where it is damaged."""
+    """The numbers, and the data to draw; KvsimError if they are damaged."""
     what = str(directory / SAID)
     with understood(what):
         said = read_json(directory / SAID)

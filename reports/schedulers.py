@@ -37,7 +37,7 @@ from kvsim.sim.serving.request import State
 from kvsim.sim.serving.server import Server
 from kvsim.sim.workload import PS_PER_S, Workload
 
-STORY = {  # when it comes, its prompt and answer, whose it is, when its first token is due after that
+STORY = {  # arrival, prompt, answer, client, and when its first token is due after arrival
     "A": (0, 5, 9, "a", 30.0),
     "B": (0, 3, 4, "a", 30.0),
     "C": (1, 14, 3, "a", 12.5),
@@ -46,11 +46,11 @@ STORY = {  # when it comes, its prompt and answer, whose it is, when its first t
     "F": (3, 4, 1, "b", 9.2),
 }
 BEGIN_ALIKE = {"A": 5, "C": 5, "F": 3}
-"""Tokens of their prompts that are the same."""
+"""Tokens that their prompts share."""
 URGENT = "F"
 SETTINGS = {"max_num_seqs": 2, "max_num_batched_tokens": 8, "block_size": 1, "max_model_len": 64}
 OPTIONS = {"mlfq_quantum": 2.0, "ewsjf_step": 4, "starvation": 5.0, "andes_interval": 1.0, "aging": 12.0}
-"""Options of policies whose usual values are made for longer runs."""
+"""Options of policies whose usual values suit longer runs."""
 WHOLE = {"enable_chunked_prefill": False, "max_num_batched_tokens": 64}
 OWN: dict[str, dict[str, object]] = {
     "nano-vllm": {"enable_prefix_caching": True},
@@ -61,7 +61,7 @@ OWN: dict[str, dict[str, object]] = {
     "s3": {"allocator": "contiguous"},
     "static": {"allocator": "contiguous"},
 }
-"""What schedulers cannot be without, or cannot do."""
+"""Settings that schedulers require, or restrict."""
 LEGEND = (
     "client, prompt + answer; --max-num-seqs 2, steps of 8 tokens (more where prompts are not split), a\n"
     "column each: P computes a prompt, d decodes, x was displaced, . waits, R was refused. First tokens are\n"
@@ -106,7 +106,7 @@ def schedulers_by_family() -> dict[str, dict[str, str]]:
 
 
 def policies_by_family() -> dict[str, dict[str, str]]:
-    """The same of policies; what engines have of their own stands first."""
+    """Family -> name -> idea, of policies; the engines' own come first."""
     found: dict[str, dict[str, str]] = {"engines": dict(ENGINES_IDEAS)}
     for name in POLICIES:
         kind = policy_class(name)
@@ -137,7 +137,7 @@ def policy_card(name: str) -> str:
 
 
 class Watched(Observer):
-    """What each request does in each step, a letter."""
+    """Records what each request does in each step, as a letter."""
 
     def __init__(self, server: Server) -> None:
         super().__init__()
@@ -148,7 +148,7 @@ class Watched(Observer):
         self._names = "".join(STORY)
 
     def decided(self, step: Decision) -> None:
-        """One more letter for each."""
+        """Add a letter for each request."""
         column = max(map(len, self.rows.values()))
         server, found = self._server, dict[str, str]()
         for request in server.waiting:
@@ -171,7 +171,7 @@ class Watched(Observer):
 
 
 def drawn(scheduler: str = "vllm-v1", policy: str = "fcfs") -> list[str]:
-    """The six requests, a line each, with when they come and how long they are; then the legend."""
+    """The six requests, a line each, with their clients and lengths; then the legend."""
     options: dict[str, object] = {}
     if policy not in ENGINES:
         kind = policy_class(policy)
@@ -212,7 +212,7 @@ def _story() -> Workload:
 
 
 def with_pictures(text: str) -> str:
-    """A page of the documents: below a line `<!-- six: NAME -->` stands a text block, made anew."""
+    """A page of the docs with the text block below each line `<!-- six: NAME -->` regenerated."""
     parts = text.split("<!-- six: ")
     for index, part in enumerate(parts[1:], 1):
         name, _, rest = part.partition(" -->")

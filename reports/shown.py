@@ -1,6 +1,6 @@
-"""How a number of several systems is shown: with its spread, and which of them are the best.
+"""How a number of several systems is shown: with its spread, and which systems are best.
 
-A system is its summaries, one of each seed.
+A system is its summaries, one per seed.
 """
 
 from collections.abc import Sequence
@@ -14,19 +14,19 @@ from kvsim.reports.seeds.words import with_spread
 
 
 def occurs(quantity: Quantity, systems: Sequence[System]) -> bool:
-    """Whether a number is shown: a rare one only where it is not zero in some run."""
+    """Whether a number is shown: a rare one only if it is not zero in some run."""
     return not quantity.rare or any(quantity.read(summary) for seeds in systems for summary in seeds)
 
 
 def shown(quantity: Quantity, seeds: System) -> str:
-    """The number of a system, of several seeds their mean with its spread."""
+    """The number of a system; with several seeds, their mean with its spread."""
     return with_spread(quantity.text, interval([quantity.read(summary) for summary in seeds]))
 
 
 def stars(quantity: Quantity, systems: Sequence[System], may_win: Sequence[bool]) -> list[bool]:
     """Which may win and are the best, read like it, or differ no more than seeds do; none if all do.
 
-    Nor is one the best that alone has the number: who never waited has no waste while requests waited.
+    A system that alone has the number is not best: one that never waited has no waste while requests waited.
     """
     columns = [[quantity.read(summary) for summary in seeds] for seeds in systems]
     means = {

@@ -1,6 +1,6 @@
-"""Traces as tables and figures: the list of all, one in numbers, one in pictures.
+"""Traces as tables and figures: the list of all, one in numbers, one in figures.
 
-lengths.png     how prompts and answers are distributed, and the two together
+lengths.png     how prompt and answer lengths are distributed, and the two jointly
 arrivals.png    requests per second over the trace, and the gaps between requests
 """
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from kvsim.reports.figures.style import Style
 
 Facts = Mapping[str, Any]
-"""What workloads/listing.py says of a trace, or workloads/statistics.py."""
+"""The facts on a trace from workloads/listing.py or workloads/statistics.py."""
 
 
 def list_tables(traces: Iterable[Facts]) -> Group:
-    """All traces: their numbers, then what they are and whence."""
+    """All traces: their numbers, then their descriptions and sources."""
     traces = list(traces)
     numbers = FittingTable.of(
         ("trace", "rows", "prompt", "output", "span", "req/s", "CV", "here"), map(_numbers, traces)
@@ -59,7 +59,7 @@ def _origin(each: Facts) -> tuple[str, ...]:
 
 
 def show_table(name: str, notes: Sequence[str], found: Facts, quantiles: Sequence[float]) -> Group:
-    """One trace: how long its requests are, when they come, what they share."""
+    """One trace: its requests' lengths, arrivals and shared prefixes."""
     lengths = table_of_numbers(
         ("tokens", "mean", "min", *(f"p{100 * each:.0f}" for each in quantiles), "max")
     )
@@ -99,7 +99,7 @@ def draw(
     arrival_s: npt.NDArray[np.float64] | None,
     style: "Style",
 ) -> list[Path]:
-    """Draw the figures of a trace into a directory that is there; arrivals only where it has some."""
+    """Draw the figures of a trace into an existing directory; arrivals only if it has some."""
     from kvsim.reports.figures import draw_picture
     from kvsim.reports.figures.arrivals import paint_arrivals
     from kvsim.reports.figures.lengths import lengths_headline, paint_lengths
@@ -134,7 +134,7 @@ def _span(span_s: float | None) -> str:
 
 
 def table_of_numbers(columns: Sequence[str]) -> Table:
-    """The first column stays whole; numbers stand to the right."""
+    """A table whose first column stays whole; numbers are right-aligned."""
     table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
     table.add_column(columns[0], no_wrap=True, style="bold")
     for name in columns[1:]:

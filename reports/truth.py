@@ -1,4 +1,4 @@
-"""What `sim validate` says: measured beside simulated, by model and GPU, and what was refused or assumed."""
+"""The output of `sim validate`: measured beside simulated, by model and GPU; refusals and assumptions."""
 
 import csv
 import io
@@ -31,25 +31,25 @@ from kvsim.sim.validate import (
 )
 
 Grouped = Mapping[Sequence[str], Mapping[str, Sequence[Compared]]]
-"""Key of a group -> quantity -> what was compared of each of its points."""
+"""Key of a group -> quantity -> the comparison of each of its points."""
 WHATS = ("TTFT", "TPOT", "E2E", "throughput")
 LOADS = ((1, 8), (9, 32), (33, 128), (129, 100_000))
-"""Clients, least and most of a row."""
+"""Least and most clients per row."""
 
 
 @dataclass
 class Validation:
-    """Everything that was compared.
+    """All comparisons.
 
     Attributes
     ----------
     points : list of (Point, [Compared])
     runs : list of (Run, [Compared], columns)
-        Columns: what -> (measured, simulated), request by request.
+        Columns: quantity -> (measured, simulated), per request.
     left_out : dict
         Reason -> names of points.
     refused : list of (name, arithmetic)
-        Against physics.
+        Points that contradict physics.
     """
 
     points: list[tuple[Point, list[Compared]]] = field(default_factory=list)
@@ -94,7 +94,7 @@ def off(some: Sequence[Compared]) -> tuple[float, float]:
 def groups(
     found: Validation, key: Callable[[Point], Sequence[str]]
 ) -> dict[Sequence[str], dict[str, list[Compared]]]:
-    """The points by a key, and of each group what was compared."""
+    """The comparisons of the points, grouped by a key."""
     grouped: dict[Sequence[str], dict[str, list[Compared]]] = {}
     for point, compared in found.points:
         group = grouped.setdefault(key(point), {})
@@ -104,7 +104,7 @@ def groups(
 
 
 def errors_of(found: Validation, cost: str | None = None) -> list[Trust]:
-    """How far each clock was off for each model, GPU and precision that was compared."""
+    """The errors of each clock for each model, GPU and precision that was compared."""
     compared = [(run.deployment, compared) for run, compared, _ in found.runs]
     compared += [(deployment_of(point, cost), some) for point, some in found.points]
     groups: dict[tuple[str, ...], list[Sequence[Compared]]] = {}
@@ -125,14 +125,14 @@ def _trust(key: tuple[str, ...], servers: Sequence[Sequence[Compared]]) -> Trust
 
 
 def earlier_errors(path: Path) -> list[Trust]:
-    """The rows of a table that is there; KvsimError where something else is."""
+    """The rows of an existing table; KvsimError if the file is something else."""
     kept = read_errors(path) if path.is_file() else []
     check_file(path, force=False, ours=lambda there: bool(kept))
     return kept
 
 
 def write_errors(rows: Sequence[Trust], path: Path) -> None:
-    """The rows as CSV; those that the file has of other clocks stay."""
+    """Write the rows as CSV; the file's rows of other clocks stay."""
     costs = {row.cost for row in rows}
     kept = earlier_errors(path)
     text = io.StringIO()
@@ -144,24 +144,24 @@ def write_errors(rows: Sequence[Trust], path: Path) -> None:
 
 
 def model_and_gpu(point: Point) -> tuple[str, ...]:
-    """Its model, GPU and precision, and the engine's release."""
+    """A point's model, GPU and precision, and the engine's release."""
     release = ".".join(point.version.split(".")[:2]) if "." in point.version else "unknown"
     return (point.model.rpartition("/")[2], point.gpu, point.precision or "bf16", release)
 
 
 def model_only(point: Point) -> tuple[str, ...]:
-    """Its model."""
+    """A point's model."""
     return (point.model.rpartition("/")[2],)
 
 
 def load(point: Point) -> tuple[str, ...]:
-    """How many clients, roughly."""
+    """A point's range of clients."""
     low, high = next(each for each in LOADS if point.clients <= each[1])
     return (f"{low:>3} to {high}" if high < 100_000 else f"{low:>3} and more",)
 
 
 def truth_report(found: Validation) -> RenderableType:
-    """Tables of all that was compared, and what was left out."""
+    """Tables of all comparisons, and what was left out."""
     parts: list[RenderableType] = []
     for run, compared, _ in found.runs:
         parts += [Text(run.name, style="bold"), _run_table(compared), ""]
@@ -191,7 +191,7 @@ def _run_table(compared: Sequence[Compared]) -> Table:
 
 
 def _points_table(name: str, grouped: Mapping[Sequence[str], Mapping[str, Sequence[Compared]]]) -> Table:
-    """A row a group; where its key has several words, the first is a heading."""
+    """A row per group; if its key has several words, the first is a heading."""
     table, heading = _table((name,), "points", *WHATS), ""
     for (first, *rest), compared in grouped.items():
         if rest and first != heading:

@@ -3,7 +3,7 @@
     overload([summary])      "overloaded: 3.01 requests/s arrive, 2.02 are served; held back by KV memory ..."
     held_back([summary])     "KV memory 97 % of the time, seats (max_num_seqs) 2 %"
 
-Runs of versions that wrote no such section get no words.
+Runs of versions that wrote no such section get no text.
 """
 
 from collections.abc import Sequence
@@ -25,10 +25,10 @@ SHORT_LIMITS = {
     "max_num_batched_tokens": "token budget",
     "batch": "static batch",
 }
-"""The same for the rows of a table."""
+"""Name of a limit -> in words for the rows of a table."""
 
 LEAST_SHARE = 0.005
-"""A limit that held requests back for less is not what overloads a server."""
+"""Share of the time; a limit that held requests back for less does not overload a server."""
 
 LATENCIES_GROW = (
     "The queue grew as long as requests arrived: the latencies measure the length of "
@@ -37,17 +37,17 @@ LATENCIES_GROW = (
 
 
 def is_overloaded(summary: Summary) -> bool:
-    """Whether its queue grew for as long as requests came."""
+    """Whether a run's queue grew for as long as requests arrived."""
     return summary.get("load", {}).get("overloaded") is True
 
 
 def all_at_once(summary: Summary) -> bool:
-    """Whether all requests came at one instant."""
+    """Whether all requests arrived at one instant."""
     return bool(summary.get("load", {}).get("arrivals") == "all at once")
 
 
 def overload(seeds: Sequence[Summary]) -> str:
-    """The overload of a run with its numbers and its limits, of several seeds their means; or ""."""
+    """The overload of a run with its numbers and limits, means over several seeds; or ""."""
     many = sum(map(is_overloaded, seeds))
     if not many:
         return ""
@@ -57,36 +57,36 @@ def overload(seeds: Sequence[Summary]) -> str:
 
 
 def overloads(runs: Sequence[Sequence[Summary]]) -> list[str]:
-    """A line for each overloaded run of a comparison, after its name; every run with all of its seeds."""
+    """A line for each overloaded run of a comparison, after its name; `runs`: each with all its seeds."""
     return [f"{seeds[0]['label']} is {words}" for seeds in runs if (words := overload(seeds))]
 
 
 def held_back(summaries: Sequence[Summary]) -> str:
-    """Each limit that held requests back, the longest first, with the share of the time; means; or ""."""
+    """Each limit that held requests back, the longest first, with its mean share of the time; or ""."""
     return _held_back(summaries, least=0.0)
 
 
 def share(summary: Summary, limit: str) -> float | None:
-    """The part of a run's time in which a limit held requests back."""
+    """The share of a run's time in which a limit held requests back."""
     return number(summary.get("load", {}).get("held_back_share", {}).get(limit))
 
 
 def rounded_share(share: float) -> str:
-    """Whole per cent, but never 0 % for something or 100 % for less than all."""
+    """Whole per cent, but never 0 % for more than none or 100 % for less than all."""
     if 0 < share < 0.005:
         return "< 1 %"
     return "> 99 %" if 0.995 <= share < 1 else f"{100 * share:.0f} %"
 
 
 def _rates(summaries: Sequence[Summary]) -> str:
-    """`3.01 requests/s arrive, 2.02 are served`; of several seeds their means."""
+    """`3.01 requests/s arrive, 2.02 are served`; means over several seeds."""
     rates = ("arriving_requests_per_s", "leaving_requests_per_s")
     come, leave = (figures(fmean(number(s["load"][rate]) or 0.0 for s in summaries)) for rate in rates)
     return f"{come} requests/s arrive, {leave} are served"
 
 
 def _held_back(summaries: Sequence[Summary], least: float) -> str:
-    """Those that did for more than the least share of the time."""
+    """The limits that held requests back for more than the least share of the time."""
     found = [(fmean(share(s, limit) or 0.0 for s in summaries), words) for limit, words in LIMITS.items()]
     longest_first = sorted((each for each in found if each[0] > least), key=lambda each: -each[0])
     said = [f"{words} {rounded_share(part)}" for part, words in longest_first]

@@ -1,4 +1,4 @@
-"""A worker of reports/processes.py: carries out what comes in, until the other end is gone."""
+"""A worker of reports/processes.py: runs incoming tasks until the other end is gone."""
 
 import os
 import pickle
@@ -11,10 +11,10 @@ from kvsim.reports.processes import receive, send
 
 
 def serve() -> None:
-    """Carry out tasks until there are no more; end at once, in the middle of one, if the sender ends."""
+    """Run tasks until there are no more; exit immediately, even during a task, if the sender ends."""
     incoming, outgoing = os.dup(0), os.dup(1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(2, 1)  # what somebody's code prints must not get between the results
+    os.dup2(2, 1)  # output printed by a task must not mix with the results
     tasks: SimpleQueue[bytes] = SimpleQueue()
     Thread(target=_listen, args=(incoming, tasks), daemon=True).start()
     while True:
@@ -30,7 +30,7 @@ def _listen(incoming: int, tasks: SimpleQueue[bytes]) -> None:
 
 
 def _carried_out(task: bytes) -> bytes:
-    """Whether it went well, and what came out or was raised; pickled."""
+    """Whether the task succeeded, and its result or exception; pickled."""
     import cloudpickle
 
     try:
@@ -41,7 +41,7 @@ def _carried_out(task: bytes) -> bytes:
             error.add_note("in a worker:\n" + "".join(traceback.format_exception(error)))
         try:
             text = cloudpickle.dumps((False, error))
-            pickle.loads(text)  # some exceptions cannot be made again from what they are pickled as
+            pickle.loads(text)  # some exceptions can be pickled but not unpickled
             return text
         except Exception:
             words = "".join(traceback.format_exception(error))

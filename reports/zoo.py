@@ -1,13 +1,13 @@
-"""The family tree of allocators, and a card of one: its idea, its waste, and its memory in a short story.
+"""The family tree of allocators, and a card of one: its idea, its waste, and its memory in an example.
 
     blocks: fixed blocks anywhere in memory, found through a table
     ├─ paged     a block table for each sequence; blocks are shared, copied on write
     │            wastes less than one block; nothing between sequences
     │            vLLM, nano-vLLM. PagedAttention, SOSP '23
 
-`python -m kvsim.reports.zoo docs/zoo.md docs/zoo/*.md` writes the tables and pictures of the documents.
+`python -m kvsim.reports.zoo docs/zoo.md docs/zoo/*.md` writes the tables and pictures of the docs.
 
-The story is the same for all: three sequences come, one leaves, a fourth comes while the first grows.
+The story is the same for all: three sequences arrive, one leaves, a fourth arrives while the first grows.
 
     A, B, C come   AAAAAAAAAAaaBBBBBBbbCCCCCCCCCccc........
 """
@@ -28,7 +28,7 @@ from kvsim.reports.listing import own_options
 from kvsim.sim.deployment.registry import allocator_class
 
 OLD = ("contiguous", "dynamic", "buddy", "paged", "radix")
-"""Those whose cards are on the page of allocators."""
+"""Allocators whose cards are on the page of allocators."""
 CELLS = 64
 """Letters of a drawn arena."""
 STORY = (
@@ -36,11 +36,11 @@ STORY = (
     ("B ends", (("B", 0, 0),)),
     ("D; A grows", (("D", 8, 12), ("A", 15, 18))),
 )
-"""What happens, and for each sequence that it happens to: its tokens now, none at its end, and its bound."""
+"""Each event, and for each affected sequence: its tokens now, 0 if it ends, and its bound."""
 
 
 def families() -> dict[str, list[str]]:
-    """Each family that has members -> their names, in the order of the registry."""
+    """Each non-empty family -> its members' names, in the order of the registry."""
     found: dict[str, list[str]] = {family: [] for family in FAMILIES}
     for name in ALLOCATORS:
         found[allocator_class(name).family].append(name)
@@ -85,11 +85,11 @@ def card(name: str) -> str:
 
 
 def drawn(allocator: type[Allocator]) -> list[str]:
-    """The arena after each part of the story; capitals hold tokens, small letters are allocated and empty."""
+    """The arena after each event; capitals hold tokens, small letters are allocated but empty."""
     for scale in (1, 4, 16, 64, 256, 1024, 4096):
         try:
             lines = list(_told(allocator, scale))
-        except ValueError:  # the arena is too small for it
+        except ValueError:  # the arena is too small for the allocator
             continue
         mapped = allocator.idles and not allocator.own_page_sizes
         if mapped and scale < 4096 and any("no room" in line for line in lines):
@@ -121,7 +121,7 @@ def _told(allocator: type[Allocator], scale: int) -> Iterator[str]:
 
 
 def _picture(arena: Allocator, lengths: dict[int, int]) -> str:
-    """The arena as letters: what most slots of each piece are."""
+    """The arena as letters: the kind of most slots of each cell."""
     width = max(1, -(-arena.capacity_slots // CELLS))
     counts: list[Counter[str]] = [Counter() for _ in range(-(-arena.capacity_slots // width))]
     for start, size, kind in _pieces(arena, lengths):
@@ -142,9 +142,9 @@ def _pieces(arena: Allocator, lengths: dict[int, int]) -> Iterator[tuple[int, in
 
 
 def with_pictures(text: str) -> str:
-    """A page of the documents whose tables and pictures of arenas are made anew.
+    """A page of the docs with its tables and pictures of arenas regenerated.
 
-    Below a line `<!-- arena: NAME -->` stands a text block, below `<!-- allocators -->` a table.
+    A line `<!-- arena: NAME -->` precedes a text block, `<!-- allocators -->` a table.
     """
     parts = text.split("<!-- arena: ")
     for index, part in enumerate(parts[1:], 1):
@@ -159,7 +159,7 @@ def with_pictures(text: str) -> str:
 
 
 def _table() -> str:
-    """All allocators in Markdown, with the pages of their cards."""
+    """All allocators in Markdown, with links to their cards."""
     rows = ["| allocator | idea | what it wastes | who uses it |", "|---|---|---|---|"]
     for family, names in families().items():
         rows.append(f"| **{family}** | *{FAMILIES[family]}* | | |")

@@ -1,1 +1,1 @@
-"""What each command of `sim` does, a file a command; the functions of kvsim.api call the same."""
+"""The work of each `sim` command, one file per command; the functions of kvsim.api call the same code."""

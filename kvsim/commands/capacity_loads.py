@@ -129,7 +129,7 @@ def _made(part: Columns, span_s: float, rate: float | None) -> dict[str, float |
 
 
 def _server(simulation: Simulation, summary: Columns) -> dict[str, Any]:
-    """What held requests back in the whole run, the assumptions, and the clock."""
+    """The limits that held requests back in the whole run, the assumptions, and the clock."""
     finished = summary["requests"]["finished"] or 1
     notes = simulation.engine.workload.notes
     return {

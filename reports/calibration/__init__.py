@@ -1,1 +1,1 @@
-"""A calibration in the terminal: while it is measured (`watch`), and its `profile` afterwards (`tables`)."""
+"""A calibration in the terminal: during the measurement (`watch`), and its `profile` after it (`tables`)."""

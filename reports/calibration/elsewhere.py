@@ -1,4 +1,4 @@
-"""A profile that somebody else measured, as tables: its sources, its parts and how far off they are."""
+"""A profile measured elsewhere, as tables: its sources, its parts and their errors."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,7 +14,7 @@ BY_DATASHEET = "datasheet"
 
 
 def elsewhere_report(fit: Fit) -> RenderableType:
-    """All of it; there are no points of it, so there is nothing to draw."""
+    """The whole report; the profile has no points, so there is nothing to draw."""
     content = fit.file.content
     lines = [
         f"{fit.file.name}: measured elsewhere, by {content['source']}; not by you, and not by kvsim",
@@ -65,6 +65,6 @@ def _notes(content: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _behind_prefixes(parts: Mapping[str, Any]) -> bool:
-    """Whether prompts behind a prefix were measured."""
+    """Whether prompts after a cached prefix were measured."""
     axes = [axis["name"] for table in parts["prefill"]["tables"] for axis in table["axes"]]
     return "prefix_tokens" in axes

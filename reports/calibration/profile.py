@@ -1,7 +1,7 @@
-"""A calibrated profile as tables and figures need it: its points, its forms and how far off they are.
+"""A calibrated profile in the form that tables and figures need: its points, its forms and their errors.
 
-`fit_of` looks at every field that a report uses, so that a damaged file is refused in one line, before
-anything is printed or drawn.
+`fit_of` reads every field that a report uses, so that a damaged file is refused in one line, before anything
+is printed or drawn.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,12 +38,12 @@ PARTS = {
     "all_reduce": "all-reduce",
     "composed": "composed steps",
 }
-"""Part of a profile -> what it is called; others keep their names."""
+"""Part of a profile -> its title; others keep their names."""
 
 
 @dataclass(frozen=True)
 class Error:
-    """Of some points, |predicted / measured - 1|."""
+    """The error of some points, |predicted / measured - 1|."""
 
     points: int
     mean: float
@@ -52,13 +52,13 @@ class Error:
 
     @classmethod
     def of(cls, pairs: Iterable[tuple[float, float]]) -> "Error | None":
-        """Of (predicted, measured) pairs; None without any."""
+        """From (predicted, measured) pairs; None without any."""
         errors = [abs(predicted / measured - 1) for predicted, measured in pairs]
         return cls(len(errors), fmean(errors), median(errors), max(errors)) if errors else None
 
     @classmethod
     def stated(cls, error: Mapping[str, float] | None) -> "Error | None":
-        """As a profile states it."""
+        """From the error stated in a profile."""
         if error is None:
             return None
         return cls(
@@ -68,24 +68,24 @@ class Error:
 
 @dataclass(frozen=True)
 class Timed:
-    """A point that was measured.
+    """A measured point.
 
     Attributes
     ----------
     x : Mapping
-        What was launched.
+        The arguments of the launch.
     role : str
         "grid", "shape" or "held_out".
     median_s, p10_s, p90_s : float
-        Of one launch.
+        Seconds of one launch.
     predicted_s : float
         By the form and its ratios.
     place : Mapping
-        On the axes of the part; empty for a composed step.
+        Its place on the part's axes; empty for a composed step.
     form_s : float
-        By the form alone; of a composed step as predicted.
+        By the form alone; for a composed step, as predicted.
     moved : float
-        Bytes.
+        Bytes moved.
     """
 
     x: Mapping[str, Any]
@@ -100,7 +100,7 @@ class Timed:
 
     @property
     def off(self) -> float:
-        """Predicted over measured, less 1."""
+        """Predicted over measured, minus 1."""
         return self.predicted_s / self.median_s - 1
 
 
@@ -111,15 +111,15 @@ class Fitted:
     Attributes
     ----------
     form : Mapping
-        t0_s, bandwidth_bytes_per_s, work_per_s, p; merge_s where pieces of contexts are merged.
+        t0_s, bandwidth_bytes_per_s, work_per_s, p; merge_s if pieces of contexts are merged.
     base : Mapping
-        Where the main table was measured, on the axes of the others.
+        The main table's values on the axes of the other tables.
     ratios : tuple of float
         Least and most of the main table.
     unmeasured : int
-        Cells of it that have their neighbour's ratio.
+        Its cells that have their neighbour's ratio.
     fitted_error, held_out_error : Error or None
-        Of form and ratios together, where they were fitted and where nothing was, as the profile states it.
+        Of form and ratios together, at fitted and at held-out points, as the profile states it.
     """
 
     name: str
@@ -133,7 +133,7 @@ class Fitted:
 
     @property
     def title(self) -> str:
-        """What the part is called."""
+        """The part's title."""
         return PARTS.get(self.name, self.name)
 
     @property
@@ -143,17 +143,17 @@ class Fitted:
 
     @property
     def held_out(self) -> list[Timed]:
-        """Those that entered no fit and no table."""
+        """The points that entered no fit and no table."""
         return [one for one in self.points if one.role == "held_out"]
 
     @property
     def form_error(self) -> Error | None:
-        """Of the form alone, where it was fitted."""
+        """The error of the form alone, at the points it was fitted to."""
         return Error.of((one.form_s, one.median_s) for one in self.main)
 
     @property
     def count(self) -> int:
-        """How many points were measured."""
+        """The number of measured points."""
         return sum(error.points for error in (self.fitted_error, self.held_out_error) if error is not None)
 
     def _at_base(self, one: Timed) -> bool:
@@ -162,7 +162,7 @@ class Fitted:
 
 @dataclass(frozen=True)
 class Fit:
-    """A profile: the file it is from, its parts in their order, its composed steps and the error of these."""
+    """A profile: its file, its parts in order, its composed steps and their error."""
 
     file: ProfileFile
     parts: Sequence[Fitted]
@@ -171,19 +171,19 @@ class Fit:
 
     @property
     def provenance(self) -> str:
-        """Whether any of it is a measurement, and when it was made."""
+        """Whether it is a measurement, and its date."""
         return f"{'rehearsal, not a measurement' if self.file.rehearsal else 'measured'}, {self.file.date}"
 
 
 @dataclass(frozen=True)
 class Analytic:
-    """An analytic profile that ships: sim/cost/published.py says what is in it."""
+    """An analytic profile that ships with kvsim; sim/cost/published.py describes its contents."""
 
     content: Mapping[str, Any]
 
 
 def fit_of(found: ProfileFile) -> Fit:
-    """The profile of a file; KvsimError in one line where a field is not what it must be."""
+    """The profile in a file; KvsimError in one line if a field is invalid."""
     content = found.content
     with understood(f"profile {found.path}"):
         parts = [_fitted(name, part) for name, part in content["parts"].items()]
@@ -202,7 +202,7 @@ def fit_of(found: ProfileFile) -> Fit:
 
 
 def _check_origin(device: Mapping[str, Any], measured: Mapping[str, Any]) -> None:
-    """The device and the circumstances: what is not known may be missing, or null."""
+    """Check the device and the circumstances: unknown values may be missing, or null."""
     str(device["name"])
     _number(device["memory_bytes"])
     for value in (device.get("multiprocessors"), device.get("count"), measured.get("seconds")):
@@ -215,7 +215,7 @@ def _check_origin(device: Mapping[str, Any], measured: Mapping[str, Any]) -> Non
 
 
 def any_profile(text: str) -> "Fit | Analytic | GpuSpec":
-    """What a name of `sim gpus` or a path stands for: measured, analytic, or a datasheet's numbers."""
+    """The profile for a name from `sim gpus` or a path: measured, analytic, or a datasheet's numbers."""
     if is_path(text) and Path(text).expanduser().is_file():
         analytic = _analytic_in(Path(text).expanduser())
         if analytic is not None:
@@ -235,7 +235,7 @@ def any_profile(text: str) -> "Fit | Analytic | GpuSpec":
 
 
 def _analytic_in(path: Path) -> Mapping[str, Any] | None:
-    """What is in a file of published figures; None if it is something else, or not to be read."""
+    """The contents of a file of published figures; None if it is something else, or unreadable."""
     try:
         content = read_json(path, str(path))
     except KvsimError:
@@ -259,7 +259,7 @@ def _fitted(name: str, part: Mapping[str, Any]) -> Fitted:
 
 
 def shown_form(part: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The form of a part; of all-reduces with the start of the number of GPUs that starts soonest."""
+    """The form of a part; for all-reduces, with the start time of the GPU count that starts soonest."""
     form, starts = part["form"], part.get("constants", {}).get("starts")
     if not starts:
         return dict(form)
@@ -267,11 +267,11 @@ def shown_form(part: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _timed(row: Mapping[str, Any], form: Part | None) -> Timed:
-    """A point; of a composed step without a place."""
+    """A point; without a place for a composed step."""
     predicted_s = _number(row["predicted_s"])
     moved, work = (_number(row[key], least=0.0) if form else 0.0 for key in ("bytes", "work"))
     place = {str(name): _number(value, least=0.0) for name, value in row["place"].items()} if form else {}
-    merging_ps = form.merge_ps * place.pop("merged", 0.0) if form else 0.0  # it is no axis
+    merging_ps = form.merge_ps * place.pop("merged", 0.0) if form else 0.0  # it is not an axis
     return Timed(
         x={str(name): value for name, value in row["x"].items()},
         role=str(row["role"]),
@@ -294,7 +294,7 @@ def _extent(ratio: Any) -> tuple[float, float]:  # noqa: ANN401 - nested lists
 
 
 def _number(value: Any, least: float | None = None, none: bool = False) -> float:  # noqa: ANN401 - JSON
-    """A positive number; from `least` on where it is given."""
+    """A positive number; at least `least` if that is given."""
     if value is None and none:
         return 0.0
     if isinstance(value, bool) or not isinstance(value, int | float):

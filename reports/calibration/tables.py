@@ -1,7 +1,7 @@
-"""A profile of a GPU as tables: where it comes from, its ceilings, its parts, how far off it is.
+"""A profile of a GPU as tables: its origin, its ceilings, its parts, its errors.
 
-A calibrated one has all of them; of an analytic one (published figures, a datasheet) it is said that nothing
-was measured.
+A calibrated one has all of them; for an analytic one (published figures, a datasheet) the report says that
+nothing was measured.
 """
 
 import re
@@ -22,7 +22,7 @@ from kvsim.sim.cost.profile_place import called_by
 from kvsim.sim.models.spec import GpuSpec
 
 MOST_ERROR = 0.05
-"""Of composed steps, in the mean: above it a profile deserves a note."""
+"""Mean error of composed steps above which a profile gets a note."""
 
 LARGE_SPREAD = 0.10
 _CEILINGS = (
@@ -34,14 +34,14 @@ _JOINED = {1: "sum", "max": "longer"}
 
 
 def report_of(found: Fit | Analytic | GpuSpec) -> RenderableType:
-    """Whatever is known of it."""
+    """The report on a profile of any kind."""
     if isinstance(found, Fit):
         return elsewhere_report(found) if found.file.elsewhere else profile_report(found)
     return analytic_report(found.content) if isinstance(found, Analytic) else datasheet_report(found)
 
 
 def profile_report(fit: Fit) -> RenderableType:
-    """All of a calibrated profile."""
+    """The report on a calibrated profile."""
     parts: list[RenderableType] = [Text(headline(fit), style="bold"), "", _facts(fit), ""]
     parts += [ceilings_table(fit), "", _forms_table(fit), Text(_how(fit), style="dim"), "", errors_table(fit)]
     if fit.composed:
@@ -64,12 +64,12 @@ def _how(fit: Fit) -> str:
 
 
 def headline(fit: Fit) -> str:
-    """What this is, in one line."""
+    """The profile in one line."""
     return f"{fit.file.name}: {fit.provenance}{', few points (--quick)' if fit.file.quick else ''}"
 
 
 def _facts(fit: Fit) -> Table:
-    """The device, its versions, when and how long."""
+    """The device, its versions, the date and the duration."""
     content = fit.file.content
     device, measured = content["device"], content["measured"]
     gpus = f"{count(device['count'])} x " if (device.get("count") or 1) > 1 else ""
@@ -96,7 +96,7 @@ def _facts(fit: Fit) -> Table:
 
 
 def _clocks(records: Sequence[Mapping[str, Any]]) -> str:
-    """What nvidia-smi said before, between and after the parts, as ranges."""
+    """nvidia-smi's readings before, between and after the parts, as ranges."""
     said = []
     for key, before, unit in (
         ("clocks.sm", "SM ", "MHz"), ("clocks.mem", "memory ", "MHz"), ("temperature.gpu", "", "°C"),
@@ -111,7 +111,7 @@ def _clocks(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def ceilings_table(fit: Fit) -> Table:
-    """What memory and matrix units did at best, beside the datasheet; and what starting kernels costs."""
+    """The best rates of memory and matrix units beside the datasheet, and the cost of starting kernels."""
     ceilings, limits, launch = (fit.file.content[key] for key in ("ceilings", "limits", "launch"))
     table = _table("ceilings", "measured", "datasheet", "share")
     for title, key, limit, unit in _CEILINGS:
@@ -132,7 +132,7 @@ def ceilings_table(fit: Fit) -> Table:
 
 
 def _forms_table(fit: Fit) -> Table:
-    """How long a launch of each part takes."""
+    """The time of a launch of each part."""
     table = _table("a launch of", "start", "bytes at", "work at", "joined", "ratio")
     for part in fit.parts:
         form = part.form
@@ -149,7 +149,7 @@ def _forms_table(fit: Fit) -> Table:
 
 
 def _work(part: Fitted) -> str:
-    """How fast work is done: tiles that wait for each other in decode attention, else products."""
+    """The rate of work: sequential tiles in decode attention, else products."""
     per_second = part.form["work_per_s"]
     if not per_second:
         return "-"
@@ -158,7 +158,7 @@ def _work(part: Fitted) -> str:
 
 
 def errors_table(fit: Fit) -> Table:
-    """How many points each part has, how much they spread, and how far off it is; composed steps last."""
+    """The points of each part, their spread, and its errors; composed steps last."""
     table = _table("error", "points", "spread", "form alone", "held out", "mean", "worst")
     for part in fit.parts:
         table.add_row(part.title, count(part.count), _spread(part.points), *_errors(part))
@@ -171,7 +171,7 @@ def errors_table(fit: Fit) -> Table:
 
 
 def _errors(part: Fitted) -> tuple[str, str, str, str]:
-    """Of the form at the points it was fitted to; of all together at those held out."""
+    """Errors of the form at the points it was fitted to, and of the whole at held-out points."""
     form, held_out = part.form_error, part.held_out_error
     return (
         percent(form.mean if form else None),
@@ -182,7 +182,7 @@ def _errors(part: Fitted) -> tuple[str, str, str, str]:
 
 
 def _spread(points: Sequence[Timed]) -> str:
-    """Half of what lies between the 10th and the 90th percentile, over the median; the median point's."""
+    """Half the distance from the 10th to the 90th percentile, over the median; the median point's."""
     shares = sorted((one.p90_s - one.p10_s) / 2 / one.median_s for one in points)
     return percent(shares[len(shares) // 2] if shares else None)
 
@@ -201,7 +201,7 @@ def _composed_table(fit: Fit) -> Table:
 
 
 def notes(fit: Fit) -> Iterator[str]:
-    """What whoever uses this profile should know."""
+    """What a user of this profile should know."""
     content = fit.file.content
     if fit.file.rehearsal:
         yield "A rehearsal: none of these times is a measurement, and they say nothing about any GPU."
@@ -263,7 +263,7 @@ def analytic_report(profile: Mapping[str, Any]) -> RenderableType:
 
 
 def datasheet_report(gpu: GpuSpec) -> RenderableType:
-    """A GPU of which there is no calibrated profile."""
+    """The report on a GPU without a calibrated profile."""
     table = _table("datasheet", "peak", "share reached", "assumed")
     for title, peak, unit, share in (
         ("memory", gpu.bandwidth_bytes_per_s, "B/s", gpu.bandwidth_efficiency),
@@ -285,7 +285,7 @@ def datasheet_report(gpu: GpuSpec) -> RenderableType:
 
 
 def _table(*columns: str) -> Table:
-    """The first column holds words; numbers stand to the right."""
+    """A table whose first column holds words; numbers are right-aligned."""
     table = FittingTable((0, 2, 0, 0))
     for place, name in enumerate(columns):
         if place == 0:

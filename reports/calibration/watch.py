@@ -1,4 +1,4 @@
-"""What `sim calibrate` shows while it works: the plan, how far it is, what came out.
+"""The display of `sim calibrate` while it works: the plan, the progress, the result.
 
 The bar is drawn between groups of points, never while one is measured: nothing runs beside a measurement.
 """
@@ -19,7 +19,7 @@ from kvsim.reports.fitting import FittingTable
 from kvsim.reports.palette import count
 
 Values = tuple[float, float] | tuple[str, ...]
-"""(least, most) of numbers; of texts each one."""
+"""(least, most) of numbers; all values of strings."""
 
 _SIZES = {
     "decode": (("batch", "batch"), ("context", "context"), ("block_size", "blocks of"),
@@ -40,11 +40,11 @@ _SIZES = {
     "launch": (("what", ""),),
     "composed": (("hidden", "width"), ("batch", "batch"), ("context", "context"), ("chunk", "prompts of")),
 }  # fmt: skip
-"""Part -> the arguments of its launches that a reader wants to see, and the word before them."""
+"""Part -> the arguments of its launches to show, with the word before each."""
 
 
 class Planned(Protocol):
-    """A part that is going to be measured."""
+    """A part that will be measured."""
 
     part: str
     points: int
@@ -61,18 +61,18 @@ def plan_report(
     since: str,
     held_bytes: int,
 ) -> RenderableType:
-    """What will be measured.
+    """The measurement plan.
 
     Parameters
     ----------
     device : Mapping
-        As a profile has it, with the versions.
+        As in a profile, with the versions.
     parts, left_out
-        Of kernels/calibration/overview.py.
+        From kernels/calibration/overview.py.
     since : str
-        The date of the beginning: told if some of it is measured already.
+        The start date, shown if some points are measured already.
     held_bytes : int
-        Of the GPU's memory, by other programs.
+        GPU memory held by other programs.
     """
     done, points = sum(part.done for part in parts), sum(part.points for part in parts)
     table = FittingTable((0, 2, 0, 0))
@@ -114,7 +114,7 @@ def _device(device: Mapping[str, Any]) -> str:
 
 
 def _sizes(part: Planned) -> str:
-    """`batch 1 to 1,024, context 32 to 131,040`; of a part that is not known all that varies."""
+    """`batch 1 to 1,024, context 32 to 131,040`; for an unknown part, all arguments that vary."""
     wanted = _SIZES.get(part.part) or [(name, name) for name in part.values]
     said = []
     for name, word in wanted:
@@ -129,18 +129,18 @@ def _range(name: str, values: Values) -> str:
     if isinstance(values[0], str):
         return ", ".join(map(str, values))
     low, high = (size(value) if name == "bytes" else count(float(value)) for value in values)
-    if values[0] == 0 and name in ("batch", "context", "chunk"):  # of composed steps: some have none
+    if values[0] == 0 and name in ("batch", "context", "chunk"):  # some composed steps have none
         return f"up to {high}"
     return low if low == high else f"{low} to {high}"
 
 
 Heard = Callable[[str, int, float], None]
-"""Told of the part that is next, how many points are done, and about how many seconds it will take."""
+"""Receives the next part, the number of points done, and the estimated seconds left."""
 
 
 @contextmanager
 def watched(points: int) -> Iterator[Heard]:
-    """A bar on stderr that says which part is measured and how long it takes; elsewhere a line per part."""
+    """A bar on stderr with the current part and the time left; without a terminal, a line per part."""
     if not sys.stderr.isatty():
         yield _lines(points)
         return
@@ -149,7 +149,7 @@ def watched(points: int) -> Iterator[Heard]:
         TextColumn("points, {task.fields[left]}"),
     )  # fmt: skip
     console = Console(stderr=True)
-    console.width -= len("^C ")  # what the terminal echoes must not break the line
+    console.width -= len("^C ")  # the terminal's echo must not break the line
     with Progress(*columns, console=console, transient=True, auto_refresh=False) as bar:
         task = bar.add_task("getting ready", total=points, left="")
 
@@ -178,6 +178,6 @@ def _lines(points: int) -> Heard:
 
 
 def outcome(fit: Fit) -> RenderableType:
-    """What came out: ceilings, errors, what to know."""
+    """The result: ceilings, errors, notes."""
     said = [Text(f"note: {note}", style="yellow") for note in notes(fit)]
     return Group(ceilings_table(fit), "", errors_table(fit), "", *said, *([""] if said else []))

@@ -16,7 +16,7 @@ def duration(seconds: float) -> str:
 
 
 def span(seconds: float) -> str:
-    """How long somebody waits: `45 s`, `4 min 22 s`."""
+    """A waiting time: `45 s`, `4 min 22 s`."""
     whole = max(round(seconds), 1)
     return f"{whole // 60} min {whole % 60:02} s" if whole >= 60 else f"{whole} s"
 
@@ -41,7 +41,7 @@ def percent(share: float | None) -> str:
 
 
 def batch(x: Mapping[str, Any]) -> str:
-    """What a composed step computes: `64 x 2,000 lognormal + prompt 470 after 1,000`."""
+    """The batch of a composed step: `64 x 2,000 lognormal + prompt 470 after 1,000`."""
     if "rows" in x:
         return f"{x['rows']:,} rows"
     said = []
@@ -57,7 +57,7 @@ def batch(x: Mapping[str, Any]) -> str:
 
 
 def layer(x: Mapping[str, Any]) -> str:
-    """The geometry of a composed step; nothing where it is not told."""
+    """The geometry of a composed step; "" if it is unknown."""
     if "rows" in x:
         return f"output of {x['vocabulary']:,} words from {x['hidden']:,}"
     if "heads" in x:

@@ -1,6 +1,6 @@
 """map: which request holds which slots at one instant, in runs that recorded it (see arena_panel.py).
 
-Pools of unlike layers are drawn apart. Arenas of unlike size are each drawn on their own scale.
+Pools of different layers are drawn separately. Arenas of different sizes each have their own scale.
 """
 
 from collections.abc import Sequence
@@ -26,13 +26,13 @@ from kvsim.reports.seeds.intervals import interval
 MOST_REPLICAS = 6
 _LEAST_ROWS, _MOST_ROWS = 8, 96
 _PANEL_IN = 3.3
-_ALIKE = 1.5  # arenas of which none is larger by more are drawn on one scale
+_ALIKE = 1.5  # arenas whose sizes differ by no larger factor share one scale
 
 
 def memory_map(systems: Sequence[System], choices: Choices) -> Figure:
-    """A panel per system, of several seeds the first: its arena at the instant asked for, or the fullest.
+    """A panel per system (the first seed): its arena at the chosen instant, or the fullest.
 
-    Of a fleet a panel per replica, of more than `MOST_REPLICAS` those that served the most; of each pool one.
+    For a fleet, a panel per replica, up to the `MOST_REPLICAS` that served the most; one per pool.
     """
     systems = [each for system in systems for each in _servers(system, named=len(systems) > 1)]
     runs = [system.first for system in systems]
@@ -76,14 +76,14 @@ def memory_map(systems: Sequence[System], choices: Choices) -> Figure:
         panel.axes.set_xlabel("slots")
     figure.supylabel("first slot of the row", fontsize=style.type_pt)
     pieces.legend_below(figure, style, _marks(style, arenas), columns=5)
-    figure.draw_without_rendering()  # the layout is known from here on
+    figure.draw_without_rendering()  # from here on the layout is known
     for panel in panels:
         panel.finish()
     return figure
 
 
 class _Part(NamedTuple):
-    """An arena, or a pool in it, and what stands above it."""
+    """An arena, or a pool in it, and the title above it."""
 
     title: str
     arena: Arena
@@ -91,7 +91,7 @@ class _Part(NamedTuple):
 
 
 def _parts(name: str, recorded: MemoryMap, at_s: float) -> list[_Part]:
-    """The pools of an arena; where all layers share it, itself, with what each of them holds."""
+    """The pools of an arena; if all layers share it, the arena itself, with the share that each holds."""
     arena = recorded.at(at_s)
     instant = int(np.searchsorted(recorded.instants, at_s, side="right")) - 1
     held = {
@@ -108,7 +108,7 @@ def _parts(name: str, recorded: MemoryMap, at_s: float) -> list[_Part]:
 
 
 def _servers(system: System, named: bool) -> list[System]:
-    """The replicas of a fleet as systems, in their order; of a single server itself."""
+    """The replicas of a fleet as systems, in order; for a single server, the system itself."""
     parts = system.first.replicas
     if len(parts) > MOST_REPLICAS:
         busiest = sorted(parts, key=lambda run: -(MEAN_RUNNING.read(run.summary) or 0.0))[:MOST_REPLICAS]
@@ -118,7 +118,7 @@ def _servers(system: System, named: bool) -> list[System]:
 
 
 def _columns(style: Style, count: int) -> int:
-    """Two or four stand in a square, others in rows of three; very many in rows of four."""
+    """Two or four panels form a square, others rows of three; very many form rows of four."""
     if count in {1, 2, 4}:
         return min(count, 2)
     return 4 if count > 9 and not style.narrow else 3
@@ -135,7 +135,7 @@ def _fullest(maps: Sequence[MemoryMap]) -> float:
 
 
 def _row_slots(parts: Sequence[_Part], width_in: float) -> int:
-    """Slots of a row, a power of two: what is allocated at once is then about twice as wide as high."""
+    """Slots per row, a power of two: a typical allocation is then about twice as wide as high."""
     ranges, slots = 1.0, 1
     for _, arena, size in parts:
         allocated = arena.size[arena.allocated]
@@ -147,7 +147,7 @@ def _row_slots(parts: Sequence[_Part], width_in: float) -> int:
 
 
 def _marks(style: Style, arenas: Sequence[Arena]) -> list[Any]:
-    """What is there to be explained."""
+    """The entries of the legend."""
     colour, edge = colours_of(["0"]), hatch_colour(style)
     dot: Any = {"marker": "o", "markeredgecolor": "white", "markersize": 3 * style.line, "linestyle": ""}
     marks: list[Any] = [

@@ -1,9 +1,9 @@
-"""calibration: what was measured of a GPU and the fitted forms, part by part; how far off predictions are.
+"""calibration: a GPU's measurements and the fitted forms, part by part, and the errors of predictions.
 
 part      points of the main grid as dots, with bars from the 10th to the 90th percentile of their turns;
-          the fitted form as a line: what the ratios correct is what lies between line and dots
-held out  predicted over measured, of all points that entered no fit
-composed  the same of whole layers, over their time
+          the fitted form as a line: the ratios correct the distance between line and dots
+held out  predicted over measured, for all points that entered no fit
+composed  predicted over measured for whole layers, over their time
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,7 +25,7 @@ from kvsim.reports.figures.sheet import new_sheet, save
 from kvsim.reports.figures.style import Look, Style
 
 Line = tuple[str, Sequence[Timed]]
-"""What sets a line apart from the others of its panel, and its points."""
+"""What distinguishes a line from the others in its panel, and its points."""
 
 ALONG = {
     "decode": "context_tokens",
@@ -34,7 +34,7 @@ ALONG = {
     "product": "tokens",
     "lm_head": "tokens",
 }
-"""The axis to the right; that of all others is bytes."""
+"""The x axis of these parts; that of all others is bytes."""
 
 AXES = {"context_tokens": "tokens of context", "tokens": "tokens", "bytes": "bytes"}
 APART = {
@@ -47,19 +47,19 @@ APART = {
 ACROSS = 3
 MOST_LINES = 3
 BAND = 0.05
-"""Of error: what is tinted in the panels of errors."""
+"""The error that is tinted in the panels of errors."""
 
 TOGETHER = ("to_host", "to_gpu", "all_reduce")
 """Parts that share a panel."""
 
 
 def draw_calibration(fit: Fit, directory: Path, style: Style) -> None:
-    """Draw it into a directory, under the profile's name."""
+    """Draw the figure into a directory, under the profile's name."""
     save(directory, f"calibration-{fit.file.path.stem}", style.wide, partial(calibration, fit, style.wide))
 
 
 def calibration(fit: Fit, style: Style) -> Figure:
-    """A panel for each part, one for what was held out, one for composed steps."""
+    """A panel per part, one for held-out points, one for composed steps."""
     painters = _panels(fit, style)
     rows = max(-(-len(painters) // ACROSS), 1)
     above_in, below_in = 1.7 * rows, 3.2
@@ -78,7 +78,7 @@ def calibration(fit: Fit, style: Style) -> Figure:
 
 
 def headline(fit: Fit) -> str:
-    """Which device, whether it is a measurement, and how far off it is."""
+    """The device, whether it is a measurement, and its error."""
     error, device = fit.composed_error, str(fit.file.content["device"]["name"])
     off = f"composed steps off by {percent(error.mean)}" if error else "no composed step"
     made = "a rehearsal, no measurement" if fit.file.rehearsal else f"measured {fit.file.date}"
@@ -86,7 +86,7 @@ def headline(fit: Fit) -> str:
 
 
 def _panels(fit: Fit, style: Style) -> list[Callable[[Axes], None]]:
-    """What paints each part; those that share a panel come last."""
+    """The painters of the parts; those that share a panel come last."""
     found = []
     for part in fit.parts:
         lines = chosen(lines_of(part)) if part.name not in TOGETHER else []
@@ -106,7 +106,7 @@ def _panels(fit: Fit, style: Style) -> list[Callable[[Axes], None]]:
 
 
 def lines_of(part: Fitted) -> list[Line]:
-    """The points of the main table, a line for each place on the axes but the one to the right."""
+    """The points of the main table, a line for each place on the axes other than the x axis."""
     along = ALONG.get(part.name, "bytes")
     found: dict[tuple[tuple[str, float], ...], list[Timed]] = {}
     for one in part.main:
@@ -125,7 +125,7 @@ def _said(rest: Mapping[str, float]) -> str:
 
 
 def chosen(lines: Sequence[Line], most: int = MOST_LINES) -> list[Line]:
-    """Few of the lines, from the first to the last."""
+    """At most `most` of the lines, from the first to the last."""
     if len(lines) <= most:
         return list(lines)
     places = [round(i * (len(lines) - 1) / (most - 1)) for i in range(most)]
@@ -172,7 +172,7 @@ def _dots(axes: Axes, style: Style, look: Look, x: Sequence[float], points: Sequ
 
 
 def _names(axes: Axes, style: Style, names: Sequence[str], title: str) -> None:
-    """The lines of a panel by name, in its upper left corner, where no curve is."""
+    """The names of a panel's lines, in its upper left corner, away from the curves."""
     marks = [_mark(style, style.look(place), each) for place, each in enumerate(names)]
     small = 0.78 * style.type_pt
     axes.legend(
@@ -189,7 +189,7 @@ def _mark(style: Style, look: Look, label: str) -> Line2D:
 
 
 def _held_out(axes: Axes, style: Style, fit: Fit) -> None:
-    """Predicted over measured of what entered no fit, a row for each part, the mean error beside it."""
+    """Predicted over measured for points that entered no fit, a row per part, with the mean error."""
     rows: list[tuple[str, Sequence[Timed]]] = [
         (part.title, part.held_out) for part in fit.parts if part.held_out
     ]
@@ -218,7 +218,7 @@ def _held_out(axes: Axes, style: Style, fit: Fit) -> None:
 
 
 def _composed(axes: Axes, style: Style, fit: Fit) -> None:
-    """Predicted over measured of whole layers, over their time."""
+    """Predicted over measured for whole layers, over their time."""
     axes.set_title("composed steps: predicted / measured", fontsize=style.type_pt)
     groups: dict[str, list[Timed]] = {}
     for one in fit.composed:
@@ -262,12 +262,12 @@ def _composed(axes: Axes, style: Style, fit: Fit) -> None:
 
 
 def _limit(points: Iterable[Timed]) -> float:
-    """How far the axis of errors goes to each side of 1."""
+    """How far the axis of errors extends on each side of 1."""
     return 1.15 * max([BAND, *(abs(one.off) for one in points)])
 
 
 def _legend(figure: SubFigure, style: Style) -> None:
-    """What dots, bars, lines and the tint stand for."""
+    """The meaning of dots, bars, lines and the tint."""
     ink: Any = {"color": style.muted}
     size_pt, thick = 3 * style.line, 0.9 * style.line
     dot = Line2D([], [], marker="o", markersize=size_pt, linestyle="none", markeredgewidth=0, **ink)

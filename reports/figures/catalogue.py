@@ -34,7 +34,7 @@ Draw = Callable[[Sequence[System], Choices], Figure]
 
 @dataclass(frozen=True)
 class Entry:
-    """A figure: the function that draws it, and what it shows in one line."""
+    """A figure: the function that draws it, and a description in one line."""
 
     draw: Draw
     about: str
@@ -69,10 +69,10 @@ FIGURES: dict[str, Entry] = {
 """In reading order."""
 
 _SHOWN_BY = {"at_s": ("map",), "latency": ("throughput", "block-size")}
-"""Choice -> the figures that it is for."""
+"""Choice -> the figures that use it."""
 
 USUAL = ("memory", "waste", "requests", "latency")
-"""Those that every run and every comparison gets."""
+"""The figures of every run and every comparison."""
 SOMETIMES: dict[str, Callable[[System], bool]] = {
     "replicas": lambda system: system.is_fleet,
     "fairness": fairness.has_clients,
@@ -80,28 +80,28 @@ SOMETIMES: dict[str, Callable[[System], bool]] = {
     "hand-over": hand_over.is_apart,
     "scaling": scaling.has_scaling,
 }
-"""Those that a run or a comparison gets besides -> where there is what they show."""
+"""Further figures of a run or a comparison -> whether it has the data for them."""
 MANY, OF_MANY = 8, ("ranking",)
-"""A comparison of more systems gets these instead: so many curves cannot be told apart."""
+"""A comparison of more systems gets these instead: that many curves cannot be distinguished."""
 
 
 def check(names: Sequence[str] | None) -> None:
-    """Raise KvsimError unless there is a figure of each name."""
+    """Raise KvsimError unless each name is a figure's."""
     for name in names or ():
         if name not in FIGURES:
             raise unknown("figure", name, list(FIGURES))
 
 
 def picture(runs: Sequence[Run], name: str, choices: Choices) -> Figure:
-    """One figure of these runs, for a notebook or to be saved; KvsimError if they lack what it needs."""
+    """One figure of these runs, for a notebook or to be saved; KvsimError if they lack its data."""
     with drawn_in(choices.style):
         figure = _signed(FIGURES[name], systems(runs), choices)
-        figure.draw_without_rendering()  # lays it out while the style holds
+        figure.draw_without_rendering()  # lays it out while the style is active
     return figure
 
 
 def _signed(entry: Entry, found: Sequence[System], choices: Choices) -> Figure:
-    """The figure, with what was rejected in its headline and the clock at its foot."""
+    """The figure, with rejections in its headline and the clock at its foot."""
     figure = entry.draw(found, choices)
     sign(figure, choices.style, first_words(found), last_words(found))
     return figure
@@ -118,13 +118,13 @@ def draw(
     Parameters
     ----------
     runs : sequence of Run
-        One run, or those to compare; at least one. Those that differ only in the seed are one system.
+        One run, or the runs to compare; at least one. Runs that differ only in the seed are one system.
     directory : Path
         An existing directory.
     names : sequence of str, optional
-        Which figures; KvsimError if these runs lack what one needs. None: all that these runs allow.
+        Which figures; KvsimError if these runs lack the data for one. None: all that these runs allow.
     choices : Choices, optional
-        The style with its formats, and what single figures ask for.
+        The style with its formats, and the choices of single figures.
     """
     if not runs:
         raise KvsimError("runs to draw must be at least one, got 0")

@@ -1,4 +1,4 @@
-"""What may be chosen about figures, beside the runs: a style, an instant, a latency."""
+"""The choices for figures, besides the runs: a style, an instant, a latency."""
 
 from dataclasses import dataclass
 from math import isfinite
@@ -10,7 +10,7 @@ from kvsim.sim.errors import KvsimError, unknown
 
 
 class CannotDraw(KvsimError):
-    """These runs lack what the figure shows; says what it needs."""
+    """These runs lack the data for the figure; the message says what it needs."""
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,12 @@ class Latency:
 
     @property
     def key(self) -> str:
-        """Its section in `summary.json`."""
+        """The latency's section in `summary.json`."""
         return LATENCIES[self.name].column
 
     @property
     def words(self) -> str:
-        """For an axis, with the unit."""
+        """The label of an axis, with the unit."""
         latency = LATENCIES[self.name]
         return f"{latency.name}, {self.statistic} ({latency.unit})"
 
@@ -46,8 +46,8 @@ class Latency:
 class Choices:
     """How to draw.
 
-    `at_s` is the instant of the memory map, None: the one that holds most. `latency` is that of the figures
-    over several runs, None: the mean normalised latency.
+    `at_s` is the instant of the memory map, None: the fullest one. `latency` is for figures over several
+    runs, None: the mean normalised latency.
     """
 
     style: Style = SCREEN

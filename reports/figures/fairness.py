@@ -1,7 +1,7 @@
-"""fairness: who got how much over time; of several systems, how far clients were apart beside the latency.
+"""fairness: service per client over time; for several systems, the gap between clients and the latency.
 
-Service is prompt tokens + 2 x tokens of answers (sim/record/service.py). Both need requests that say whose
-they are.
+Service is prompt tokens + 2 x tokens of answers (sim/record/service.py). Both need requests that name their
+client.
 """
 
 from collections.abc import Sequence
@@ -22,12 +22,12 @@ MOST_CLIENTS = 8
 
 
 def has_clients(system: System) -> bool:
-    """Whether its requests say whose they are."""
+    """Whether a system's requests name their client."""
     return all("clients" in (summary.get("service") or {}) for summary in system.summaries)
 
 
 def fairness(systems: Sequence[System], choices: Choices) -> Figure:
-    """Service by client over time, or a mark for each system."""
+    """Service per client over time, or a mark per system."""
     if not all(map(has_clients, systems)):
         raise CannotDraw("figure fairness needs requests with clients (clients_mix, or a column client)")
     return _over_time(systems[0], choices) if len(systems) == 1 else _compared(systems, choices)
@@ -84,7 +84,7 @@ def _compared(systems: Sequence[System], choices: Choices) -> Figure:
 
 
 def _fairest(known: Sequence[tuple[float, int]], names: Sequence[str]) -> str:
-    """Who keeps clients closest together, unless all do alike."""
+    """The system that keeps clients closest together, unless all are equal."""
     apart = {palette.count(each) for each, _ in known}
     if len(apart) == 1 < len(known):
         who = palette.everybody([names[place] for _, place in known])
@@ -93,7 +93,7 @@ def _fairest(known: Sequence[tuple[float, int]], names: Sequence[str]) -> str:
 
 
 def _names(systems: Sequence[System]) -> list[str]:
-    """The policies, where they tell the systems apart, else the names."""
+    """The policies, if they distinguish the systems, else the names."""
     policies = [str(s.first.config["scenario"]["engine"]["policy"]).rpartition(":")[2] for s in systems]
     return policies if len(set(policies)) == len(policies) else [system.name for system in systems]
 

@@ -1,4 +1,4 @@
-"""hand-over: prefill and decode apart. What the prefill side holds over time, and where first tokens wait."""
+"""hand-over: disaggregated prefill. Memory held by prefill replicas over time; where first tokens wait."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -31,16 +31,16 @@ _FIRST = (
     ("read_begin_s", "read_end_s", "link", 2),
     ("read_end_s", "first_token_s", "first decode step", 3),
 )
-"""From when to when, in words, and the look: one stage has one colour in both panels."""
+"""Begin, end, words and look of each stage: a stage has the same colour in both panels."""
 
 
 def is_apart(system: System) -> bool:
-    """Whether prompts are computed on servers of their own."""
+    """Whether prompts are computed on separate servers."""
     return bool(system.first.summary.get("hand_over"))
 
 
 def hand_over(systems: Sequence[System], choices: Choices) -> Figure:
-    """Of each fleet, of several seeds the first."""
+    """Two panels per fleet, for its first seed."""
     found = [system for system in systems if is_apart(system)]
     if not found:
         raise CannotDraw("figure hand-over needs prefill and decode pools: a run with --pool prefill:1 ...")
@@ -60,8 +60,8 @@ def hand_over(systems: Sequence[System], choices: Choices) -> Figure:
 def _held(axes: Axes, style: Style, run: Run) -> None:
     """Shares of the memory of all prefill replicas, stacked; means over slices of time.
 
-    What is held is the ledger's, where a block that several prompts share counts once; the stages share it by
-    the tokens of their prompts.
+    The held memory is the ledger's, in which a block shared by several prompts counts once; it is split among
+    the stages by the tokens of their prompts.
     """
     table, until_s = _served(run), _until_s(run)
     tokens = np.asarray(table["prompt_tokens"], dtype=np.float64)
@@ -75,7 +75,7 @@ def _held(axes: Axes, style: Style, run: Run) -> None:
 
 
 def _first(axes: Axes, style: Style, run: Run) -> None:
-    """The mean time of each stage, of those that came in a slice of time."""
+    """The mean time of each stage, for the requests that arrived in a slice of time."""
     table, until_s = _served(run), _until_s(run)
     arrival_s = np.asarray(table["arrival_s"], dtype=np.float64)
     slices = max(4, min(60, len(arrival_s) // 20))
@@ -109,7 +109,7 @@ def _stack(
 
 
 def _mean_sum(edges: Floats, begin_s: Floats, end_s: Floats, weights: Floats) -> Floats:
-    """Of intervals the mean sum of their weights in each slice."""
+    """The mean sum of the weights of intervals in each slice."""
     if not len(weights):
         return np.zeros(len(edges) - 1)
     times = np.concatenate([begin_s, end_s])
@@ -121,7 +121,7 @@ def _mean_sum(edges: Floats, begin_s: Floats, end_s: Floats, weights: Floats) ->
 
 
 def _mean_held(run: Run, edges: Floats) -> Floats:
-    """Slots that the ledger calls held, on average in each slice."""
+    """The ledger's held slots, on average in each slice."""
     timeline = run.columns.timeline
     if "held" not in timeline:
         raise CannotDraw("figure hand-over needs the column held in timeline.parquet")
@@ -131,7 +131,7 @@ def _mean_held(run: Run, edges: Floats) -> Floats:
 
 
 def _served(run: Run) -> dict[str, Any]:
-    """The rows of those that were handed over."""
+    """The rows of the requests that were handed over."""
     table = run.columns.requests
     served = np.isfinite(np.asarray(table["held_until_s"], dtype=np.float64))
     return {name: np.asarray(column)[served] for name, column in table.items()}

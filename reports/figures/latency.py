@@ -1,4 +1,4 @@
-"""latency: which share of the requests was at least as fast, for four latencies."""
+"""latency: the share of requests that were at least as fast, for four latencies."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -27,11 +27,11 @@ _PANELS = {
     "e2e": "time",
     "normalized": "end-to-end time per output token",
 }
-"""Latency -> what the axis shows."""
+"""Latency -> the label of the axis."""
 
 
 def latency(systems: Sequence[System], choices: Choices) -> Figure:
-    """Four distribution functions, a line per run in each."""
+    """Four cumulative distributions, each with a line per run."""
     style = choices.style
     runs = [run for system in systems for run in system.runs]
     below = style.narrow or len(systems) > _MOST_ABOVE
@@ -62,7 +62,7 @@ def latency(systems: Sequence[System], choices: Choices) -> Figure:
 def _distribution(
     axes: Axes, style: Style, columns: Sequence[Sequence[FloatArray]], looks: Sequence[Look]
 ) -> None:
-    """The distribution functions of one latency, with the median and the 99th per cent; `columns` by seed."""
+    """The cumulative distributions of one latency, with median and 99th percentile; `columns` by seed."""
     axes.set(ylim=(0, 1.03), yticks=(0, 0.25, 0.5, 0.75, 1))
     axes.yaxis.set_major_formatter(pieces.percent_of(1))
     axes.grid(axis="both")
@@ -89,7 +89,7 @@ def _legend_above(  # noqa: PLR0917
     systems: Sequence[System],
     columns: Sequence[Sequence[FloatArray]],
 ) -> None:
-    """A legend with the numbers above the panel, where it covers nothing; headed by the title."""
+    """A legend with the numbers above the panel, where it covers nothing; the title is its heading."""
     marks = []
     room = int(72 * 0.43 * style.width_in / (0.62 * style.small_pt)) - 1  # letters
     for look, system, seeds in zip(looks, systems, columns, strict=True):
@@ -103,7 +103,7 @@ def _legend_above(  # noqa: PLR0917
 
 
 def _axis(axes: Axes, style: Style, values: FloatArray, what: str) -> None:
-    """Seconds or milliseconds; logarithmic where the values span decades."""
+    """Seconds or milliseconds; logarithmic if the values span decades."""
     positive = values[values > 0]
     if not positive.size:
         axes.set_xticks([])
@@ -122,7 +122,7 @@ def _axis(axes: Axes, style: Style, values: FloatArray, what: str) -> None:
 
 
 def _percentiles(seeds: Sequence[FloatArray]) -> tuple[Interval | None, Interval | None]:
-    """The median and the 99th per cent, means over the seeds; None where a seed has no value."""
+    """The median and the 99th percentile, means over the seeds; None if a seed has no value."""
     if not all(values.size for values in seeds):
         return None, None
     p50, p99 = (interval([float(np.quantile(values, level)) for values in seeds]) for level in (0.5, 0.99))

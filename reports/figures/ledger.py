@@ -1,4 +1,4 @@
-"""memory: the ledger at every moment, stacked to 100 %. waste: the same as one bar per system."""
+"""memory: the ledger over time, stacked to 100 %. waste: the ledger as one bar per system."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -24,7 +24,7 @@ from kvsim.reports.seeds.words import with_spread
 
 
 def memory(systems: Sequence[System], choices: Choices) -> Figure:
-    """The ledger over time, one panel per system on the same axes; of several seeds the first."""
+    """The ledger over time, one panel per system on the same axes; for its first seed."""
     style, runs = choices.style, [system.first for system in systems]
     figure = new_sheet(style, pieces.panels_in(style, len(runs)), _memory_headline(systems))
     memory_panels(figure, style, systems, _stack)
@@ -76,7 +76,7 @@ def _memory_headline(systems: Sequence[System]) -> str:
 
 
 def waste(systems: Sequence[System], choices: Choices) -> Figure:
-    """One stacked bar per system: while requests wait where all have enough of it, else over the run."""
+    """One stacked bar per system: while requests wait if all have enough such time, else over the run."""
     style = choices.style
     shares, wastes, saturated = shares_of_all(systems)
     when = "while requests wait" if saturated else "over the whole run"
@@ -93,7 +93,7 @@ def waste(systems: Sequence[System], choices: Choices) -> Figure:
 
 
 def _bar(axes: Axes, style: Style, row: int, percent: dict[str, float], waste: Interval) -> None:
-    """One bar of 100 % with its numbers; the total waste stands at its end."""
+    """One bar of 100 % with its numbers; the total waste is at its end."""
     left = 0.0
     least, decimals = (9.0, 0) if style.narrow else (4.5, 1)
     for kind, share in percent.items():
@@ -114,7 +114,7 @@ def _bar(axes: Axes, style: Style, row: int, percent: dict[str, float], waste: I
 def _waste_headline(
     systems: Sequence[System], shares: Sequence[dict[str, float]], wastes: Sequence[Interval], when: str
 ) -> str:
-    """The least and the most waste; of different loads all, as they do not compare."""
+    """The least and the most waste; under different loads all, as they are not comparable."""
     known = [place for place, share in enumerate(shares) if any(share.values())]
     if not known:
         return "Nothing ran, nothing was wasted"

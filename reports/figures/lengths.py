@@ -1,4 +1,4 @@
-"""lengths: how prompts and answers of the workload are distributed; also painted for traces."""
+"""lengths: the distribution of the workload's prompt and answer lengths; also used for traces."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -24,7 +24,7 @@ _MOST_DOTS = 5_000
 
 
 def lengths(systems: Sequence[System], choices: Choices) -> Figure:
-    """Of one workload as `paint_lengths`; of several a curve for each, prompts beside answers."""
+    """For one workload as `paint_lengths`; for several a curve for each, prompts beside answers."""
     style = choices.style
     found = _workloads(systems)
     if len(found) == 1:
@@ -47,9 +47,9 @@ def lengths(systems: Sequence[System], choices: Choices) -> Figure:
 
 
 def _workloads(systems: Sequence[System]) -> dict[str, tuple[Tokens, Tokens]]:
-    """The different workloads, each under the name of its trace, or else of the first system that had it.
+    """The distinct workloads, each named after its trace, or else the first system that had it.
 
-    The requests of different seeds are put together.
+    The requests of different seeds are combined.
     """
     different: list[tuple[System, Tokens, Tokens]] = []
     for system in systems:
@@ -66,7 +66,7 @@ def _workloads(systems: Sequence[System]) -> dict[str, tuple[Tokens, Tokens]]:
 
 
 def _requests(runs: Sequence[Run]) -> tuple[Tokens, Tokens]:
-    """Prompts and answers of all seeds; of the first alone if the others have the same."""
+    """Prompts and answers of all seeds; only of the first if the others are the same."""
     columns = [(run.columns.requests["prompt_tokens"], run.columns.requests["output_tokens"]) for run in runs]
     if all(
         np.array_equal(one, other) for each in columns for one, other in zip(each, columns[0], strict=True)
@@ -77,7 +77,7 @@ def _requests(runs: Sequence[Run]) -> tuple[Tokens, Tokens]:
 
 
 def lengths_headline(what: str, prompt: Tokens, output: Tokens) -> str:
-    """How many, and the medians."""
+    """The number of requests, and the medians."""
     if not len(prompt):
         return f"{what}: no request"
     medians = [palette.count(_median(tokens)) for tokens in (prompt, output)]
@@ -116,7 +116,7 @@ def paint_lengths(sheet: Figure, style: Style, prompt: Tokens, output: Tokens) -
 
 
 def _histograms(axes: Axes, style: Style, columns: dict[str, Tokens]) -> None:
-    """Shares of the requests by length, a stair for each column."""
+    """Shares of the requests by length, a step curve per column."""
     axes.set_xlabel("tokens")
     if not any(len(tokens) for tokens in columns.values()):
         axes.set(xticks=[], yticks=[])

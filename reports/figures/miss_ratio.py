@@ -15,11 +15,11 @@ from kvsim.reports.figures.style import Style
 POINTS = 400
 BOUND = "belady"
 BLACK = "#000000"
-"""the bound's own"""
+"""the colour of the bound"""
 
 
 class Curve(Protocol):
-    """What is drawn of LRU."""
+    """The data of LRU to draw."""
 
     block_tokens: int
 
@@ -31,11 +31,11 @@ class Curve(Protocol):
         """Share of the prompt tokens that caches of these sizes hit."""
 
     def tokens_for(self, share: float) -> int | None:
-        """The smallest cache that hits this share of what an endless one hits."""
+        """The smallest cache that gets this share of an endless cache's hits."""
 
 
 class Misses(Protocol):
-    """What is drawn: LRU at every size, other policies at some."""
+    """The data to draw: LRU at every size, other policies at some."""
 
     @property
     def curve(self) -> Curve:
@@ -43,7 +43,7 @@ class Misses(Protocol):
 
     @property
     def sizes_tokens(self) -> Sequence[int]:
-        """The sizes of the others."""
+        """The sizes for the other policies."""
 
     @property
     def hit_ratio(self) -> Mapping[str, Sequence[float]]:
@@ -51,12 +51,12 @@ class Misses(Protocol):
 
 
 def height_in(misses: Misses) -> float:
-    """Of the sheet: the legend has a line for each policy."""
+    """The height of the sheet: the legend has a line per policy."""
     return max(3.6, 0.6 + 0.185 * len(misses.hit_ratio))
 
 
 def paint(misses: Misses, figure: Figure, style: Style) -> None:
-    """Draw the curves, and the floor that no cache goes below."""
+    """Draw the curves, and the floor below which no cache gets."""
     axes = figure.subplots()
     curve, floor = misses.curve, 1 - misses.curve.ceiling
     several = len(misses.hit_ratio) > 1
@@ -94,7 +94,7 @@ def paint(misses: Misses, figure: Figure, style: Style) -> None:
 
 
 def _others(axes: Axes, style: Style, misses: Misses, bottom: float) -> None:
-    """The bound above what nobody can reach, and each other policy in a look of its own."""
+    """The bound that no policy can beat, and each other policy in its own look."""
     looks = (style.look(place) for place in count(1))
     dots: dict[str, Any] = {"marker": "o", "ms": 2 * style.line}
     own = (look for look in looks if look.colour not in (style.look(0).colour, BLACK))
@@ -119,7 +119,7 @@ def _others(axes: Axes, style: Style, misses: Misses, bottom: float) -> None:
 
 
 def _legend(axes: Axes, misses: Misses) -> None:
-    """Beside the curves, in the order in which they stand where they differ most."""
+    """A legend beside the curves, in their order at the size where they differ most."""
     rows = np.array([list(hit) for hit in misses.hit_ratio.values()])
     widest = int(np.argmax(rows.max(axis=0) - rows.min(axis=0)))
     handles, labels = axes.get_legend_handles_labels()

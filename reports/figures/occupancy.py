@@ -1,4 +1,4 @@
-"""utilisation: which share of the memory holds tokens. fragmentation: what is free, in how large pieces."""
+"""utilisation: the share of the memory that holds tokens. fragmentation: free memory by size of pieces."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -69,7 +69,7 @@ def _utilisation_headline(systems: Sequence[System]) -> str:
 
 
 def fragmentation(systems: Sequence[System], choices: Choices) -> Figure:
-    """All that is free, its largest piece, and what is too small to be of use; of several seeds the first."""
+    """Free memory, its largest extent, and the parts too small to be of use; for the first seed."""
     runs = [system.first for system in systems]
     if any(_LARGEST not in run.columns.timeline for system in systems for run in system.runs):
         raise CannotDraw(f"figure fragmentation needs the column {_LARGEST} in timeline.parquet")
@@ -114,7 +114,7 @@ def _extent_marks(style: Style) -> list[Any]:
 
 
 def _free_colour(style: Style) -> str:
-    """Something that shows on paper too."""
+    """A colour that is visible on paper too."""
     return style.grid if style.grey_print else style.kinds["free"].colour
 
 
@@ -125,7 +125,7 @@ def _free_slots(run: Run) -> npt.NDArray[np.int64]:
 
 
 def _fragmentation_headline(systems: Sequence[System]) -> str:
-    """The largest extent as a share of what is free, both averaged over the run."""
+    """The largest extent as a share of free memory, both averaged over the run."""
     shares = [interval([_largest_share(run) for run in system.runs]) for system in systems]
     if len(systems) == 1:
         found = with_spread(pieces.percent, shares[0])

@@ -1,4 +1,4 @@
-"""The pieces that figures share: headlines, legends, panels and axes."""
+"""Parts that figures share: headlines, legends, panels and axes."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -29,13 +29,13 @@ from kvsim.sim.record.slo import Limit
 FloatArray = npt.NDArray[np.float64]
 
 BAND = 1.1
-"""Simulated over measured at the dotted lines beside that of equality."""
+"""Simulated over measured at the dotted lines beside the line of equality."""
 _MOST_LISTED = 4
 _MANY_PANELS = 8
 
 
 def listed(names: Sequence[str], values: Sequence[Interval | None], words: Shown) -> str:
-    """A value per name, with the spread of its seeds; of many the least and the most."""
+    """A value per name, with the spread of its seeds; for many names, the least and the most."""
     said = [with_spread(words, value).replace(" ", "\u00a0") for value in values]  # no break before a unit
     if len(names) <= _MOST_LISTED:
         return ", ".join(f"{each} {value}" for each, value in zip(names, said, strict=True))
@@ -49,12 +49,12 @@ def listed(names: Sequence[str], values: Sequence[Interval | None], words: Shown
 
 
 def percent_of(whole: float) -> FuncFormatter:
-    """Ticks in per cent, no two alike."""
+    """Ticks in per cent, all distinct."""
     return FuncFormatter(lambda value, _: f"{100 * value / whole:.4g} %")
 
 
 def limit_line(axes: Axes, style: Style, limit: Limit, along: str) -> None:
-    """A limit of the SLO across a panel: `along` x or y, the axis that the latency is on."""
+    """A limit of the SLO across a panel; `along`: x or y, the axis of the latency."""
     how: Any = {"color": style.ink, "linewidth": 0.8 * style.line, "linestyle": (0, (2, 1.5)), "zorder": 1.5}
     name = f"SLO {limit.name.partition(':')[2]}".strip()
     words: Any = {"color": style.muted, "fontsize": style.small_pt}
@@ -71,25 +71,25 @@ def limit_line(axes: Axes, style: Style, limit: Limit, along: str) -> None:
 
 
 def percent(value: float | None) -> str:
-    """For a headline."""
+    """Per cent for a headline."""
     return "-" if value is None else f"{value:.1f} %"
 
 
 def say(axes: Axes, style: Style, text: str) -> None:
-    """Write into the middle of axes that have nothing to show."""
+    """Write a text into the middle of empty axes."""
     place = {"transform": axes.transAxes, "ha": "center", "va": "center"}
     axes.text(0.5, 0.5, text, color=style.muted, fontsize=1.1 * style.type_pt, **place)
 
 
 def kind_patch(style: Style, kind: str) -> Patch:
-    """The entry of a kind of memory in a legend."""
+    """The legend entry of a kind of memory."""
     look = style.kinds[kind]
     how: Any = {"facecolor": look.colour, "hatch": look.hatch, "edgecolor": style.seam, "linewidth": 0.5}
     return Patch(label=kind if style.narrow else f"{kind}: {KINDS[kind].meaning}", **how)
 
 
 def line(style: Style, look: Look, label: str, marker: bool = False) -> Line2D:
-    """The entry of a system in a legend."""
+    """The legend entry of a system."""
     mark: Any = {"marker": look.marker, "markersize": 3 * style.line} if marker else {}
     return Line2D(
         [], [], color=look.colour, linestyle=look.dash, linewidth=1.5 * style.line, label=label, **mark
@@ -97,7 +97,7 @@ def line(style: Style, look: Look, label: str, marker: bool = False) -> Line2D:
 
 
 def looks(style: Style, systems: Sequence[System], curves: Sequence[npt.NDArray[Any]]) -> list[Look]:
-    """Those of the systems; where a curve covers an earlier one it is dashed, so that both are seen."""
+    """The systems' looks; a curve that covers an earlier one is dashed, so that both are visible."""
     found = []
     own = style.looks([system.parts for system in systems])
     for place, (look, curve) in enumerate(zip(own, curves, strict=True)):
@@ -108,7 +108,7 @@ def looks(style: Style, systems: Sequence[System], curves: Sequence[npt.NDArray[
 
 
 def legend_below(figure: Figure, style: Style, marks: Sequence[Any], columns: int = 3) -> int:
-    """A legend under all panels, which covers no data, in at most so many columns; returns its lines."""
+    """A legend under all panels, covering no data, in at most `columns` columns; returns its lines."""
     line_em = 2.6 if any(isinstance(mark, Line2D) for mark in marks) else 1.6
     widths_em = np.array([0.56 * len(mark.get_label()) + line_em + 2.3 for mark in marks])
 
@@ -127,23 +127,23 @@ def legend_below(figure: Figure, style: Style, marks: Sequence[Any], columns: in
 def systems_below(
     figure: Figure, style: Style, names: Sequence[str], found: Sequence[Look], marker: bool = False
 ) -> None:
-    """A legend of systems under all panels; the figure grows by all of its lines but the first."""
+    """A legend of systems under all panels; the figure grows by its lines after the first."""
     if style.narrow:
-        names = [short(each, 25) for each in names]  # so that two are beside each other
+        names = [short(each, 25) for each in names]  # so that two fit side by side
     marks = [line(style, look, each, marker) for each, look in zip(names, found, strict=True)]
     lines = legend_below(figure, style, marks, columns=len(marks))
     figure.set_figheight(figure.get_figheight() + (lines - 1) * 1.6 * style.small_pt / 72)
 
 
 def row_name(style: Style, name: str) -> str:
-    """The name of a bar, in lines that leave room for it; a word too long for one loses its middle."""
+    """The name of a bar, wrapped to leave room for it; a word that is too long loses its middle."""
     if style.narrow:
         return short(name, 16)
     return wrapped(" ".join(short(word, 22) for word in name.split(" ")), 22)
 
 
 def panels(figure: Figure, style: Style, count: int, below: str) -> list[Axes]:
-    """Axes in per cent for so many of a kind, in rows; the last of a column says what is `below`."""
+    """Axes in per cent for `count` panels, in rows; the last of a column is labelled `below`."""
     columns = panel_columns(style, count)
     grid = figure.subplots(-(-count // columns), columns, sharex=True, sharey=True, squeeze=False)
     for axes in grid.flat[count:]:
@@ -164,30 +164,30 @@ def panels(figure: Figure, style: Style, count: int, below: str) -> list[Axes]:
 
 
 def panels_in(style: Style, count: int) -> float:
-    """The height of a figure of so many panels, at type of 10 points."""
+    """The height of a figure of `count` panels, at a type size of 10 points."""
     rows = -(-count // panel_columns(style, count))
     return 4.2 if count == 1 else 1.6 + (1.7 if count <= _MANY_PANELS else 1.25) * rows
 
 
 def panel_title(axes: Axes, style: Style, name: str, columns: int) -> None:
-    """What a panel shows, in lines, where there are others or no headline says it."""
+    """The title of a panel, in lines, if there are others or no headline says it."""
     letters = int(72 * (0.7 if style.narrow else 0.8) * style.width_in / columns / (0.74 * style.type_pt))
     axes.set_title("\n".join(short(line, letters) for line in name.splitlines()), fontweight="bold")
 
 
 def panel_columns(style: Style, count: int) -> int:
-    """One below the other while they are few; more on slides, which are wide."""
+    """One column while panels are few; more on slides, which are wide."""
     few = 3 if style.name == "dark" else 4
     return 1 if count <= few else 2 if count <= _MANY_PANELS else 3 if count <= 18 or style.narrow else 4
 
 
 def finite(values: FloatArray) -> FloatArray:
-    """Those that are numbers."""
+    """The finite values."""
     return values[np.isfinite(values)]
 
 
 def log_axis(axes: Axes, which: str, low: float, high: float, few: bool = False) -> None:
-    """A logarithmic axis with plain numbers, enough of them also where it spans little more than a decade."""
+    """A logarithmic axis with plain numbers, enough of them even if it spans little more than a decade."""
     spans = 5 * high / low if few else high / low
     getattr(axes, f"set_{which}scale")("log")
     axis = axes.xaxis if which == "x" else axes.yaxis
@@ -216,7 +216,7 @@ def equality(axes: Axes, style: Style, low: float, high: float) -> None:
 
 
 def bars_named(axes: Axes, style: Style, at: Sequence[float], names: Sequence[str], **how: Any) -> None:  # noqa: ANN401
-    """Names beside horizontal bars, without ticks and frame."""
+    """Names beside horizontal bars, without ticks or frame."""
     axes.set_yticks(at, names, color=style.ink, **how)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
@@ -232,7 +232,7 @@ def memory_shares(axes: Axes, figure: Figure, style: Style, kinds: Sequence[str]
 
 
 def ticks_at(axes: Axes, values: Sequence[float]) -> None:
-    """Ticks of the x axis at the values themselves, no others."""
+    """Ticks of the x axis at exactly these values."""
     axes.xaxis.set_major_locator(FixedLocator(list(values)))
     axes.xaxis.set_minor_locator(NullLocator())
     plain_numbers(axes, "x")

@@ -1,4 +1,4 @@
-"""ranking: many systems in one picture, the fastest first: the memory of each, and three numbers."""
+"""ranking: many systems in one figure, the fastest first: the memory of each, and three numbers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -32,7 +32,7 @@ def ranking(systems: Sequence[System], choices: Choices) -> Figure:
     speeds = [system.number(REQUESTS_PER_S.read) for system in systems]
     order = sorted(range(len(systems)), key=lambda place: -(speeds[place].mean if speeds[place] else 0.0))
     figure = new_sheet(style, 1.9 + ROW_IN * len(systems), _headline(systems, order))
-    axes = figure.subplots(subplot_kw={"axes_class": Axes})  # what is written beside bars moves with them
+    axes = figure.subplots(subplot_kw={"axes_class": Axes})  # text beside bars moves with them
     kinds = palette.kinds_of(run.summary for system in systems for run in system.runs)
     for row, place in enumerate(order):
         left = 0.0
@@ -56,7 +56,7 @@ def ranking(systems: Sequence[System], choices: Choices) -> Figure:
 
 
 def _numbers(system: System, waste: Interval | None) -> dict[str, str]:
-    """What stands beside a bar, means over the seeds."""
+    """The numbers beside a bar, means over the seeds."""
     at_once = system.number(MEAN_RUNNING.read)
     speed = system.number(REQUESTS_PER_S.read)
     return {
@@ -67,7 +67,7 @@ def _numbers(system: System, waste: Interval | None) -> dict[str, str]:
 
 
 def _beside(axes: Axes, style: Style, row: float, said: dict[str, str], **how: Any) -> None:  # noqa: ANN401
-    """Write a row of the columns to the right of the bars; in a narrow figure without the second."""
+    """Write a row of the columns to the right of the bars; a narrow figure omits the second."""
     place: Any = {"textcoords": "offset points", "ha": "right", "va": "center", "annotation_clip": False}
     shown = [text for name, text in said.items() if not (style.narrow and name == "at once")]
     for column, text in enumerate(shown, 1):

@@ -1,7 +1,7 @@
 """replay-requests: each request, measured and simulated; replay-time: the error over the run.
 
-requests   TTFT, TPOT and E2E: a dot a request, with the line of equality and those of 10 % off
-time       simulated over measured by the time of arrival: a dot a request, and the median of parts of the run
+requests   TTFT, TPOT and E2E: a dot per request, with the lines of equality and of 10 % off
+time       simulated over measured by arrival time: a dot per request, and the median of parts of the run
 """
 
 from functools import partial
@@ -20,7 +20,7 @@ from kvsim.sim.errors import KvsimError
 
 MOST_PARTS = 20
 TICKS = (1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0, 100.0, 1000.0)
-"""Ratios that an axis may show beside 1."""
+"""Ratios that an axis may show besides 1."""
 SCALES = {"TTFT": (1.0, "s"), "TPOT": (1e3, "ms"), "E2E": (1.0, "s")}
 Pair = tuple[Floats, Floats]
 
@@ -29,7 +29,7 @@ FIGURES = ("requests", "time")
 
 
 def draw_replay(replayed: Replayed, directory: Path, style: Style) -> list[Path]:
-    """Draw both into a directory; returns the files. KvsimError for a run known by its numbers only."""
+    """Draw both figures into a directory; returns the files. KvsimError if the run has only totals."""
     return [
         path
         for name in FIGURES
@@ -38,7 +38,7 @@ def draw_replay(replayed: Replayed, directory: Path, style: Style) -> list[Path]
 
 
 def picture(replayed: Replayed, name: str, style: Style) -> Figure:
-    """One of them."""
+    """One of the figures."""
     if not replayed.latencies:
         raise KvsimError(f"result {replayed.name} holds no requests, so there is nothing to draw")
     figure = _requests(replayed, style) if name == "requests" else _time(replayed, style)
@@ -75,7 +75,7 @@ def _requests(replayed: Replayed, style: Style) -> Figure:
 
 
 def _equal(axes: Axes, style: Style, measured: Floats, simulated: Floats) -> None:
-    """Axes of the same range with the line of equality, and ticks that suit how far it spans."""
+    """Axes of the same range with the line of equality, and ticks that suit the range."""
     if not len(measured):
         return
     low = min(measured.min(), simulated.min()) / 1.15
@@ -112,7 +112,7 @@ def _time(replayed: Replayed, style: Style) -> Figure:
 
 
 def _ratios(axes: Axes, ratio: Floats) -> float:
-    """A logarithmic axis with 1 in the middle, up to the ratio that is returned: beyond are 2 % at most."""
+    """A logarithmic axis with 1 in the middle, up to the returned ratio: at most 2 % are beyond it."""
     beyond = np.exp(np.percentile(np.abs(np.log(ratio)), 98)) if len(ratio) else 1.0
     tick = max((each for each in TICKS if each <= beyond), default=TICKS[0])
     most = float(max(beyond, tick) ** 1.2)
@@ -124,7 +124,7 @@ def _ratios(axes: Axes, ratio: Floats) -> float:
 
 
 def _off(ratio: float) -> str:
-    """`+10 %`, `-9 %`, and from twice on `3 times`, `1/3`."""
+    """`+10 %`, `-9 %`, and beyond a factor of two `3 times`, `1/3`."""
     if abs(ratio - 1) < 1e-9:
         return "0"
     if 1 / 2 <= ratio <= 2:
@@ -133,7 +133,7 @@ def _off(ratio: float) -> str:
 
 
 def _medians(when: Floats, off: Floats) -> tuple[list[float], list[float]]:
-    """The middle and the median of equally many requests each."""
+    """The mean time and the median of parts with equally many requests."""
     order = np.argsort(when, kind="stable")
     parts = [each for each in np.array_split(order, min(MOST_PARTS, max(len(order) // 5, 1))) if len(each)]
     return [float(when[each].mean()) for each in parts], [float(np.median(off[each])) for each in parts]

@@ -1,4 +1,4 @@
-"""requests: how many are computed and how many wait, over time. batched: how many at once, as bars."""
+"""requests: how many run and how many wait, over time. batched: how many run concurrently, as bars."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -24,7 +24,7 @@ from kvsim.reports.seeds.words import with_spread
 
 
 def requests(systems: Sequence[System], choices: Choices) -> Figure:
-    """The requests that are computed and those that wait, over time."""
+    """The running and the waiting requests, over time."""
     style = choices.style
     columns = {
         column: [Curve.of(system, partial(_timeline, column)) for system in systems]
@@ -67,7 +67,7 @@ def _requests_headline(systems: Sequence[System]) -> str:
 
 
 def batched(systems: Sequence[System], choices: Choices) -> Figure:
-    """The requests computed at once: the mean while somebody waited, where all had that; and the most."""
+    """Concurrently running requests: the mean, while requests waited if all had that, and the maximum."""
     style = choices.style
     saturated = all(system.number(_while_waiting) for system in systems)
     found = [
@@ -122,12 +122,12 @@ def batched(systems: Sequence[System], choices: Choices) -> Figure:
 
 
 def _while_waiting(summary: Summary) -> object:
-    """The mean of the saturated part, if there was enough of it."""
+    """The mean over the saturated part, if there was enough of it."""
     return summary["engine"].get("mean_running_saturated") if palette.shares(summary)[1] else None
 
 
 def _most(system: System) -> float | None:
-    """With any seed."""
+    """The maximum over all seeds."""
     known = [MAX_RUNNING.read(summary) for summary in system.summaries]
     return max((most for most in known if most is not None), default=None)
 

@@ -10,7 +10,7 @@ from kvsim.reports.calibration.words import duration, size
 from kvsim.reports.figures.style import Style
 
 LEFT = 0.65
-"""Of the width of a panel: how far the names of its lines reach."""
+"""Share of a panel's width that the names of its lines take."""
 
 
 def log_scale(  # noqa: PLR0917
@@ -23,7 +23,7 @@ def log_scale(  # noqa: PLR0917
 ) -> None:
     """A logarithmic axis over these values, with two to four ticks in words."""
     low, high = span
-    room = max((high / low) ** 0.06, 1.15, 2 * (low / high) ** 0.5)  # from low to 4 low at least
+    room = max((high / low) ** 0.06, 1.15, 2 * (low / high) ** 0.5)  # at least from low to 4 low
     low, high = low / room, high * room
     getattr(axes, f"set_{which}scale")("log")
     getattr(axes, f"set_{which}lim")(low, high)
@@ -36,7 +36,7 @@ def log_scale(  # noqa: PLR0917
 
 
 def _ticks(low: float, high: float, base: int) -> list[float]:
-    """At most four powers of the base; round numbers where there are fewer than two."""
+    """At most four powers of the base; round numbers if there are fewer than two."""
     step = log10(base)
     powers = [float(base) ** place for place in range(ceil(log10(low) / step), floor(log10(high) / step) + 1)]
     if len(powers) >= 2:
@@ -64,7 +64,7 @@ def in_time(seconds: float) -> str:
 
 
 def make_room(axes: Axes, points: Sequence[tuple[float, float]], share: float) -> None:
-    """Raise the upper end of the y axis until no point in the left part lies in the upper `share` of it."""
+    """Raise the upper end of the y axis until no point in the left part lies in its upper `share`."""
     scale = log10 if axes.get_yscale() == "log" else float
     left, right = map(log10, axes.get_xlim())
     low, high = map(scale, axes.get_ylim())

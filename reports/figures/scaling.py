@@ -17,12 +17,12 @@ from kvsim.reports.palette import figures, number
 
 
 def has_scaling(system: System) -> bool:
-    """Whether its replicas come and go, in a run that took time."""
+    """Whether a system's replicas come and go, in a run that took time."""
     return bool((system.first.summary.get("scaling") or {}).get("over_time"))
 
 
 def scaling(systems: Sequence[System], choices: Choices) -> Figure:
-    """Of each fleet, of several seeds the first; attainment only where there are limits."""
+    """For each fleet (its first seed); attainment only if there are limits."""
     found = [(system, system.first.summary["scaling"]) for system in systems if has_scaling(system)]
     if not found:
         raise CannotDraw(
@@ -52,7 +52,7 @@ def _columns(told: dict[str, Any]) -> list[str]:
 
 
 def _panel(axes: Axes, style: Style, rows: Sequence[dict[str, Any]], column: str) -> None:
-    """A step for each part of the run; nothing where no request came to be judged."""
+    """A step for each part of the run; a gap if no request was judged."""
     values = np.array([np.nan if row[column] is None else row[column] for row in rows], dtype=np.float64)
     begins = [float(row["time_s"]) for row in rows]
     width = begins[1] - begins[0] or 1.0

@@ -31,7 +31,7 @@ _PANELS = {
 
 
 def seeds(systems: Sequence[System], choices: Choices) -> Figure:
-    """Of the systems that have several seeds, and those beside them."""
+    """The figure for all systems, at least one of which has several seeds."""
     if all(len(system.runs) < 2 for system in systems):
         many = f"{len(systems)} run{'s' if len(systems) > 1 else ''}"
         raise CannotDraw(f"figure seeds needs runs with two or more seeds, got {many} with one seed each")
@@ -39,7 +39,7 @@ def seeds(systems: Sequence[System], choices: Choices) -> Figure:
 
 
 def draw_seeds(runs: Sequence[Sequence[Summary]], directory: Path, style: Style) -> None:
-    """Draw the picture of several seeds; `runs` by seed, then by allocator."""
+    """Draw the figure of several seeds; `runs` by seed, then by allocator."""
     found = {str(each[0]["label"]): alike(each) for each in zip(*runs, strict=True)}
     save(directory, "seeds", style, partial(_figure, found, style))
 

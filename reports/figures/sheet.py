@@ -24,16 +24,16 @@ _NO_TRACES: dict[str, dict[str, Any]] = {
     "svg": {"Date": None, "Creator": None},
     "pdf": {"CreationDate": None, "Producer": None, "Creator": None},
 }
-"""Metadata by format: nothing tells when or with what a figure was drawn."""
+"""Metadata by format: nothing records when or with what a figure was drawn."""
 
-_UNITS = re.compile(r"(?<=\d) (?=(%|ms|s)(\W|$))")  # no line ends before them
+_UNITS = re.compile(r"(?<=\d) (?=(%|ms|s)(\W|$))")  # no line break before them
 
 
 @contextmanager
 def drawn_in(style: Style) -> Iterator[None]:
-    """A block that draws in a style, whatever a `matplotlibrc` of the user or of this directory says.
+    """A block that draws in a style, regardless of any `matplotlibrc` of the user or this directory.
 
-    A letter that the font lacks, in the name of a run, is drawn as a box.
+    A character in the name of a run that the font lacks is drawn as a box.
     """
     with matplotlib.rc_context(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from font", UserWarning)
@@ -43,13 +43,13 @@ def drawn_in(style: Style) -> Iterator[None]:
 
 
 class Panel(Axes):
-    """Axes that are measured once in a layout: what lies around them is as wide in its second round."""
+    """Axes that are measured once per layout: their surroundings are as wide in its second round."""
 
     around: tuple[float, float, float, float] | None = None
-    """what labels and ticks take at the left, below, at the right and above, in pixels; None: not measured"""
+    """space of labels and ticks at the left, below, at the right and above, in pixels; None: not measured"""
 
     def get_tightbbox(self, renderer: Any = None, *more: Any, **kinds: Any) -> Bbox | None:  # noqa: ANN401
-        """As in `Axes`; for a layout, from what was measured in its first round."""
+        """As in `Axes`; for a layout, from the measurement in its first round."""
         if not kinds.get("for_layout_only"):
             return super().get_tightbbox(renderer, *more, **kinds)
         own = self.get_window_extent(renderer)
@@ -64,14 +64,14 @@ class Panel(Axes):
 
 
 ROUND = 9
-"""Decimal places of a position in its figure: what the solver adds behind them differs from run to run."""
+"""Decimal places of a position in its figure: the solver's further digits differ from run to run."""
 
 
 class Layout(ConstrainedLayoutEngine):
-    """Matplotlib's, which measures everything in each of two rounds and so takes a third of the drawing."""
+    """Matplotlib's layout engine, which measures everything twice and so takes a third of the drawing."""
 
     def execute(self, fig: Figure) -> Any:  # noqa: ANN401 - Matplotlib's private affair
-        """Place everything, whatever was measured before."""
+        """Place everything, discarding earlier measurements."""
         for panel in fig.axes:
             if isinstance(panel, Panel):
                 panel.around = None
@@ -87,7 +87,7 @@ class Layout(ConstrainedLayoutEngine):
 
 
 class Sheet(Figure):
-    """A figure that notebooks show as it is."""
+    """A figure that notebooks display directly."""
 
     def add_subplot(self, *where: Any, **more: Any) -> Axes:  # noqa: ANN401 - as Matplotlib's
         """As in `Figure`; plain axes are a `Panel`."""
@@ -100,7 +100,7 @@ class Sheet(Figure):
 
 
 def new_sheet(style: Style, height_in: float, headline: str) -> Figure:
-    """An empty figure of the style's width; the height is that at type of 10 points, less if narrow."""
+    """An empty figure of the style's width; the height is for 10-point type, and less if narrow."""
     size = (style.width_in, height_in * style.scale * (0.85 if style.narrow else 1))
     figure = Sheet(figsize=size, dpi=style.dpi, layout=Layout())
     _say_above(figure, style, headline)
@@ -108,7 +108,7 @@ def new_sheet(style: Style, height_in: float, headline: str) -> Figure:
 
 
 def sign(figure: Figure, style: Style, first: str, last: str) -> None:
-    """Put words before the headline, and words at the foot, below all else; paper leaves both to captions."""
+    """Put words before the headline, and words at the foot, below all else; on paper, captions have both."""
     if not style.headlines:
         return
     if first:
@@ -119,7 +119,7 @@ def sign(figure: Figure, style: Style, first: str, last: str) -> None:
         height_in = figure.get_figheight() + foot_in
         figure.set_figheight(height_in)
         figure.set_layout_engine(Layout(rect=(0, foot_in / height_in, 1, 1 - foot_in / height_in)))
-        for legend in figure.legends:  # it keeps its distance from the edge, in its own letters
+        for legend in figure.legends:  # its distance from the edge is in its own font size
             legend.borderaxespad += 72 * foot_in / legend.prop.get_size_in_points()
         place: Any = {"ha": "left", "va": "bottom", "in_layout": False}
         figure.text(0.012, 0.1 / height_in, text, color=style.muted, fontsize=style.small_pt, **place)
@@ -141,7 +141,7 @@ def draw_picture(  # noqa: PLR0917 - a file, and a figure
     headline: str,
     paint: Callable[[Figure, Style], None],
 ) -> list[Path]:
-    """Save a figure of one function; returns the files."""
+    """Save a figure painted by one function; returns the files."""
 
     def painted() -> Figure:
         figure = new_sheet(style, height_in, headline)
@@ -152,7 +152,7 @@ def draw_picture(  # noqa: PLR0917 - a file, and a figure
 
 
 def save(directory: Path, name: str, style: Style, picture: Callable[[], Figure]) -> list[Path]:
-    """Make a picture in this style, anew for each of its formats; returns the files, `NAME.png` and so on."""
+    """Draw a figure in this style, once per format; returns the files, `NAME.png` and so on."""
     paths = [directory / f"{name}.{fmt}" for fmt in style.formats]
     for path in paths:
         with drawn_in(style):
@@ -162,10 +162,10 @@ def save(directory: Path, name: str, style: Style, picture: Callable[[], Figure]
 
 def _save(path: Path, figure: Figure) -> None:
     for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
-        if not axis.get_label_text():  # or its place is worked out each time that something is laid out
+        if not axis.get_label_text():  # otherwise each layout computes its place
             axis.set_label_coords(0, 0)
     fmt = path.suffix[1:]
-    if fmt == "png":  # laid out once in each way; savefig does it twice
+    if fmt == "png":  # laid out once; savefig does it twice
         path.write_bytes(png_of(figure))
     else:
         canvas = import_module(f"matplotlib.backends.backend_{fmt}").FigureCanvas(figure)
@@ -174,5 +174,5 @@ def _save(path: Path, figure: Figure) -> None:
 
 
 def wrapped(text: str, width: int) -> str:
-    """The text in lines of at most so many characters, where words allow."""
+    """The text in lines of at most `width` characters, as far as words allow."""
     return "\n".join(textwrap.wrap(text, width, break_on_hyphens=False)) or text

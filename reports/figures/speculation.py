@@ -1,6 +1,6 @@
-"""speculation: speed-up over batch and accepted tokens, a panel for each model, and the crossover in it.
+"""speculation: speed-up over batch and accepted tokens, a panel per model, with the crossover.
 
-Below the thick line speculation loses; the dashed one is what verifications are said to give.
+Below the thick line speculation loses; the dashed line is the stated yield of verifications.
 """
 
 from collections.abc import Sequence
@@ -21,12 +21,12 @@ POINTS = 60
 
 
 def draw_speculation(gains: Sequence[Gain], directory: Path, style: Style) -> None:
-    """Draw it into a directory."""
+    """Draw the figure into a directory."""
     save(directory, "speculation", style, partial(speculation, gains, style))
 
 
 def speculation(gains: Sequence[Gain], style: Style) -> Figure:
-    """A panel for each model."""
+    """A panel per model."""
     one = len(gains) == 1
     figure = new_sheet(
         style, 3.4, verdict(gains[0]) if one else "Where speculation gains, and where it loses"

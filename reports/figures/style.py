@@ -1,12 +1,12 @@
-"""How figures look: for a screen, for a printed paper, for dark slides.
+"""The look of figures: for a screen, for a printed paper, for dark slides.
 
     screen    colour on white
-    paper     as wide as a column of print, no background, no headline (the caption says it); every line,
+    paper     as wide as a column of print, no background, no headline (the caption has it); every line,
               bar and kind of memory also differs by dashes, marker or hatch, so grey print loses nothing
     dark      large type, thick lines, light on near-black
 
-Colour-blind readers tell all colours apart. The colour of a system goes by its name, see colours.py, and is
-the same in every figure.
+Colour-blind readers can distinguish all colours. The colour of a system depends on its name, see colours.py,
+and is the same in every figure.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ _HATCHES = ("", "////", "....", "xxxx", "\\\\\\\\", "++++", "----", "oo")
 
 @dataclass(frozen=True)
 class Look:
-    """One run or system among others: a line, its marker, the hatch of its bar."""
+    """The look of one run or system: its line, its marker, the hatch of its bar."""
 
     colour: str
     dash: Dash
@@ -42,7 +42,7 @@ class Look:
 
 @dataclass(frozen=True)
 class Style:
-    """Everything that differs between the styles; sizes of type in points, `line` in points too."""
+    """All that differs between the styles; type sizes and `line` in points."""
 
     name: str
     width_in: float
@@ -53,16 +53,16 @@ class Style:
     muted: str
     grid: str
     background: str
-    seam: str  # between the parts of a stack, and the lines of its hatches
+    seam: str  # between the parts of a stack, and for the lines of its hatches
     kinds: Mapping[str, Kind]
     colours: tuple[str, ...]
-    formats: tuple[str, ...] = ("png",)  # what a figure is saved as
+    formats: tuple[str, ...] = ("png",)  # file formats of a saved figure
     headlines: bool = True
     grey_print: bool = False
 
     @property
     def scale(self) -> float:
-        """Heights are given for type of 10 points."""
+        """The factor for heights, which are given for 10-point type."""
         return self.type_pt / 10
 
     @property
@@ -72,26 +72,26 @@ class Style:
 
     @property
     def wide(self) -> "Style":
-        """The same for figures that span both columns of print."""
+        """The style for figures that span both columns of print."""
         return replace(self, width_in=BOTH_COLUMNS_IN) if self.narrow else self
 
     @property
     def small_pt(self) -> float:
-        """Size of type in legends and small print."""
+        """Type size of legends and small print."""
         return 0.85 * self.type_pt
 
     @property
     def paper(self) -> str:
-        """What white is here, also where the background is left out."""
+        """The colour of the sheet, also if there is no background."""
         return "white" if self.background == "none" else self.background
 
     def look(self, place: int) -> Look:
-        """Of what has no name that gives it a colour; no two of the first two dozen are alike."""
+        """The look of something without a name that gives it a colour; the first two dozen are distinct."""
         shade, hue = divmod(place, len(self.colours))
         return self.look_at(Place(hue, shade))
 
     def look_at(self, place: Place) -> Look:
-        """Of a hue and one of its shades; each shade has its dashes, marker and hatch."""
+        """The look of a hue and one of its shades; each shade has its own dashes, marker and hatch."""
         hue, shade = place
         sheet = "#FFFFFF" if self.paper == "white" else self.paper
         own = hue + 3 * shade if self.grey_print else shade
@@ -103,12 +103,12 @@ class Style:
         )
 
     def looks(self, systems: Sequence[Mapping[str, str]]) -> list[Look]:
-        """Of systems by the names of their parts; no two are alike."""
+        """The distinct looks of systems, by the names of their parts."""
         return [self.look_at(place) for place in places(systems)]
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The same in matplotlib's terms."""
+        """The style as matplotlib's settings."""
         return {
             "font.family": "DejaVu Sans",
             "font.size": self.type_pt,
@@ -142,7 +142,7 @@ class Style:
 
 
 def _kinds(colours: Mapping[str, tuple[str, str, str | None]]) -> dict[str, Kind]:
-    """The kinds of the ledger in other clothes: colour, ink, hatch."""
+    """The kinds of the ledger with another colour, ink and hatch."""
     return {
         kind: replace(KINDS[kind], colour=colour, ink=ink, hatch=hatch)
         for kind, (colour, ink, hatch) in colours.items()
@@ -165,7 +165,7 @@ SCREEN = Style(
 )
 PAPER = Style(
     name="paper",
-    width_in=3.33,  # a column of print: no journal's is narrower
+    width_in=3.33,  # a column of print: no journal has a narrower one
     dpi=600,
     type_pt=7.5,
     line=0.9,
@@ -227,6 +227,6 @@ def style_named(name: str) -> Style:
 
 
 def styled(pictures: Pictures) -> Style:
-    """The style asked for, saved in the formats asked for."""
+    """The requested style, with the requested formats."""
     style = STYLES[pictures.style]
     return replace(style, formats=pictures.formats or style.formats)

@@ -1,4 +1,4 @@
-"""Systems: a run, or several that differ in the seed alone; each has one name and one colour in figures."""
+"""Systems: a run, or several that differ only in the seed; each has one name and one colour in figures."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,36 +26,36 @@ class System:
 
     @property
     def name(self) -> str:
-        """The name, cut where it would crowd out the data."""
+        """The name, shortened if it would crowd out the data."""
         return short(self.full_name)
 
     @property
     def first(self) -> Run:
-        """The run to show where only one can be."""
+        """The run to show if only one can be shown."""
         return self.runs[0]
 
     @property
     def parts(self) -> dict[str, str]:
-        """The names that give it its colour."""
+        """The names that give the system its colour."""
         return parts_of(self.first.config)
 
     @property
     def is_fleet(self) -> bool:
-        """Whether it has several replicas; means over time are then those of one of them."""
+        """Whether it has several replicas; means over time are then those of one replica."""
         return bool(self.first.summary.get("replicas"))
 
     @property
     def summaries(self) -> list[Summary]:
-        """Those of all seeds, their memory described by one part of the run."""
+        """The summaries of all seeds, their memory described by the same part of the run."""
         return alike([run.summary for run in self.runs])
 
     def number(self, value: Callable[[Summary], object]) -> Interval | None:
-        """A number of the summary; None where a seed lacks it."""
+        """A number of the summary; None if a seed lacks it."""
         return interval([palette.number(value(summary)) for summary in self.summaries])
 
 
 def under_loads(systems: Sequence[System]) -> str:
-    """For a headline with everybody's numbers: what sets their runs apart, if anything does."""
+    """For a headline with all systems' numbers: what makes them incomparable, if anything."""
     if not one_traffic([run for system in systems for run in system.runs]):
         return ", under different loads"
     if different_clocks(_summaries(systems)):
@@ -64,32 +64,32 @@ def under_loads(systems: Sequence[System]) -> str:
 
 
 def rankable(systems: Sequence[System]) -> bool:
-    """Whether all had the same traffic and clock and served the same, so that one may be called better."""
+    """Whether all had the same traffic and clock and served the same, so that one can be better."""
     return not under_loads(systems)
 
 
 def first_words(systems: Sequence[System]) -> str:
-    """What every headline begins with: clocks that differ, requests that were rejected; mostly nothing."""
+    """The beginning of every headline: differing clocks, rejected requests; usually ""."""
     found = _summaries(systems)
     return " ".join(filter(None, [different_clocks(found), rejections(found)]))
 
 
 def last_words(systems: Sequence[System]) -> str:
-    """What stands at the foot of every figure: the clock, its trust, schedulers that differ."""
+    """The text at the foot of every figure: the clock, its trust, differing schedulers."""
     found = _summaries(systems)
     said = f"clock: {clocks.told([each.get('cost', {}) for system in found for each in system])}"
     return " ".join(filter(None, [f"{said}.", by_scheduler(found)]))
 
 
 def _summaries(systems: Sequence[System]) -> list[list[Summary]]:
-    """Those of each system, under its name."""
+    """The summaries of each system, under its name."""
     return [[{**run.summary, "label": system.name} for run in system.runs] for system in systems]
 
 
 def shares_of_all(systems: Sequence[System]) -> tuple[list[dict[str, float]], list[Interval], bool]:
-    """Per cent of the KV memory by kind, the waste, and whether they are of the saturated part.
+    """Per cent of the KV memory by kind, the waste, and whether they are for the saturated part.
 
-    Means over the seeds, of one part of the runs for all systems, so that their bars can be compared.
+    Means over the seeds, over the same part of the runs for all systems, so that bars are comparable.
     """
     found, saturated = palette.shares_of_all([run.summary for each in systems for run in each.runs])
     left = iter(found)
@@ -100,7 +100,7 @@ def shares_of_all(systems: Sequence[System]) -> tuple[list[dict[str, float]], li
 
 
 def systems(runs: Sequence[Run]) -> list[System]:
-    """The runs by all of their choices but the seed, in the order of their first ones; a fleet is one."""
+    """The runs grouped by all choices except the seed, in the order of their first runs; a fleet is one."""
     groups = by_seed([run.as_one for run in runs])
     names = [_name(group) for group in groups]
     if len(set(names)) < len(names):
@@ -109,13 +109,13 @@ def systems(runs: Sequence[Run]) -> list[System]:
 
 
 def short(text: str, most: int = _MOST_LETTERS) -> str:
-    """The text in at most so many characters: without its middle, as names often differ in their ends."""
+    """The text in at most `most` characters: without its middle, as names often differ at their ends."""
     tail = (most - 1) // 2
     return text if len(text) <= most else f"{text[: most - 1 - tail]}…{text[len(text) - tail :]}"
 
 
 def _name(group: Sequence[Run]) -> str:
-    """What the labels have in common once the seed is taken out, else the first of them."""
+    """The common part of the labels without the seed, else the first label."""
     if len(group) == 1:
         return group[0].label
     plain = {_without_seed(run.label, seed_of(run)) for run in group}
@@ -133,7 +133,7 @@ def _without_seed(label: str, seed: object) -> str:
 
 
 def which_seed(found: Sequence[System]) -> str:
-    """Of panels that show only the first of several seeds: which, and of how many; else nothing."""
+    """For panels that show only the first of several seeds: which, and of how many; else ""."""
     seeds = sorted(
         {f", seed {seed_of(each.first)} (of {len(each.runs)} seeds)" for each in found if len(each.runs) > 1}
     )

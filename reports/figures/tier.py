@@ -1,4 +1,4 @@
-"""tier: what the memory below the GPU's holds over time, and what goes each way; a curve per system."""
+"""tier: the contents of the memory below the GPU's over time, and transfers each way; a curve per system."""
 
 from collections.abc import Sequence
 
@@ -25,7 +25,7 @@ def has_tier(system: System) -> bool:
 
 
 def tier(systems: Sequence[System], choices: Choices) -> Figure:
-    """Above what it holds, below what is loaded from it and stored in it."""
+    """Above its contents, below the loads from it and the stores to it."""
     shown, style = [system for system in systems if has_tier(system)], choices.style
     if not shown:
         raise CannotDraw(f"figure tier needs the column {HELD} in timeline.parquet: a run with a tier")
@@ -70,7 +70,7 @@ def _rate(run: Run, column: str) -> npt.NDArray[np.float64]:
 
 
 def _headline(systems: Sequence[System]) -> str:
-    """How much of the prompts each tier had, and how busy its links were."""
+    """The share of the prompts that each tier had, and how busy its links were."""
     shares = [system.number(lambda summary: _percent(summary, "hit_share")) for system in systems]
     if len(systems) > 1:
         listed = pieces.listed([system.name for system in systems], shares, percent_text)

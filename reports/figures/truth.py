@@ -1,4 +1,4 @@
-"""truth-points: measured beside simulated, a dot a server; truth-requests: the same, request by request.
+"""truth-points: measured beside simulated, a dot per server; truth-requests: the same per request.
 
 points     TPOT and TTFT, simulated over measured, with the lines of equality and of 10 % off
 requests   the distributions of TTFT, TPOT and E2E of each run, measured and simulated
@@ -20,7 +20,7 @@ WAYS = ("measured", "simulated")
 
 
 def draw_truth(found: Validation, directory: Path, style: Style) -> None:
-    """Draw what there is to draw into a directory."""
+    """Draw the available figures into a directory."""
     if found.points:
         save(directory, "truth-points", style, partial(_points, found, style))
     if found.runs:
@@ -51,7 +51,7 @@ def _points(found: Validation, style: Style) -> Figure:
 
 
 def group_of(by_model: Grouped, what: str) -> list[Compared]:
-    """One quantity of all models."""
+    """One quantity over all models."""
     return [each for group in by_model.values() for each in group[what]]
 
 

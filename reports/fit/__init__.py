@@ -1,1 +1,1 @@
-"""What `sim fit` shows: tables for the terminal, and the bars of a picture."""
+"""The output of `sim fit`: tables for the terminal, and a bar chart."""

@@ -1,6 +1,6 @@
-"""What `sim fit` does: answers for every model and GPU, shows them, draws them.
+"""The work of `sim fit`: compute answers for every model and GPU, show them, draw them.
 
-The command line itself (cli.py) only hands over what was typed; `ASKED` says what may be.
+The command line itself (cli.py) only passes on what was typed; `ASKED` says what is allowed.
 """
 
 import json
@@ -24,7 +24,7 @@ from kvsim.sim.options.outputs import Pictures
 
 @dataclass(frozen=True, kw_only=True)
 class FitOutput(Pictures):
-    """Where the answer goes."""
+    """The destination of the answer."""
 
     json: bool = False
     out: Path | None = None

@@ -1,4 +1,4 @@
-"""`sim fit` in the terminal: where the memory goes, how layers are grouped, what fits, what would help."""
+"""`sim fit` in the terminal: the use of memory, the groups of layers, what fits, what would help."""
 
 from collections.abc import Sequence
 
@@ -40,7 +40,7 @@ KINDS = {
 def fit_report(
     fits: Sequence[Fit], what_ifs: Sequence[WhatIf] = (), log: tuple[StartupLog, list[Term]] | None = None
 ) -> Lines:
-    """The whole report: of one question in full, of several side by side."""
+    """The whole report: one answer in full, or several side by side."""
     if len(fits) > 1:
         return Lines(side_by_side(fits), *(_note(note) for note in dict.fromkeys(_all_notes(fits))))
     fit = fits[0]
@@ -59,7 +59,7 @@ def fit_report(
 
 
 def headline(fit: Fit) -> str:
-    """What was asked, and the answer in a line."""
+    """The question and the answer in one line."""
     where = fit.gpus_in_words
     if fit.capacity.refusal:
         return f"{fit.model.name} on {where}: {_verdict(fit)}"
@@ -71,17 +71,17 @@ def headline(fit: Fit) -> str:
 
 
 REFUSED = "vLLM would not start: "
-"""How the note on it begins (sim/fit/answer.py)."""
+"""The beginning of the note on a refusal (sim/fit/answer.py)."""
 
 
 def _verdict(fit: Fit) -> str:
-    """That the engine would not start, by how much, and what would help where that is known."""
+    """Why the engine would not start, by how much, and what would help, if known."""
     why = next((note for note in fit.notes if note.startswith(REFUSED)), f"{REFUSED}{fit.capacity.refusal}")
     return why.replace("vLLM", f"vLLM {fit.engine.release}", 1)
 
 
 def _bar(fit: Fit) -> Text:
-    """One GPU's memory as a stacked bar; what does not fit is cut off, and told."""
+    """One GPU's memory as a stacked bar; parts that do not fit are cut off and reported."""
     total, bar, used = fit.gpu.memory_bytes, Text(), 0
     for line in fit.lines:
         width = min(round(BAR_WIDTH * max(0, line.bytes) / total), BAR_WIDTH - used)
@@ -95,7 +95,7 @@ def _bar(fit: Fit) -> Text:
 
 
 def memory_table(fit: Fit) -> Table:
-    """Where one GPU's memory goes: bytes, share, formula, source."""
+    """The use of one GPU's memory: bytes, share, formula, source."""
     table = _table("one GPU's memory", "GiB", "", "how", "from")
     for line in fit.lines:
         colour, glyph = PARTS[line.name]
@@ -108,7 +108,7 @@ def memory_table(fit: Fit) -> Table:
 
 
 def groups_table(fit: Fit) -> Table:
-    """How the layers share block tables: alike groups in one row."""
+    """How the layers share block tables: identical groups in one row."""
     table = _table(
         "groups of layers", "layers each", "tokens a block", "page KiB", "padding", "blocks of a request"
     )
@@ -137,7 +137,7 @@ def groups_table(fit: Fit) -> Table:
 
 
 def pool_table(fit: Fit) -> Table:
-    """What the pool holds, and what the engine's log says of it."""
+    """The size of the pool, and what the engine's log prints about it."""
     capacity, engine = fit.capacity, fit.engine
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="dim")
@@ -183,7 +183,7 @@ def lengths_table(fit: Fit) -> Table:
 
 
 def what_if_table(base: Fit, what_ifs: Sequence[WhatIf]) -> Table:
-    """What another setting would change."""
+    """The effect of other settings."""
     table = _table("instead", "cache GiB", "blocks", "printed tokens", "requests", "")
     table.add_row(*_row("as asked", base), "")
     for each in what_ifs:
@@ -240,7 +240,7 @@ def _on(switch: bool) -> str:
 
 
 def _table(*columns: str) -> FittingTable:
-    """The first column and words wrap, numbers do not."""
+    """A table whose first column and words wrap; numbers do not."""
     table = FittingTable()
     for index, column in enumerate(columns):
         text = index == 0 or column in ("how", "from", "GPU", "")

@@ -1,12 +1,12 @@
 """`sim report`: runs as one HTML file that needs nothing but a browser, not even a network.
 
-    report.py     directories in, one file out; keeps it below its size
+    report.py     directories in, one file out; limits its size
     page.py       page.html, style, scripts and data become one text
     packing.py    columns -> gzip and base64, and how the page unpacks them
-    arena.py      map.parquet -> what the memory map draws
+    arena.py      map.parquet -> the data of the memory map
     lives.py      requests.parquet and events.parquet -> the table and the life of each request
-    charts.py     timelines and latencies -> what the charts draw
-    words.py      what was run, in words; the table of numbers
+    charts.py     timelines and latencies -> the data of the charts
+    words.py      the runs in words; the table of numbers
 
 The page itself, in order of the scripts: base.js (data, words), arena.js (replay), paint.js (pixels),
 player.js (time, zoom, hover), life.js (one request), charts.js (Plotly), table.js (all requests), start.js.

@@ -1,7 +1,7 @@
 """The memory map for the page: `map.parquet` as columns, whose replay gives the arena at every instant.
 
-Each recorded instant holds the ranges that changed; they cover every older range that they touch. The page
-replays them: for each *cell* (the largest unit that divides every range) it keeps which row covers it.
+Each recorded instant holds the ranges that changed; they fully cover every older range that they touch. The
+page replays them: for each *cell* (the largest unit that divides every range) it tracks the covering row.
 """
 
 from dataclasses import dataclass
@@ -22,10 +22,10 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Arena:
-    """Rows of ranges, those of an instant together and in order of their addresses.
+    """Rows of ranges, grouped by instant and sorted by address.
 
-    Rows `offsets[i] : offsets[i + 1]` are those of instant `i`. `owner` indexes `names`, the owners as
-    text, of which the first is nobody. `recorded` instants there were before any were left out.
+    Rows `offsets[i] : offsets[i + 1]` belong to instant `i`. `owner` indexes `names`, the owners as strings,
+    the first of which is no owner. `recorded` is the number of instants before any were dropped.
     """
 
     times_s: npt.NDArray[np.float64]
@@ -40,7 +40,7 @@ class Arena:
     names: list[str]
     recorded: int
     layers: str = ""
-    """how much each kind of layers holds, in words"""
+    """the share that each kind of layers holds, in words"""
     pools: tuple[tuple[str, int, int], ...] = ()
     """(layers, start, end) of the parts that only some layers use; none: all share the arena"""
 
@@ -56,7 +56,7 @@ class Arena:
         return int(np.gcd.reduce(np.concatenate([self.start, self.size])))
 
     def halved(self) -> "Arena":
-        """Every other instant, the last included; rows that are never seen then are left out."""
+        """Every other instant, the last included, without the rows that are then never visible."""
         count = len(self.times_s)
         odd = count % 2
         kept = np.ones(len(self.start), bool)
@@ -80,7 +80,7 @@ class Arena:
         return slice(int(self.offsets[instant]), int(self.offsets[instant + 1]))
 
     def _replaced(self, earlier: int, later: int) -> Bools:
-        """Which rows of one instant the next one covers."""
+        """Which rows of one instant are covered by a later one."""
         first, above = self.start[self._rows(earlier)], self._rows(later)
         if above.start == above.stop:
             return np.zeros(len(first), bool)
@@ -89,7 +89,7 @@ class Arena:
         return (at >= 0) & (first < ends[np.maximum(at, 0)])
 
     def packed(self) -> tuple[Pack, dict[str, Any]]:
-        """The columns for the page, and what must be known to read them."""
+        """The columns for the page, and the metadata needed to read them."""
         unit = self.unit
         ends = self.start + self.size
         pack = Pack()
@@ -113,7 +113,7 @@ class Arena:
 
 
 def read_arena(path: Path, replica: int | None = None) -> Arena | None:
-    """The map of a run, or of a replica, None where it is empty; KvsimError if it is damaged."""
+    """The map of a run or a replica, None if it is empty; KvsimError if it is damaged."""
     recorded = MemoryMap.read(path, replica)
     if not len(recorded.instants):
         return None
@@ -146,7 +146,7 @@ def _layers(recorded: MemoryMap) -> str:
 
 
 def _by_first_appearance(codes: Int64, texts: list[str]) -> tuple[Int64, list[str]]:
-    """Codes in the order in which owners appear, nobody first: near in time is near in number."""
+    """Codes in order of the owners' first appearance, no owner first: near in time is near in number."""
     used, first = np.unique(codes, return_index=True)
     order = used[np.argsort(first)]
     order = sorted(order.tolist(), key=lambda code: texts[code] != "")  # stable
@@ -158,7 +158,7 @@ def _by_first_appearance(codes: Int64, texts: list[str]) -> tuple[Int64, list[st
 
 
 def _members(names: list[str]) -> tuple[Int64, Int64, Int64]:
-    """(requests, samples, how many per set) of the owners."""
+    """(requests, samples, members per set) of the owners."""
     owners = [owners_of(name) for name in names]
     members = np.array([member for each in owners for member in each], np.int64).reshape(-1, 2)
     return members[:, 0], members[:, 1], np.array(list(map(len, owners)), np.int64)

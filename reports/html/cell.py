@@ -1,4 +1,4 @@
-"""A run, or several, as a notebook shows them: the headline, the main numbers, the ledger as a bar."""
+"""One or several runs as shown in a notebook: the headline, the main numbers, the ledger as a bar."""
 
 import html
 from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +36,7 @@ def run_cell(summary: Mapping[str, Any]) -> str:
 
 
 def comparison_cell(summaries: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> str:
-    """Runs side by side, a column each, with a bar each, under labels that tell them apart."""
+    """Runs side by side, each with a column and a bar, under distinct labels."""
     bars = "".join(
         f"<p>{html.escape(label)}</p>{_bar(each)}" for each, label in zip(summaries, labels, strict=True)
     )
@@ -55,7 +55,7 @@ def _table(summaries: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> str
 
 
 def _bar(summary: Mapping[str, Any]) -> str:
-    """The ledger as a bar of coloured parts with their shares beneath."""
+    """The ledger as a bar of coloured parts with their shares below."""
     shares, _ = palette.shares(summary)
     parts, words = [], []
     for kind, share in shares.items():

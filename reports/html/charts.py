@@ -1,4 +1,4 @@
-"""What the charts show, as short lists of numbers: one point for each of some hundred slices of a run.
+"""The data of the charts, as short lists of numbers: one point for each of some hundred slices of a run.
 
 A slice holds the mean over its time, so that a peak shorter than a slice is averaged, and a run of any
 length draws equally fast.
@@ -25,7 +25,7 @@ _POINTS = 240
 
 
 def chart_data(runs: Sequence[Run], groups: Sequence[Sequence[Run]]) -> dict[str, Any]:
-    """All charts: a list per run, in their order; of waste, per group of runs that differ in their seed."""
+    """All charts: a list per run, in order; for waste, per group of runs that differ only in the seed."""
     kinds = palette.kinds_of(run.summary for run in runs)
     return {
         "overTime": [_over_time(run, kinds) for run in runs],
@@ -33,13 +33,13 @@ def chart_data(runs: Sequence[Run], groups: Sequence[Sequence[Run]]) -> dict[str
         "latency": {
             each.column: _latency(runs, each.column) | {"words": each.name}
             for each in LATENCIES.values()
-            if each is not LATENCIES["itl"]  # no column of requests
+            if each is not LATENCIES["itl"]  # not a column of requests
         },
     }
 
 
 def end_s(run: Run) -> float:
-    """When the run is over: its last row, arrival or answer."""
+    """The end of the run: its last row, arrival or answer."""
     duration_s = palette.number(run.summary.get("duration_s")) or 0.0
     last = [duration_s, *run.columns.timeline["time_s"][-1:].tolist()]
     for name in ("arrival_s", "finish_s"):
@@ -79,7 +79,7 @@ def _over_time(run: Run, kinds: Sequence[str]) -> dict[str, Any]:
 
 
 def _means(time: Floats, values: npt.NDArray[Any], edges: Floats) -> Floats:
-    """The mean over each slice of what holds from one row to the next; 0 before the first."""
+    """Means over each slice of values that hold from one row to the next; 0 before the first."""
     length = np.diff(time, append=max(edges[-1], time[-1]))
     area = np.concatenate([[0.0], np.cumsum(values * length)])
     at = np.concatenate([time, [max(edges[-1], time[-1])]])
@@ -87,7 +87,7 @@ def _means(time: Floats, values: npt.NDArray[Any], edges: Floats) -> Floats:
 
 
 def _waste(groups: Sequence[Sequence[Run]]) -> list[dict[str, Any]]:
-    """The means of the seeds, all of one part of their runs: while requests waited, or the whole run."""
+    """Means over the seeds, over the same part of all runs: while requests waited, or the whole run."""
     summaries = [run.summary for group in groups for run in group]
     kinds = palette.kinds_of(summaries)
     shares, saturated = palette.shares_of_all(summaries)
@@ -100,7 +100,7 @@ def _waste(groups: Sequence[Sequence[Run]]) -> list[dict[str, Any]]:
 
 
 def _latency(runs: Sequence[Run], name: str) -> dict[str, Any]:
-    """How many requests are how slow: per cent per bin, bins alike for all runs and even on a log scale."""
+    """The distribution of a latency: per cent per bin, with the same log-spaced bins for all runs."""
     columns = [run.columns.requests[name][np.isfinite(run.columns.requests[name])] for run in runs]
     positive = np.concatenate([column[column > 0] for column in columns]) if columns else np.zeros(0)
     if not len(positive):
@@ -117,7 +117,7 @@ def _latency(runs: Sequence[Run], name: str) -> dict[str, Any]:
 
 
 def _quantiles(column: Floats) -> list[float]:
-    """As many points of the distribution function as are drawn, evenly in the share of requests."""
+    """The points of the cumulative distribution that are drawn, evenly spaced in the share of requests."""
     levels = np.linspace(0, 1, _POINTS + 1)
     return _rounded(np.quantile(column, levels, method="inverted_cdf")) if len(column) else []
 

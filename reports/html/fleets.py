@@ -1,4 +1,4 @@
-"""The replicas of each fleet for the page: means over slices of time, and how even they are, in words."""
+"""The replicas of each fleet for the page: means over slices of time, and their balance in words."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +10,7 @@ SLICES = 150
 
 
 def fleets(runs: Sequence[Run]) -> list[dict[str, Any] | None]:
-    """For each run its replicas, None for a single server: a list over time for each replica and measure."""
+    """The replicas of each run, None for a single server: a list over time per replica and measure."""
     return [_fleet(run) if run.replicas else None for run in runs]
 
 

@@ -1,7 +1,7 @@
-"""Every request for the page: a row of the table each, what happened to it, and the spans of its life.
+"""Every request for the page: its row in the table, its events, and the spans of its life.
 
 Times are whole *ticks* since the start of the run, a millionth of a second or, in long runs, more. Events and
-spans are those of reports/lives, so that the page tells what `sim explain` tells.
+spans are those of reports/lives, so that the page agrees with `sim explain`.
 """
 
 import numpy as np
@@ -21,12 +21,12 @@ Bools = npt.NDArray[np.bool_]
 STATUS = ("finished", "truncated", "rejected")
 _AMOUNTS = ("tokens", "cached", "by", "need", "free", "largest")
 SAID = 8
-"""Added to the state of a span that begins with a refusal."""
+"""Added to the state of a span that begins with a rejection."""
 _MOST_TICKS = 1 << 28
 
 
 def tick_s(end_s: float) -> float:
-    """The smallest power of ten, from a microsecond on, that counts the run in few enough ticks."""
+    """The smallest power of ten, at least a microsecond, that divides the run into few enough ticks."""
     tick = 1e-6
     while end_s / tick > _MOST_TICKS:
         tick *= 10
@@ -34,7 +34,7 @@ def tick_s(end_s: float) -> float:
 
 
 def packed_requests(requests: Columns, tick: float) -> Pack:
-    """The table of requests: what is asked for, when things happened after the arrival, latencies."""
+    """The table of requests: lengths, times of events after the arrival, latencies."""
     pack = Pack()
     arrival = requests["arrival_s"]
     pack.add("request", requests["request"].astype(np.int64), delta=True)
@@ -52,7 +52,7 @@ def packed_requests(requests: Columns, tick: float) -> Pack:
 
 
 def packed_events(log: EventLog, lives: Lives, tick: float) -> Pack:
-    """The events by request and then in their order; `sample` is that of the track that each belongs to."""
+    """The events by request and then in order; `sample` is that of each event's track."""
     request = log.numbers["request"]
     order = np.argsort(request, kind="stable")
     tracked = lives.track_of != NONE
@@ -69,7 +69,7 @@ def packed_events(log: EventLog, lives: Lives, tick: float) -> Pack:
 
 
 def packed_spans(lives: Lives, tick: float) -> Pack:
-    """The tracks and how many spans each has; the state of each span, and its begin if not the arrival."""
+    """The tracks with their number of spans; the state of each span, and its start unless the arrival."""
     pack = Pack()
     said = (lives.row != NONE) & (lives.log.kind[lives.row] == REFUSE)
     start = _ticks_of_ps(lives.start_ps, tick)
@@ -94,13 +94,13 @@ def _ticks(seconds: Column, tick: float) -> Int64:
 
 
 def _whole(column: Column) -> Int64:
-    """Whole numbers, with NOTHING where there is none."""
+    """Whole numbers, with NOTHING for missing ones."""
     if column.dtype.kind != "f":
         return column.astype(np.int64)
     return np.where(np.isnan(column), NOTHING, np.nan_to_num(column)).astype(np.int64)
 
 
 def _codes(texts: Texts, known: tuple[str, ...]) -> Int64:
-    """The place of each text among those known; of others, one beyond."""
+    """The index of each string in `known`; one past the end for others."""
     places = [known.index(text) if text in known else len(known) for text in texts.texts]
     return np.array(places, np.int64)[texts.codes]

@@ -21,9 +21,9 @@ ROWS = (
 
 
 def numbers(runs: Sequence[Run]) -> dict[str, Any]:
-    """The columns' names, and the rows: a name, a text per column, and which of them are the best.
+    """The columns' names, and the rows: a name, a string per column, and which of them are the best.
 
-    None is the best where the runs had different traffic or clocks, nor one that rejected what others served.
+    None is best if the runs had different traffic or clocks, nor is one that rejected what others served.
     """
     groups = grouped(runs)
     columns = [[run.summary for run in group] for group in groups]

@@ -1,8 +1,8 @@
 """Numbers for the page: columns of whole numbers, packed so that a browser unpacks them fast.
 
-A *pack* is the columns one after another, gzipped, in base64. A column lies in the page as *byte planes*:
-first the lowest byte of every number, then the next, as planes of small or slow numbers compress to
-almost nothing. `delta` columns hold differences to the number before, modulo their width.
+A *pack* is the columns one after another, gzipped, in base64. A column is stored as *byte planes*: first the
+lowest byte of every number, then the next, as planes of small or slowly changing numbers compress to almost
+nothing. `delta` columns hold differences to the previous number, modulo their width.
 """
 
 import base64
@@ -23,13 +23,13 @@ NOTHING = 2**32 - 1
 
 @dataclass
 class Pack:
-    """Columns under names; `text` is what the page holds, `entries` how to read it."""
+    """Named columns; `text` is their form in the page, `entries` describes how to read it."""
 
     columns: dict[str, Column] = field(default_factory=dict)
     deltas: set[str] = field(default_factory=set)
 
     def add(self, name: str, column: Column, *, delta: bool = False) -> None:
-        """Whole numbers that are not negative, or float32; the narrowest width that fits is taken."""
+        """Add non-negative whole numbers, in the narrowest width that fits, or float32."""
         if column.dtype.kind == "f":
             self.columns[name] = _rounded(column)
             return
@@ -43,7 +43,7 @@ class Pack:
 
     @property
     def entries(self) -> list[dict[str, Any]]:
-        """Name, type and length of each column in order; whether it holds differences."""
+        """Name, type and length of each column in order, and whether it holds differences."""
         return [
             {
                 "name": name,
@@ -85,7 +85,7 @@ def _planes(column: Column, delta: bool) -> bytes:
 
 
 def _rounded(column: Column) -> Column:
-    """Float32 with 18 bits behind the point, five significant digits: the rest would not compress."""
+    """Float32 with 18 bits after the point, five significant digits: the rest would not compress."""
     bits = column.astype("<f4").view("<u4").astype(np.uint64)
     known = ~np.isnan(column)
     bits[known] = (bits[known] + 0x10) & ~np.uint64(0x1F)

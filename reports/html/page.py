@@ -1,6 +1,6 @@
-"""The page: its frame, style, scripts and data put together into one text that fetches nothing.
+"""The page: its frame, style, scripts and data combined into one text that fetches nothing.
 
-Everything stands in the file itself, and a content security policy forbids the browser to load anything.
+Everything is in the file itself, and a content security policy forbids the browser to load anything.
 """
 
 import base64
@@ -34,9 +34,9 @@ def page(title: str, data: Mapping[str, Any], packs: Mapping[str, str]) -> str:
     Parameters
     ----------
     title : str
-        What was run, for the window's title.
+        A description of the runs, for the window's title.
     data : mapping
-        All that is not packed, in JSON's types.
+        All data that is not packed, in JSON's types.
     packs : mapping of str
         Gzipped data in base64, by name.
     """
@@ -58,7 +58,7 @@ def page(title: str, data: Mapping[str, Any], packs: Mapping[str, str]) -> str:
 
 
 def _filled(frame: str, parts: Mapping[str, str]) -> str:
-    """The frame with each `{{NAME}}` replaced, once; what is put in is not looked at again."""
+    """The frame with each `{{NAME}}` replaced, once; inserted text is not scanned again."""
     pieces: Sequence[str] = frame.split("{{")
     out = [pieces[0]]
     for piece in pieces[1:]:
@@ -68,7 +68,7 @@ def _filled(frame: str, parts: Mapping[str, str]) -> str:
 
 
 def _json(data: Mapping[str, Any]) -> str:
-    """JSON that cannot end the element in which it stands."""
+    """JSON that cannot close the element that contains it."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c")
 

@@ -1,4 +1,4 @@
-"""A page without scripts: what was found, figures, tables. Sweeps and replays have one each."""
+"""A page without scripts: results, figures, tables. For sweeps and replays."""
 
 import base64
 import html
@@ -38,7 +38,7 @@ img {{ width: 100%; height: auto; background: #fff; border-radius: 8px; }}</styl
 
 
 def drawn(draw: Callable[[Path, Style], Sequence[Path]]) -> str:
-    """What `draw` draws into a directory, as pictures of a page."""
+    """The figures that `draw` draws into a directory, as images of a page."""
     with TemporaryDirectory() as part:
         paths = draw(Path(part), replace(SCREEN, formats=("svg",)))
         return "".join(_figure(each.stem, each.read_bytes()) for each in paths)
@@ -50,7 +50,7 @@ def _figure(name: str, svg: bytes) -> str:
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], remark: str = "") -> str:
-    """A table that scrolls by itself where it is wide, and a remark below it."""
+    """A table that scrolls on its own if it is wide, and a remark below it."""
     head = "".join(f'<th scope="col">{html.escape(each)}</th>' for each in heads)
     lines = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
     below = f'<p class="hint">{html.escape(remark)}</p>' if remark else ""

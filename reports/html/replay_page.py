@@ -1,4 +1,4 @@
-"""A replay as one HTML file: how far simulated is from measured, where the difference is, its figures."""
+"""A replay as one HTML file: the error of simulated against measured, its causes, its figures."""
 
 import html
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""Run directories in, one HTML file out; never larger than `LARGEST_BYTES` for want of thinning its maps."""
+"""Run directories in, one HTML file out; its maps are thinned to keep it below `LARGEST_BYTES`."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -35,13 +35,13 @@ LARGEST_BYTES = 14_500_000
 _FRAME_BYTES = 800_000  # scripts, style and the chart library
 _LEAST_INSTANTS = 8
 _SETTINGS = ("allocator", "scheduler", "policy", "max_num_seqs", "max_num_batched_tokens")
-"""Of the engine; the story of a request names them."""
+"""Engine settings that the story of a request names."""
 
 
 def write_report(directories: Sequence[Path], out: Path, force: bool = False) -> Path:
-    """Write the page about runs and comparisons, one sweep or one replay, all or nothing; returns its path.
+    """Write the page of runs and comparisons, one sweep or one replay, atomically; returns its path.
 
-    It takes the place of an earlier page, of any other file only with `force`.
+    It replaces an earlier page, but any other file only with `force`.
     """
     for each in directories:
         if is_sweep(each) or is_replay(each):
@@ -52,12 +52,12 @@ def write_report(directories: Sequence[Path], out: Path, force: bool = False) ->
 
 
 def write_page(runs: Sequence[Run], out: Path, force: bool = False) -> Path:
-    """Write the page about runs whose labels differ, as `write_report` does."""
+    """Write the page of runs with distinct labels, as `write_report` does."""
     return _write(lambda: report(runs), out, force)
 
 
 def _page_of(directory: Path) -> str:
-    """Of what has a page of its own."""
+    """The page of a sweep or a replay."""
     if is_sweep(directory):
         return sweep_page(read_sweep(directory))
     return replay_page(*read_replay(directory))
@@ -74,13 +74,13 @@ def _write(page: Callable[[], str], out: Path, force: bool) -> Path:
 
 
 def _is_page(path: Path) -> bool:
-    """Whether a file is a page of kvsim's, as its head says."""
+    """Whether a file is a page by kvsim, judging by its head."""
     with path.open("rb") as file:
         return GENERATOR.encode() in file.read(2000)
 
 
 def report(runs: Sequence[Run]) -> str:
-    """The page about these runs."""
+    """The page of these runs."""
     packs: dict[str, str] = {}
     arenas: list[Arena | None] = []
     described: list[dict[str, Any]] = []
@@ -135,7 +135,7 @@ def report(runs: Sequence[Run]) -> str:
 
 
 def _described(run: Run, mapped: bool) -> tuple[dict[str, Any], Arena | None, dict[str, Pack]]:
-    """What the page must know of one run, its map, and its tables."""
+    """The page's data for one run, its map, and its tables."""
     end = end_s(run)
     tick = tick_s(end)
     own = {"requests": packed_requests(run.columns.requests, tick)}
@@ -161,7 +161,7 @@ _Packed = tuple[Pack, dict[str, Any], str]
 
 
 def _fitting(arenas: Sequence[Arena | None], room: int) -> list[_Packed | None]:
-    """The maps packed; while they are too large together, the largest loses every other instant."""
+    """The packed maps; while their total is too large, the largest loses every other instant."""
     kept = list(arenas)
     packed = [_packed(arena) for arena in kept]
     while True:

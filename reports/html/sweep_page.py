@@ -15,7 +15,7 @@ _SHOWN = (
     *("throughput.output_tokens_per_s", "latency.ttft_s.p50", "latency.ttft_s.p99", "latency.tpot_s.p50"),
     *("latency.e2e_s.p50", "slo.attained_share", "cost.trust"),
 )
-"""Columns that are shown where the table has them, behind the settings that vary."""
+"""Columns that are shown after the settings that vary, if the table has them."""
 
 
 def sweep_page(sweep: StoredSweep) -> str:

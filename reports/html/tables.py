@@ -1,4 +1,4 @@
-"""Parquet files with columns of texts of which few differ: those are read as codes, never one by one."""
+"""Parquet files with string columns that have few distinct values: read as codes, never one by one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from kvsim.sim.files.tables import as_numpy, read_table
 
 @dataclass(frozen=True)
 class Texts:
-    """A column of texts: row i says `texts[codes[i]]`."""
+    """A column of strings: row i is `texts[codes[i]]`."""
 
     codes: npt.NDArray[np.int64]
     texts: list[str]
@@ -24,9 +24,9 @@ class Texts:
 def read_columns(
     path: Path, numbers: Sequence[str], texts: Sequence[str], perhaps: Sequence[str] = ()
 ) -> tuple[dict[str, Column], dict[str, Texts]]:
-    """The columns of these names; KvsimError if the file is damaged. Null is NaN, or the empty text.
+    """The columns of these names; KvsimError if the file is damaged. Null is NaN, or the empty string.
 
-    `perhaps` names numbers that need not be there.
+    `perhaps` names optional columns of numbers.
     """
     table = read_table(path, str(path), (*numbers, *texts), [*numbers, *texts, *perhaps], texts)
     numbers = [*numbers, *(name for name in perhaps if name in table.column_names)]

@@ -1,4 +1,4 @@
-"""What a report says in words: what was run, on what, and what came out."""
+"""The text of a report: what was run, on what, and the result."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -20,11 +20,11 @@ from kvsim.sim.record.summary import Summary
 
 _SEED = re.compile(r"(, seed |seed-)\d+")
 _MOST_LOADS = 4
-"""Of more the answer says only how many."""
+"""With more overloaded runs the answer only counts them."""
 
 
 def distinct(runs: Sequence[Run]) -> list[Run]:
-    """The runs under names that differ: those of their directories where their own do not."""
+    """The runs under distinct names: those of their directories if their own are not distinct."""
     if len({run.label for run in runs}) == len(runs):
         return list(runs)
     names = [run.path.resolve().name for run in runs]
@@ -39,23 +39,23 @@ def distinct(runs: Sequence[Run]) -> list[Run]:
 
 
 def grouped(runs: Sequence[Run]) -> list[list[Run]]:
-    """The runs that differ only in their seed, together, where all have the same seeds; else each alone."""
+    """The runs grouped by all but the seed, if all groups have the same seeds; else each alone."""
     together = [sorted(group, key=lambda run: str(seed_of(run))) for group in by_seed(runs)]
     seeds = {tuple(map(seed_of, group)) for group in together}
     return together if len(seeds) == 1 else [[run] for run in runs]
 
 
 def group_label(group: Sequence[Run]) -> str:
-    """What the runs of a group are called together: the first of their names, without the seed."""
+    """The common name of a group's runs: the first run's, without the seed."""
     if len(group) == 1:
         return group[0].label
     return _SEED.sub("", group[0].label).strip("/") or str(group[0].summary["label"])
 
 
 def answer(runs: Sequence[Run]) -> str:
-    """The outcome in sentences with numbers: overload first; of several seeds with their spread.
+    """The outcome in sentences with numbers: overload first; with the spread of several seeds.
 
-    Runs are ranked only against those that had the same traffic.
+    Runs are ranked only against runs with the same traffic.
     """
     groups = grouped(runs)
     said = [*_rejections(groups), *_overloads(groups)]
@@ -75,7 +75,7 @@ def answer(runs: Sequence[Run]) -> str:
 
 
 def _rejections(groups: Sequence[Sequence[Run]]) -> list[str]:
-    """Of several systems, clocks or schedulers that differ, and what some of them rejected."""
+    """For several systems: differing clocks or schedulers, and what some of them rejected."""
     named = [[{**run.summary, "label": group_label(group)} for run in group] for group in groups]
     if len(named) < 2:
         return []
@@ -83,7 +83,7 @@ def _rejections(groups: Sequence[Sequence[Run]]) -> list[str]:
 
 
 def _overloads(groups: Sequence[Sequence[Run]]) -> list[str]:
-    """A sentence for each overloaded run; of very many only which ones."""
+    """A sentence for each overloaded run; for very many, only their number."""
     named = [[{**run.summary, "label": group_label(group)} for run in group] for group in groups]
     lines = overloads(named)
     if len(lines) > _MOST_LOADS:
@@ -95,7 +95,7 @@ def _overloads(groups: Sequence[Sequence[Run]]) -> list[str]:
 
 
 def _outcome(groups: Sequence[Sequence[Run]]) -> str:
-    """Of groups that had the same traffic."""
+    """The outcome of groups with the same traffic."""
     if len(groups[0]) == 1:
         summaries = [group[0].summary for group in groups]
         if len(summaries) > 1:
@@ -112,7 +112,7 @@ def _outcome(groups: Sequence[Sequence[Run]]) -> str:
 
 
 def _difference(allocators: Sequence[Sequence[Summary]]) -> str:
-    """The fastest against the slowest: requests per second, at once, waste, each with its interval."""
+    """The fastest against the slowest: requests per second, concurrency, waste, each with its interval."""
     found = differences(allocators)
     rates = [each for each in found if each.measure == "requests per second" and each.beyond_spread]
     if not rates:
@@ -127,7 +127,7 @@ def _difference(allocators: Sequence[Sequence[Summary]]) -> str:
 
 
 def differences_in_words(runs: Sequence[Run]) -> list[str]:
-    """Of several seeds, how the runs differ in each measure; nothing of one seed, one run, or two loads."""
+    """With several seeds, how the runs differ in each measure; none for one seed, one run or two loads."""
     groups = grouped(runs)
     if len(groups) < 2 or len(groups[0]) < 2 or not one_traffic(runs):
         return []
@@ -136,7 +136,7 @@ def differences_in_words(runs: Sequence[Run]) -> list[str]:
 
 
 def title(runs: Sequence[Run]) -> str:
-    """What was run, in a line."""
+    """The runs in one line."""
     model, gpu, trace = (_common(runs, read) for read in (_model, _gpu, _trace))
     where = " on ".join(filter(None, (model, gpu)))
     parts = [part for part in (where, trace and f"serving {trace}") if part]
@@ -144,7 +144,7 @@ def title(runs: Sequence[Run]) -> str:
 
 
 def facts(runs: Sequence[Run]) -> list[tuple[str, str]]:
-    """(name, value) of what was run; where the runs differ, a value for each."""
+    """(name, value) of the runs' settings; if the runs differ, a value for each."""
     readers: dict[str, Callable[[Run], str]] = {
         "Model": _model,
         "GPU": _gpu,
@@ -178,12 +178,12 @@ def facts(runs: Sequence[Run]) -> list[tuple[str, str]]:
 
 
 def _owned(value: str, labels: Sequence[str]) -> str:
-    """The value, and in which runs, unless their names say so."""
+    """The value, with the runs that have it, unless their names say so."""
     return value if list(labels) == [value] else f"{value} ({', '.join(labels)})"
 
 
 def notes(runs: Sequence[Run]) -> list[str]:
-    """Sentences to know beside the numbers, each once, after the names of its runs if not true of all."""
+    """Notes on the numbers, each once, preceded by the names of its runs if it is not true of all."""
     whose: dict[str, list[str]] = {}
     for run in runs:
         for note in run.summary.get("notes", []):

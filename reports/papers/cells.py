@@ -2,7 +2,7 @@
 
 A cell is a dict in JSON's types: `model`, `gpu`, `engine`, `workload` and the rest of a Deployment. Its
 numbers are kept in a file named after a hash of the cell, the version and the source of the simulator. So an
-interrupted reproduction goes on where it was, and any change of the simulator runs everything anew.
+interrupted reproduction resumes, and any change of the simulator reruns everything.
 """
 
 import hashlib
@@ -36,14 +36,14 @@ from kvsim.sim.workload import PS_PER_S, Workload
 Cell = dict[str, Any]
 Numbers = dict[str, float | None]
 Builder = Callable[..., Workload]
-"""`kvsim.workloads.build`: handed in, as reports know no trace."""
+"""`kvsim.workloads.build`: passed in, as reports do not depend on traces."""
 
 SOURCES = ("kvsim.sim", "kvsim.allocators", "kvsim.workloads")
 
 
 @dataclass(frozen=True)
 class Bench:
-    """Where cells are carried out."""
+    """Runs cells."""
 
     build: Builder
     store: Path | None
@@ -55,7 +55,7 @@ class Bench:
         return found
 
     def kept(self, cell: Any, find: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever JSON can hold
-        """What was found of something, from the cache or now."""
+        """The result for a cell, from the cache or computed by `find`."""
         if self.store is None:
             return find()
         text = json.dumps([cell, __version__, fingerprint()], sort_keys=True)
@@ -70,7 +70,7 @@ class Bench:
 
 
 def cache_directory() -> Path:
-    """Where this platform keeps what can be computed again."""
+    """This platform's directory for data that can be recomputed."""
     if sys.platform == "win32":
         base = Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local"))
     elif sys.platform == "darwin":
@@ -82,7 +82,7 @@ def cache_directory() -> Path:
 
 @cache
 def fingerprint() -> str:
-    """A hash of all that a run's numbers depend on beside its settings."""
+    """A hash of all that a run's numbers depend on besides its settings."""
     found = hashlib.sha256()
     for package in SOURCES:
         for file in sorted(Path(str(resources.files(package))).rglob("*")):
@@ -123,7 +123,7 @@ def carry_out(cell: Cell, build: Builder) -> Numbers:
 
 
 def deployment_of(cell: Cell) -> Deployment:
-    """The server of a cell; a cost in `:shared` or `:copied` learns how many sequences a request has."""
+    """The server of a cell; a cost with `:shared` or `:copied` gets the number of sequences per request."""
     engine = cell["engine"]
     length = cell.get("max_model_len") or model_named(cell["model"]).max_model_len
     settings = {**_defaults(engine.get("scheduler"), length), "max_model_len": length, **engine}
@@ -145,7 +145,7 @@ def _defaults(scheduler: str | None, max_model_len: int) -> Mapping[str, Any]:
 
 
 def workload_of(cell: Cell, build: Builder) -> Workload:
-    """The requests of a cell, their lengths as the paper's experiment had them."""
+    """The requests of a cell, with lengths as in the paper's experiment."""
     wanted = dict(cell["workload"])
     count = wanted["num_prompts"]
     made = build(
@@ -183,9 +183,9 @@ def workload_of(cell: Cell, build: Builder) -> Workload:
 
 
 def _latency_in_batches(result: Result) -> float:
-    """Mean normalised latency when a batch gives its answers at its end, all at once.
+    """Mean normalised latency if a batch returns all its answers together at its end.
 
-    Who was computed first in the same step is of one batch.
+    Requests first scheduled in the same step form one batch.
     """
     _, batch = np.unique(result.requests["first_scheduled_ps"], return_inverse=True)
     ends = np.zeros(batch.max() + 1, dtype=np.int64)
@@ -195,10 +195,10 @@ def _latency_in_batches(result: Result) -> float:
 
 
 def _by_step(result: Result, window_s: Sequence[float]) -> Numbers:
-    """Means over the engine steps that begin in a window of time, each step alike however long it takes.
+    """Means over the engine steps that begin in a window of time, each step with equal weight.
 
-    `running_steps`: sequences in a step; `saved_blocks`: what sharing saves of the blocks in all block
-    tables, in percent, from the mean of how many tables hold a block.
+    `running_steps`: sequences per step; `saved_blocks`: the share of the blocks in all block tables that
+    sharing saves, in percent, from the mean number of tables that hold a block.
     """
     steps = result.steps
     if steps is None:
@@ -215,10 +215,10 @@ def _by_step(result: Result, window_s: Sequence[float]) -> Numbers:
 
 
 def _internal(deployment: Deployment, result: Result, internal: float | None) -> Numbers:
-    """Internal waste while requests wait, and its part by cause, in percent of the capacity.
+    """Internal waste while requests wait, and its parts by cause, in percent of the capacity.
 
-    `over_reserved`: what the reservation holds beyond the request's tokens; `rounding`: what the allocator
-    adds to that. All must have come at once, so that the saturated time is a prefix of the run.
+    `over_reserved`: the reservation beyond the request's tokens; `rounding`: the allocator's addition to
+    that. All requests must arrive at once, so that the saturated time is a prefix of the run.
     """
     policy = deployment.engine.reserve
     if internal is None or policy is None or result.workload.arrival_ps[-1] > 0:

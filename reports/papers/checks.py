@@ -1,8 +1,8 @@
 """Published beside simulated: the rows of a figure's table, its checks and its verdict.
 
-A check names what must hold (`kind`) and for which panels, systems and values of the figure; all of them when
-it names none. A figure agrees when all of its checks do. Checks look only at what was chosen; the range over
-the open choices stands beside it and makes no miss good.
+A check names what must hold (`kind`) and for which panels, systems and values of the figure; all of them if
+it names none. A figure agrees if all of its checks do. Checks consider only the chosen answers; the range
+over the open choices is shown beside them and does not excuse a miss.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,7 +15,7 @@ from kvsim.reports.papers.running import Findings
 
 AGREES, MISSES = "agrees", "misses"
 NOT_NUMBERS = ("points", "cell", "settings", "beyond")
-"""What a system of a panel says beside its published numbers."""
+"""Keys of a panel's system other than its published numbers."""
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Row:
 
     @property
     def percent(self) -> float | None:
-        """How far the simulated number is from the published one."""
+        """The deviation of the simulated number from the published one, in percent."""
         if self.simulated is None or not self.published:
             return None
         return 100 * (self.simulated / self.published - 1)
@@ -44,38 +44,38 @@ class Row:
 
 @dataclass(frozen=True)
 class Check:
-    """What became of one check."""
+    """The result of one check."""
 
     what: str
     verdict: str
     detail: str
     decides: bool = True
-    """Whether the figure's verdict hangs on it."""
+    """Whether the figure's verdict depends on it."""
     cause: str = ""
-    """Why it misses, where it does."""
+    """Why it misses, if it does."""
     remark: str = ""
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A figure with everything that is said of it."""
+    """A figure with its rows, checks and verdict."""
 
     figure: Figure
     rows: list[Row]
     checks: list[Check]
     choices: list[Table] = field(default_factory=list)
-    """What each open choice changes: name, panel, system, value, chosen, other."""
+    """The effect of each open choice: name, panel, system, value, chosen, other."""
     rejected: dict[str, int] = field(default_factory=dict)
-    """Requests that the runs of a system could not serve, where there were any."""
+    """Requests that the runs of a system could not serve, if any."""
 
     @property
     def verdict(self) -> str:
-        """Whether all checks agree that decide."""
+        """Whether all deciding checks agree."""
         deciding = (check.verdict == AGREES for check in self.checks if check.decides)
         return AGREES if all(deciding) else MISSES
 
     def as_json(self) -> Table:
-        """All of it in JSON's types."""
+        """The judged figure in JSON's types."""
         return {
             "figure": self.figure.number,
             "title": self.figure.title,
@@ -123,7 +123,7 @@ def judged(paper: Paper, figure: Figure, findings: Findings) -> Judged:
 
 
 def _chosen_rows(rows: Iterable[Row], check: Table) -> list[Row]:
-    """The rows that a check is about, in the order in which it names the systems."""
+    """The rows that a check covers, in its order of systems."""
     found = [
         row
         for row in rows

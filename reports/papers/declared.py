@@ -1,10 +1,10 @@
-"""The data files of a paper: who is compared, what is run, what was published.
+"""The data files of a paper: the systems compared, the runs, the published values.
 
-A cell is put together from tables, the later ones winning key by key:
+A cell is merged from tables; later ones override earlier ones key by key:
 
     paper [cell] < [models.X] < [workloads.X] < [systems.X] < figure [cell] < panel cell < panel system cell
 
-An open choice is a second answer to what the paper leaves open: it changes every cell that matches `when`.
+An open choice is an alternative for something the paper leaves open: it changes every cell matching `when`.
 """
 
 import tomllib
@@ -21,7 +21,7 @@ Table = dict[str, Any]
 
 @dataclass(frozen=True)
 class Choice:
-    """What the paper leaves open: what was chosen, and another answer whose influence is measured."""
+    """Something the paper leaves open: the chosen answer, and another one whose influence is measured."""
 
     name: str
     chosen: str
@@ -31,7 +31,7 @@ class Choice:
     set: Table
 
     def changed(self, cell: Table) -> Table | None:
-        """The cell under the other answer; None where that makes no difference."""
+        """The cell under the other answer; None if that makes no difference."""
         if any(not _matches(cell, path, value) for path, value in self.when.items()):
             return None
         other = cell
@@ -46,7 +46,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure: what its file says."""
+    """One figure: the contents of its file."""
 
     number: str
     title: str
@@ -59,7 +59,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Paper:
-    """One paper: what `paper.toml` says, and its figures by number."""
+    """One paper: the contents of `paper.toml`, and its figures by number."""
 
     name: str
     title: str
@@ -92,22 +92,22 @@ class Paper:
 
 
 def shelf() -> Traversable:
-    """The folder of the papers: each is a folder of its own, with a `paper.toml` and a file per figure."""
+    """The folder of the papers: each has its own folder, with a `paper.toml` and a file per figure."""
     return resources.files("kvsim.reports.papers")
 
 
 def paper_names() -> list[str]:
-    """The papers that there are."""
+    """The names of the available papers."""
     return sorted(entry.name for entry in shelf().iterdir() if entry.joinpath("paper.toml").is_file())
 
 
 def read_paper(name: str) -> Paper:
-    """All files of a paper.
+    """A paper from all its files.
 
     Raises
     ------
     KvsimError
-        When there is no such paper.
+        If there is no such paper.
     """
     if name not in paper_names():
         raise unknown("paper", name, paper_names())
@@ -131,7 +131,7 @@ def read_paper(name: str) -> Paper:
 
 
 def chosen_figures(paper: Paper, text: str | None) -> list[Figure]:
-    """The figures of a list such as `2,12,19a`; all of them when nothing is said."""
+    """The figures in a list such as `2,12,19a`; all of them if it is None."""
     if text is None:
         return list(paper.figures.values())
     numbers = [number.strip() for number in text.split(",")]
@@ -144,7 +144,7 @@ def chosen_figures(paper: Paper, text: str | None) -> list[Figure]:
 
 
 def merged(one: Table, other: Table) -> Table:
-    """A new table: that of `one`, with the keys of `other` in their place, tables within tables too."""
+    """A new table: `one` with the keys of `other` overriding its own, recursively."""
     found = dict(one)
     for key, value in other.items():
         old = found.get(key)
@@ -179,7 +179,7 @@ def _choice(table: Table) -> Choice:
 
 
 def _matches(cell: Table, path: str, value: object) -> bool:
-    """Whether the cell has one of these values there."""
+    """Whether the cell has one of these values at the path."""
     found: Any = cell
     for key in path.split("."):
         found = found.get(key) if isinstance(found, dict) else None

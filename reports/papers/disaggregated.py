@@ -1,12 +1,12 @@
-"""Prefill and decode on servers of their own beside servers that do both, as DistServe compares them.
+"""Separate prefill and decode servers compared with servers that do both, as in DistServe.
 
     attained    share of the requests whose first token is within `ttft` and whose others are within `tpot`
     goodput     the largest rate per GPU with 90 % attained, by the search of `sim capacity`
-    scale       at the `rate` of the paper, how many times both limits must be for 90 %
+    scale       at the `rate` of the paper, the factor on both limits that is needed for 90 %
 
-A run is as short as the paper's: so many requests for each GPU, all of which count, those of the warm-up too.
-It is repeated with several seeds. The first token of a prompt that was computed apart is that of the prefill
-server, as DistServe gives it; what comes behind it, the copy and the wait for a place too, is in TPOT.
+A run is as short as the paper's: `requests` requests per GPU, all of which count, including the warm-up.
+It is repeated with several seeds. The first token of a disaggregated request is the prefill server's, as in
+DistServe; everything after it, including the copy and the wait for a place, counts in TPOT.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,7 +26,7 @@ from kvsim.sim.workload import PS_PER_S, Workload
 
 GOAL = 0.9
 TOLERANCE, LEAST, MOST = 0.05, 1 / 64, 16.0
-"""Of the search; the rates that it tries, of the one that was published."""
+"""Tolerance of the search; the range of rates that it tries, relative to the published one."""
 
 
 @dataclass
@@ -37,17 +37,17 @@ class Attainment:
     ----------
     fleet : Deployment
     lengths : int64 array, shape (2, n)
-        Tokens of prompts and of answers, of which requests are drawn.
+        Tokens of prompts and of answers, from which requests are drawn.
     limits_s : (float, float)
-        Of the first token, and of each of the others.
+        For the first token, and for each of the others.
     requests : int
-        Of a run, for each GPU.
+        Requests per run and GPU.
     seeds : int
         Runs at each rate.
     heard : callable
-        Is told the requests of each run when it is done.
+        Called with the requests of each run when it is done.
     runs : int
-        That were done.
+        Runs done so far.
     """
 
     fleet: Deployment
@@ -59,7 +59,7 @@ class Attainment:
     runs: int = 0
 
     def times(self, rate: float) -> npt.NDArray[np.float64]:
-        """By how much each request exceeds its limits, 1: not at all, at a rate per GPU; shape (seeds, n)."""
+        """Each request's times relative to its limits, 1: just met, at a rate per GPU; shape (seeds, n)."""
         found = []
         for seed in range(self.seeds):
             gpus = self.fleet.all_gpus
@@ -83,7 +83,7 @@ class Attainment:
         return float((self.times(rate) <= 1).mean())
 
     def goodput(self, start: float) -> float | None:
-        """The rate per GPU at which the goal is just met; None where no low rate meets it."""
+        """The rate per GPU at which the goal is just met; None if no low rate meets it."""
 
         def attempt(rate: float) -> Tried:
             missed = (1 - self.attained(rate)) / (1 - GOAL)
@@ -94,12 +94,12 @@ class Attainment:
         ).edge
 
     def scale(self, rate: float) -> float:
-        """How many times both limits must be for the goal, at a rate per GPU."""
+        """The factor on both limits that is needed for the goal, at a rate per GPU."""
         return float(np.quantile(self.times(rate), GOAL))
 
 
 def drawn(lengths: npt.NDArray[np.int64], count: int, rate: float, seed: int) -> Workload:
-    """Requests of these lengths in any order, that come at random."""
+    """Requests of these lengths in random order, with Poisson arrivals."""
     rng = np.random.default_rng(seed)
     rows = np.concatenate([rng.permutation(lengths.shape[1]) for _ in range(-(-count // lengths.shape[1]))])
     prompts, answers = lengths[:, rows[:count]]
@@ -113,7 +113,7 @@ def attainment_of(
     seeds: int,
     heard: Callable[[int], None] = lambda _: None,
 ) -> Attainment:
-    """What the files of a paper say: `servers`, one of role both or two, of a `model` on a `gpu`."""
+    """The attainment declared in a paper's files: `servers`, one for both roles or two, and a model."""
     servers = {role: _server(arguments, own) for role, own in arguments["servers"].items()}
     pools = tuple(Pool(role, role, 1, server) for role, server in servers.items())
     fleet = next(iter(servers.values()))

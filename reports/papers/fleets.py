@@ -1,9 +1,9 @@
-"""A fleet under a closed loop of clients whose prompts share prefixes in groups, as benchmarks of caches do.
+"""A fleet under a closed loop of clients whose prompts share prefixes in groups, as in cache benchmarks.
 
     group 1   [ system prompt 1        | question ] -> answer          each of `prompts` questions once,
     group 2   [ system prompt 2        | question ] -> answer          in an order drawn by the seed
 
-The arguments are those of a figure's cell; what is measured is what such benchmarks print.
+The arguments are those of a figure's cell; the measures are those that such benchmarks print.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ Values = dict[str, float | None]
 def grouped(  # noqa: PLR0917 - the benchmark's own settings
     groups: int, prompts: int, system: int, question: int, answer: int, clients: int, seed: int = 0
 ) -> Workload:
-    """The requests of all groups, each of which comes when its client has its last answer."""
+    """The requests of all groups, each of which arrives when its client has its last answer."""
     count = groups * prompts
     group = np.random.default_rng(seed).permutation(np.repeat(np.arange(groups), prompts))
     return Workload(
@@ -39,7 +39,7 @@ def grouped(  # noqa: PLR0917 - the benchmark's own settings
 def tiered_fleet(
     *, server: Mapping[str, object], engine: Mapping[str, object], fleet: Mapping[str, object], **loop: int
 ) -> Values:
-    """Seconds to the first token and to the end, and tokens per second of the fleet, prompts included."""
+    """Seconds to the first token and to the end, and the fleet's tokens per second, prompts included."""
     work = grouped(**loop)
     deployment = Deployment(
         model=model_named(str(server["model"])),
@@ -47,7 +47,7 @@ def tiered_fleet(
         tensor_parallel_size=int(str(server["tensor_parallel_size"])),
         num_gpu_blocks=int(str(server["num_gpu_blocks"])),
         cost=str(server["cost"]),
-        fleet=FleetConfig(**fleet),  # type: ignore[arg-type] - as the file says
+        fleet=FleetConfig(**fleet),  # type: ignore[arg-type] - from the file
         engine=EngineConfig.of(engine),
     )
     result = build_engine(deployment, work).run()

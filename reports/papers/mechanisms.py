@@ -18,12 +18,12 @@ from kvsim.sim.serving.engine import no_cycle_collection
 
 MIB, GIB = 1 << 20, 1 << 30
 BASE = 0x1000
-"""Where the benchmark's memory begins."""
+"""The start address of the benchmark's memory."""
 Values = dict[str, float | None]
 
 
 def uniform_waste(kinds: Sequence[Mapping[str, int]], tokens: int) -> Values:
-    """Memory for `tokens` in every layer, of which each of the `layers` of a kind needs some `tokens` only.
+    """Waste if every layer gets memory for `tokens`, but the `layers` of each kind need only their `tokens`.
 
     waste = 1 - sum(layers * tokens of each kind) / (all layers * tokens), in percent.
     """
@@ -35,7 +35,7 @@ def uniform_waste(kinds: Sequence[Mapping[str, int]], tokens: int) -> Values:
 def aligned_block(
     state_bytes: int = 1, token_bytes: int = 1, chunk: int = 1, groups: int = 1, pool_blocks: int = 1
 ) -> Values:
-    """Tokens of a block that is no smaller than a recurrent state; and what one block in each group takes.
+    """Tokens of a block that is at least as large as a recurrent state; the share of one block per group.
 
     tokens = ceil(state / bytes of a token), in whole chunks; share = groups / blocks of the pool, in percent.
     """
@@ -44,30 +44,30 @@ def aligned_block(
 
 
 def pinned_pool(buffers: int, buffer_bytes: int) -> Values:
-    """GiB that tensors of pinned memory take: each the next power of two."""
+    """GiB of pinned memory that tensors take: each is rounded up to a power of two."""
     return {"taken": buffers * (1 << (buffer_bytes - 1).bit_length()) / GIB}
 
 
 def fill_time(free_gb: float, gb_per_s: float) -> Values:
-    """Seconds until memory is full, at so many new keys and values a second."""
+    """Seconds until memory is full, at a given rate of new keys and values."""
     return {"seconds": free_gb / gb_per_s}
 
 
 def graph_moves(nodes: int, layers: int) -> Values:
-    """Runs of cells that one defragmentation moves at most."""
+    """The maximum number of runs of cells that one defragmentation moves."""
     return {"moves": most_moves(nodes, layers)}
 
 
 def interleaved(
     *, cells: int, lanes: int, tokens: int, gone: int, prompt: int, most: int, in_a_row: bool = True
 ) -> Values:
-    """Lanes that decode side by side fill the cells in turns; some are gone; then a prompt comes.
+    """Lanes that decode side by side fill cells in turn; some end; then a prompt arrives.
 
     Returns
     -------
     dict
-        `free` cells; the `longest` row of them; whether the prompt is `refused`, which wants a row, or any
-        cells; defragmentations of `most` moves until it finds a row (`rounds`).
+        `free` cells; the `longest` row of them; whether the prompt, which needs a row or any cells, is
+        `refused`; defragmentations of `most` moves until it finds a row (`rounds`).
     """
     empty = bytearray(b"\1" * cells)
     for cell in range(lanes * tokens):
@@ -86,12 +86,12 @@ def interleaved(
 def kvblock(
     *, allocator: str, layers: int, kv_heads: int, head_dim: int, dtype_bytes: int, tensor_parallel: int
 ) -> Values:
-    """What a sequence of one token gets of vAttention's memory: a page in K and V of each layer.
+    """The vAttention memory of a sequence of one token: a page in K and V of each layer.
 
     Returns
     -------
     dict
-        `tokens` that its pages hold, and its MiB on all GPUs, which no sequence wastes (`waste`).
+        `tokens` that its pages hold, and its MiB on all GPUs, a bound of any sequence's waste (`waste`).
     """
     heads = kv_heads // tensor_parallel
     token_bytes = 2 * layers * heads * head_dim * dtype_bytes
@@ -104,12 +104,12 @@ def kvblock(
     return {"tokens": memory.capacity(0), "waste": allocated * tensor_parallel / MIB}
 
 
-@no_cycle_collection()  # or Python would look through all objects again and again
+@no_cycle_collection()  # otherwise Python would scan all objects again and again
 def full_store(*, pool: int, rounds: bool, count: int, seed: int = 7, store: Mapping[str, int]) -> Values:
     """Mooncake's benchmark: the share of a full store that holds objects, in percent.
 
     `store` has the `size` of all objects, or `low` and `high`, or `kv`, `indexer` and rounds of `warm_up`;
-    `count` is how many allocations, or rounds, then go into the mean. `rounds`: loans are rounded up.
+    `count` is the number of allocations, or rounds, in the mean. `rounds`: allocations are rounded up.
     """
     objects, draws = Objects(Segment(pool, BASE, rounds), seed), splitmix64(seed ^ SIZES)
     if "kv" in store:
@@ -138,5 +138,5 @@ MEASURES: dict[str, Callable[..., Values]] = {
 
 
 def measured(name: str, arguments: Mapping[str, Any]) -> Values:
-    """What a measure finds."""
+    """The values of a measure."""
     return MEASURES[name](**arguments)

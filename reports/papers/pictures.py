@@ -1,7 +1,7 @@
-"""Published and simulated in one picture: points and lines of the paper hollow and dashed, ours filled.
+"""Published and simulated in one figure: the paper's points and lines hollow and dashed, ours filled.
 
 A figure is drawn as stacked bars if its file has a `[stack]` (value -> kind of the waste ledger), as curves
-if something is read off at several rates or sizes, and else as a line per number.
+if it has readings at several rates or sizes, and else as a line per number.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ from kvsim.reports.papers.series import Found
 
 RANGE = "#9CC9E5"
 COMPARED = 5
-"""So many systems of a paper, the first, have the same colours in all figures that compare only them."""
+"""This many first systems of a paper have the same colours in all figures that compare only them."""
 CLOSE_TOGETHER: Mapping[str, Any] = {
     "fontsize": 8.5,
     "columnspacing": 1.1,
@@ -67,7 +67,7 @@ def _columns(figure: declared.Figure) -> int:
 
 
 def _stacks(sheet: Any, style: Style, judged: Judged) -> None:  # noqa: ANN401
-    """Two bars for each system, published above simulated, in the colours of the waste ledger."""
+    """Two bars per system, published above simulated, in the colours of the waste ledger."""
     axes = sheet.subplots()
     stack: dict[str, str] = judged.figure.settings["stack"]
     by_system: dict[str, list[Row]] = {}
@@ -130,7 +130,7 @@ def _beside(axes: Any, style: Style) -> dict[str, Any]:  # noqa: ANN401
 
 
 def _has_headings(judged: Judged) -> bool:
-    """Whether panels are headings: where there are several, with several numbers each."""
+    """Whether panels are headings: if there are several, with several numbers each."""
     panels = {row.panel for row in judged.rows}
     return 1 < len(panels) < len(judged.rows)
 
@@ -222,7 +222,7 @@ def _attained(
     findings: Findings,
     colours: Mapping[str, str],
 ) -> None:
-    """As `_curves`, but the share of requests within both limits at each rate per GPU."""
+    """Like `_curves`, for the share of requests within both limits at each rate per GPU."""
     figure = judged.figure
     grid = sheet.subplots(1, len(figure.panels), squeeze=False, sharey=True)
     for axes, (name, panel) in zip(grid.flat, figure.panels.items(), strict=True):
@@ -239,7 +239,7 @@ def _attained(
 
 
 def _pair(axes: Any, published: Sequence[Any], found: Found | None, colour: str) -> None:  # noqa: ANN401
-    """The points of the paper over ours, of one system in a panel."""
+    """The paper's points over ours, for one system in a panel."""
     if found is not None and found.points:
         axes.plot(*zip(*found.points, strict=True), "-o", color=colour, markersize=3, linewidth=1.5)
     hollow = {"markerfacecolor": "none", "markersize": 5.5, "linewidth": 1}

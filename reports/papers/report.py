@@ -1,4 +1,4 @@
-"""What a reproduction writes: `report.md` for people, `results.json` for programs, a picture per figure."""
+"""The output of a reproduction: `report.md` for people, `results.json` for programs, an image per figure."""
 
 import json
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ def write_report(
     force: bool = False,
     pictures: Pictures | None = None,
 ) -> None:
-    """Write the directory, whole or not at all."""
+    """Write the directory atomically."""
     with whole_directory(directory, force, "reproduction") as part:
         drawn: dict[str, str] = {}
         if pictures is not None:
@@ -71,7 +71,7 @@ def as_json(paper: Paper, findings: Findings, results: Sequence[Judged], quick: 
 
 
 def claims(paper: Paper, results: Sequence[Judged]) -> list[dict[str, Any]]:
-    """What the paper's text says, beside what its figures and the simulation say."""
+    """The claims in the paper's text, beside its figures and the simulation."""
     told: list[dict[str, Any]] = []
     by_number = {judged.figure.number: judged for judged in results}
     for claim in paper.claims:
@@ -191,7 +191,7 @@ def _claims(told: list[dict[str, Any]]) -> list[str]:
 
 
 def _choices(paper: Paper, results: Sequence[Judged]) -> list[str]:
-    """What each open choice changes at most, by figure."""
+    """The largest effect of each open choice, by figure."""
     lines = [
         "## What the paper leaves open",
         "",

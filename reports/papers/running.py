@@ -1,4 +1,4 @@
-"""All series of some figures, in several processes; what is in the cache is not run again."""
+"""All series of some figures, in several processes; cached results are not rerun."""
 
 import os
 import tempfile
@@ -16,19 +16,19 @@ from kvsim.sim.errors import KvsimError
 
 @dataclass(frozen=True)
 class Findings:
-    """What was found of the figures, and what it took."""
+    """The results of the figures, and their cost."""
 
     found: dict[tuple[str, str, str, str], Found]
-    """(figure, panel, system, open choice) -> what came out."""
+    """(figure, panel, system, open choice) -> result."""
     runs: int
     cpu_s: float
-    """CPU time of all runs, those included that came from the cache."""
+    """CPU time of all runs, including cached ones."""
     spent_cpu_s: float
     """CPU time of this process and its helpers."""
     wall_s: float
 
     def of(self, figure: str, panel: str, system: str, choice: str = "") -> Found | None:
-        """One series."""
+        """The result of one series."""
         return self.found.get((figure, panel, system, choice))
 
 
@@ -41,7 +41,7 @@ def carry_out_all(
     jobs: int,
     store: Path | None,
 ) -> Findings:
-    """Find out everything, the longest first.
+    """Compute all series, the longest first.
 
     Parameters
     ----------
@@ -87,14 +87,14 @@ def carry_out_all(
 
 
 class Diary:
-    """How far all processes are: a line for each run, with the place of its series and its requests.
+    """The progress of all processes: a line per run, with the place of its series and its requests.
 
     Parameters
     ----------
     path : Path
-        Where the processes write; one line at a time is short enough never to be torn.
+        Where the processes write; a line is short enough to be written atomically.
     weights : sequence of int
-        About how many requests each series serves.
+        Approximate requests that each series serves.
     """
 
     def __init__(self, path: Path, weights: Sequence[int]) -> None:
@@ -105,7 +105,7 @@ class Diary:
         self._read_bytes = 0
 
     def done(self) -> int:
-        """The requests of the series that are finished, and of the runs of the others."""
+        """The requests of finished series, and of the finished runs of the others."""
         with self.path.open("rb") as file:
             file.seek(self._read_bytes)
             lines, _, torn = file.read().rpartition(b"\n")

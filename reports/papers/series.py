@@ -1,10 +1,10 @@
-"""What is read off a figure: each series is one system of one panel, under the chosen answers or another.
+"""Readings of a figure: each series is one system of one panel, under the chosen answers or another.
 
 value      one run; its numbers
-crossing   the request rate at which the mean normalised latency reaches a threshold; `drawn`: the same from
+crossing   the request rate at which the mean normalised latency reaches a threshold; `drawn`: that rate from
            straight lines between the rates that the paper ran, `beyond` the last that its plot shows
-sweep      the latency at each value of one setting, at a given rate or the one where a latency is reached
-swap       what the cost profile takes to move or recompute so many tokens: no run
+sweep      the latency at each value of one setting, at a given rate or the one at which a latency is reached
+swap       the cost profile's time to move or recompute a number of tokens: no run
 mechanism  a closed form, or one mechanism of an allocator (reports/papers/mechanisms.py): no run
 attainment the share of requests within limits at each rate that the paper ran, and the largest rate with 90 %
            (reports/papers/disaggregated.py)
@@ -27,24 +27,24 @@ from kvsim.sim.cost.step_cost import StepShape
 from kvsim.sim.errors import KvsimError
 
 CLOSE, OTHERS_CLOSE = 1.03, 1.06
-"""A crossing is searched until its bracket is narrower than this factor; under other answers, the second."""
+"""A crossing is searched until its bracket is narrower than this factor; the second is for other answers."""
 STEP = 1.2
 MOST_RUNS = 12
 MANY_PROMPTS = 20_000
-"""From so many requests a run on, the neighbourhood of a crossing is found on traces a sixth as long."""
+"""For runs of this many requests or more, a crossing is first located on traces a sixth as long."""
 FEWEST_PROMPTS = 100
 PS_PER_MS = 1e9
 
 
 @dataclass(frozen=True)
 class Series:
-    """One thing to find out."""
+    """One reading to compute."""
 
     figure: str
     panel: str
     system: str
     choice: str
-    """"" for what was chosen, else the name of the open choice that is answered differently."""
+    """"" for the chosen answers, else the name of the open choice that is answered differently."""
     reads: str
     cell: Cell
     settings: Table
@@ -52,7 +52,7 @@ class Series:
 
     @property
     def weight(self) -> int:
-        """About how many requests its runs serve."""
+        """Approximate requests that its runs serve."""
         if self.reads in ("swap", "mechanism"):
             return 1
         if self.reads == "attainment":
@@ -66,13 +66,13 @@ class Series:
 
     @property
     def effort(self) -> float:
-        """About how long its runs take; a beam search is carried out step by step."""
+        """Relative duration of its runs; a beam search is simulated step by step."""
         work = self.cell["workload"]
         return self.weight * max(work.get("n", 1), 4 * work.get("beam_width", 0))
 
     @property
     def rates(self) -> list[float]:
-        """The published rates at which the latency is plotted too."""
+        """The published rates at which the latency is also plotted."""
         if self.settings.get("plot", True) is False:
             return []
         points = self.published.get("points", [])
@@ -82,7 +82,7 @@ class Series:
 
 @dataclass
 class Found:
-    """What came out: named values, and points (x, y) to plot."""
+    """A result: named values, and points (x, y) to plot."""
 
     values: dict[str, float | None] = field(default_factory=dict)
     points: list[tuple[float, float]] = field(default_factory=list)
@@ -93,7 +93,7 @@ class Found:
 
 
 def all_series(paper: Paper, figure: Figure, quick: bool) -> list[Series]:
-    """Everything that a figure needs; quickly: no open choices, short runs, fewer panels where it says so."""
+    """All series of a figure; `quick`: no open choices, short runs, fewer panels if the file says so."""
     settings = figure.settings
     if quick:
         settings = merged(settings, {"plot": False, **settings.get("quick", {})})
@@ -120,12 +120,12 @@ def all_series(paper: Paper, figure: Figure, quick: bool) -> list[Series]:
 
 
 def find(series: Series, bench: Bench, heard: Callable[[int], object] | None = None) -> Found:
-    """Carry it out; `heard` is told the requests of each run when it is done."""
+    """Compute a series; `heard` is called with the requests of each run when it is done."""
     return READINGS[series.reads](series, _Counter(bench, heard))
 
 
 class _Counter:
-    """A bench that counts what is taken from it."""
+    """A bench that counts its runs."""
 
     def __init__(self, bench: Bench, heard: Callable[[int], object] | None = None) -> None:
         self._bench = bench
@@ -142,7 +142,7 @@ class _Counter:
         return numbers
 
     def heard(self, requests: int) -> None:
-        """A run of so many requests is done."""
+        """Report that a run of this many requests is done."""
         if self._heard is not None:
             self._heard(requests)
 
@@ -158,7 +158,7 @@ def _count(cell: Cell, settings: Table) -> int:
 
 
 def _at(cell: Cell, settings: Table, rate: float | None = None) -> Cell:
-    """The cell at a rate, with as many requests as come in the duration."""
+    """The cell at a rate, with as many requests as arrive in the duration."""
     if rate is not None:
         cell = merged(cell, {"workload": {"request_rate": rate}})
     window = {"window_s": settings["window_s"]} if "window_s" in settings else {}
@@ -204,7 +204,7 @@ def _crossing(series: Series, bench: _Counter) -> Found:
 
 
 def _neighbourhood(series: Series, bench: _Counter, start: float, threshold: float) -> float:
-    """About where the crossing is, from short traces, which put it a little too high."""
+    """The approximate crossing, from short traces, which put it a little too high."""
     short = merged(series.settings, {"duration_s": series.settings["duration_s"] / 6})
 
     def latency(rate: float) -> float:
@@ -214,7 +214,7 @@ def _neighbourhood(series: Series, bench: _Counter, start: float, threshold: flo
 
 
 def on_straight_lines(points: Sequence[tuple[float, float]], threshold: float) -> float | None:
-    """The rate at which straight lines through these points reach the threshold; None when they do not."""
+    """The rate at which straight lines through these points reach the threshold; None if they do not."""
     for (low, below), (high, above) in pairwise(points):
         if below < threshold <= above:
             return low + (high - low) * (threshold - below) / (above - below)
@@ -232,8 +232,8 @@ def crossing(
 ) -> float:
     """The rate at which a rising latency reaches the threshold.
 
-    Brackets it, from what is known or from `start` outwards in growing steps, and halves the bracket where a
-    straight line through the logarithms of the latencies says, until it is narrower than `close`.
+    Brackets it, from `known` points or from `start` outwards in growing steps, and splits the bracket where a
+    straight line through the logarithms of the latencies crosses, until it is narrower than `close`.
     """
     below = max((point for point in known if point[1] < threshold), default=None)
     above = min((point for point in known if point[1] >= threshold), default=None)

@@ -1,4 +1,4 @@
-"""What a reproduction says in the terminal, in 80 columns: a table per figure, its checks, all verdicts."""
+"""A reproduction in the terminal, in 80 columns: a table per figure, its checks, all verdicts."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -12,9 +12,9 @@ from kvsim.reports.fitting import FittingTable
 from kvsim.reports.papers.checks import AGREES, Judged, Row
 
 SWEEPS = ("sweep", "swap")
-"""What is read off at each value of a setting: a column for each."""
+"""Readings at each value of a setting: a column for each."""
 MANY = 3
-"""A system with so many numbers in a panel has a heading of its own."""
+"""A system with this many numbers in a panel has its own heading."""
 
 
 def figure_tables(results: Sequence[Judged]) -> RenderableType:
@@ -34,7 +34,7 @@ def figure_tables(results: Sequence[Judged]) -> RenderableType:
 
 
 def less(results: Sequence[Judged]) -> str:
-    """What a quick run does less of."""
+    """What a quick run omits."""
     left = []
     for judged in results:
         there = {row.panel for row in judged.rows}
@@ -60,7 +60,7 @@ def _numbers(judged: Judged) -> Table:
 
 
 def _groups(judged: Judged) -> Iterator[tuple[str, list[tuple[str, Row]]]]:
-    """The rows with their labels under headings: panels, or systems where each has many numbers."""
+    """The rows with their labels under headings: panels, or systems if each has many numbers."""
     several = len(judged.figure.panels) > 1
     for panel, found in groupby(judged.rows, key=lambda row: row.panel):
         by_system = {who: list(rows) for who, rows in groupby(found, key=lambda row: row.system)}

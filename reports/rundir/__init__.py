@@ -1,13 +1,13 @@
-"""A run on disk: a directory of JSON, parquet and PNG files that appears whole or not at all.
+"""A run on disk: a directory of JSON, parquet and PNG files that is created atomically.
 
     out/config.json        everything needed to repeat the run
         summary.json       the numbers of the report
         requests.parquet   a row per request
         timeline.parquet   the ledger and the queues over time
-        steps.parquet      a row per engine step, where it was asked for
-        samples.parquet    a row per answer, where requests have several
-        events.parquet     what happens to each request, and why, where it was asked for
-        map.parquet        what lies where in the arena, at some instants, where it was asked for
+        steps.parquet      a row per engine step, if requested
+        samples.parquet    a row per answer, if requests have several
+        events.parquet     the events of each request, with reasons, if requested
+        map.parquet        the contents of the arena at some instants, if requested
         *.png              the figures
 
 A comparison is a directory of such directories, beside a `summary.json` that lists their summaries in
@@ -15,5 +15,5 @@ order, a `config.json` and the figures of all runs side by side. Several seeds a
 of comparisons, see reports/seeds/runs.py.
 
 The files are written into the hidden sibling `.out.partial-<pid>`, which is then renamed. The same
-input gives the same bytes: nothing in the files tells when or where they were written.
+input gives the same bytes: nothing in the files records when or where they were written.
 """

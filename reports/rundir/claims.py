@@ -1,9 +1,9 @@
-"""A place for results is claimed before the work: of two that want it, one is told at once.
+"""A place for results is claimed before the work: of two processes that want it, one fails immediately.
 
-    runs/.NAME.kvsim-claim    an empty file, locked by who writes to runs/NAME, gone when it has ended
+    runs/.NAME.kvsim-claim    an empty file, locked by the process that writes runs/NAME, removed at its end
 
-The lock ends with its process, however that ends, so nobody waits for the dead. Where the file system has no
-locks nothing is claimed, and who comes second is told when the results are to be put in their place.
+The lock ends with its process, however that ends, so no process waits for a dead one. If the file system has
+no locks nothing is claimed, and the second process fails when its results are to be put in place.
 """
 
 import errno
@@ -28,7 +28,7 @@ class Taken(KvsimError):
 
 @dataclass(frozen=True)
 class Claim:
-    """A directory that this process alone may write: as it was named, where that is, and what may go."""
+    """A directory that only this process may write: as named, its real path, and whether to replace it."""
 
     path: Path
     target: Path
@@ -37,16 +37,16 @@ class Claim:
 
 @contextmanager
 def claimed(directory: Path, force: bool = False) -> Iterator[Claim]:
-    """Hold the place of a directory that is to appear; with `force`, also that of an earlier one of kvsim's.
+    """Claim the place of a directory to be created; with `force`, also that of an earlier one by kvsim.
 
     Leftovers of killed processes there are cleared. Parents are made, and removed again if they stay empty.
 
     Raises
     ------
     Taken
-        When another process holds it, or something is there.
+        If another process holds it, or something is there.
     KvsimError
-        When nothing can be written there, or what is there is not kvsim's alone.
+        If nothing can be written there, or not everything there is kvsim's.
     """
     target = Path(os.path.realpath(directory.parent)) / directory.name
     if directory.name in ("", ".."):
@@ -69,7 +69,7 @@ def claimed(directory: Path, force: bool = False) -> Iterator[Claim]:
 
 @contextmanager
 def first_free(directory: Path) -> Iterator[Claim]:
-    """Hold the first of NAME, NAME-2, NAME-3, ... at which there is nothing and which nobody holds."""
+    """Claim the first of NAME, NAME-2, NAME-3, ... that does not exist and is not claimed."""
     for number in count(1):
         name = directory.name if number == 1 else f"{directory.name}-{number}"
         claim = claimed(directory.with_name(name))
@@ -88,7 +88,7 @@ def first_free(directory: Path) -> Iterator[Claim]:
 
 
 def check_replaceable(directory: Path, target: Path, force: bool) -> None:
-    """Raise KvsimError unless nothing is there, or with `force` only what kvsim wrote."""
+    """Raise KvsimError unless nothing is there, or with `force` only files by kvsim."""
     with explained(directory):
         if not os.path.lexists(target):
             return
@@ -122,13 +122,13 @@ def _claim_file(target: Path) -> Path:
 
 
 def _locked(directory: Path, target: Path) -> int | None:
-    """The lock of a place, as an open file; None where there are no locks. Raises Taken if it is held."""
+    """The lock of a place, as an open file; None if there are no locks. Raises Taken if it is held."""
     file = _claim_file(target)
     for last in (*[False] * _TRIES, True):
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
             handle = os.open(file, os.O_CREAT | os.O_RDWR | getattr(os, "O_NOFOLLOW", 0), 0o666)
-        except FileNotFoundError:  # whoever made the parents has just removed them
+        except FileNotFoundError:  # the process that made the parents has just removed them
             if last:
                 raise
             continue
@@ -168,7 +168,7 @@ def _release(handle: int | None, file: Path) -> None:
 
 
 def _sweep(target: Path) -> None:
-    """Clear what killed processes left; an earlier run that one of them had moved aside comes back."""
+    """Clear leftovers of killed processes; an earlier run that one of them had moved aside is restored."""
     for role, left in leftovers(target):
         if role == "old" and not os.path.lexists(target) and read_marker(left) is not None:
             left.rename(target)

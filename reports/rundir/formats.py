@@ -1,4 +1,4 @@
-"""The files of a run: JSON without infinities, numpy columns as parquet; damaged ones are told in a line."""
+"""The files of a run: JSON without infinities, numpy columns as parquet; damage is reported in one line."""
 
 import json
 import math
@@ -15,7 +15,7 @@ from kvsim.sim.files.tables import as_numpy, read_table
 from kvsim.sim.record.events import Texts
 
 MOST = 2.0**53
-"""No time, count or address of a run is larger, and none is below zero."""
+"""The maximum of any time, count or address of a run; none is below zero."""
 
 Columns = dict[str, npt.NDArray[Any]]
 Table = Mapping[str, npt.NDArray[Any] | Texts]
@@ -35,23 +35,23 @@ def plain(value: Any) -> Any:  # noqa: ANN401 - JSON is any value
 
 
 def write_json(value: object, path: Path) -> None:
-    """Write a `plain` value, two spaces a level; of a name that is no text, the bytes as JSON's escapes."""
+    """Write a `plain` value, two spaces per level; names that are not text as JSON-escaped bytes."""
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     path.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def load_json(path: Path) -> Any:  # noqa: ANN401 - JSON is any value
-    """Any value of JSON; KvsimError if it is none."""
+    """Any JSON value; KvsimError if the file is not JSON."""
     return reading.read_json(path, str(path))
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """An object of JSON; KvsimError if it is none."""
+    """A JSON object; KvsimError if the file is none."""
     return reading.read_object(path, str(path))
 
 
 def write_columns(columns: Table, path: Path) -> None:
-    """Write the columns, all of one length; texts from a list are stored once each."""
+    """Write the columns, all of one length; strings from a list are stored once each."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -61,14 +61,14 @@ def write_columns(columns: Table, path: Path) -> None:
         else _array(np.asarray(column))
         for column in columns.values()
     ]
-    with path.open("wb") as file:  # pyarrow takes no path that is no text
+    with path.open("wb") as file:  # pyarrow rejects paths that are not text
         parquet.write_table(pa.Table.from_arrays(arrays, names=list(columns)), file, compression="zstd")
 
 
 def _array(column: npt.NDArray[Any]) -> Any:  # noqa: ANN401 - a pyarrow Array
-    """The column for parquet: whole numbers in 32 bits where they fit, NaN as null.
+    """The column for parquet: whole numbers in 32 bits if they fit, NaN as null.
 
-    Built from its buffers because `pyarrow.array` imports pandas wherever it is installed, for 0.3 s.
+    Built from its buffers because `pyarrow.array` imports pandas if it is installed, which takes 0.3 s.
     """
     import pyarrow as pa
 
@@ -91,9 +91,9 @@ def _array(column: npt.NDArray[Any]) -> Any:  # noqa: ANN401 - a pyarrow Array
 def read_columns(
     path: Path, needed: tuple[str, ...], texts: tuple[str, ...] = (), numbers: tuple[str, ...] = ()
 ) -> Columns:
-    """All columns of a file; KvsimError if it is damaged, lacks a needed one, or has it of another type.
+    """All columns of a file; KvsimError if it is damaged, or a needed one is missing or of another type.
 
-    Needed ones hold numbers, but for `texts`; `numbers` do where they are there. Null is NaN.
+    Needed ones hold numbers, except `texts`; optional `numbers` must hold numbers. Null is NaN.
     """
     table = read_table(path, str(path), needed)
     for name in table.column_names:
@@ -108,7 +108,7 @@ def read_columns(
 
 
 def check_range(path: Path, name: str, column: npt.NDArray[Any]) -> None:
-    """Raise KvsimError unless all numbers of a column are ones that a run can have; NaN is none."""
+    """Raise KvsimError unless all numbers of a column are possible in a run; NaN is missing."""
     wrong = column[~((column >= 0) & (column <= MOST) | np.isnan(column))]
     if len(wrong):
         raise KvsimError(f"{path} is damaged: column {name} must be from 0 to {MOST:g}, got {wrong[0]:g}")
@@ -129,6 +129,6 @@ def check_type(path: Path, name: str, found: Any, must: str) -> None:  # noqa: A
 
 
 def _column(column: Any) -> npt.NDArray[Any]:  # noqa: ANN401 - of pyarrow
-    """A column as numpy has it, texts as such."""
+    """A column as a numpy array, strings as strings."""
     values = as_numpy(column)
     return values.astype(str) if values.dtype == object else values

@@ -1,4 +1,4 @@
-"""The name of a run's directory: what was run, and what differs from the defaults.
+"""The name of a run's directory: the run, and its differences from the defaults.
 
 sharegpt-paged    sharegpt-paged-rate4-seed3    azure-buddy-pow2-llama-3.1-8b-h100-prefix
 """
@@ -52,20 +52,20 @@ _WORDS = {
     "tensor_parallel_size": "tp",
     "router": "",
 }
-"""What stands for an option, before its value; any other by its own name."""
+"""The abbreviation of an option, before its value; others use their own names."""
 
 
 def run_name(trace: str, label: str, deployment: Deployment, traffic: Mapping[str, object]) -> str:
-    """The name of a run, at most about `LONGEST` characters: what does not fit is left out.
+    """The name of a run, at most about `LONGEST` characters: parts that do not fit are left out.
 
     Parameters
     ----------
     label : str
         The allocator and its reservation, or `compare`.
     deployment : Deployment
-        With its defaults named.
+        With its defaults filled in.
     traffic : mapping
-        What differs from the trace's usual traffic.
+        The differences from the trace's usual traffic.
     """
     name = f"{trace}-{label}"
     options = sorted(traffic.items(), key=lambda each: each[0] == "seed")  # the seed comes last
@@ -133,5 +133,5 @@ def _word(option: str, value: object) -> str:
 
 
 def _plain(text: str) -> str:
-    """The text with nothing that means something to a shell or a file system."""
+    """The text without characters that are special to a shell or a file system."""
     return re.sub(r"[^\w.+]+", "-", text).strip("-.")

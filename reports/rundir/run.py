@@ -1,4 +1,4 @@
-"""Runs read back from their directories, as the reports see them."""
+"""Runs read back from their directories, in the form that reports use."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -26,19 +26,19 @@ _ALSO_IN_TIMELINES = (
     *("held", "idle", "largest_free_extent", "preemptions", "replica"),
     *("tier_held_bytes", "tier_loaded_bytes", "tier_stored_bytes"),
 )
-"""Numbers too, where they are there."""
+"""Optional columns of numbers."""
 
 _NUMBERS = (
     *("request", "arrival_s", "prompt_tokens", "output_tokens", "queueing_s", "ttft_s", "tpot_s", "e2e_s"),
     *("normalized_s_per_token", "num_preemptions", "first_scheduled_s", "first_token_s", "finish_s"),
     *("first_scheduled_step", "first_token_step", "finish_step", "replica"),
 )
-"""Columns of `requests` that are numbers, where they are there; labels of the trace may be anything."""
+"""Optional columns of `requests` that are numbers; labels of the trace may be anything."""
 
 
 @dataclass(frozen=True)
 class Tables:
-    """The columns that every run has; a row of the timeline holds until the next."""
+    """The columns that every run has; a row of the timeline is valid until the next."""
 
     requests: Columns
     timeline: Columns
@@ -46,11 +46,11 @@ class Tables:
 
 @dataclass(frozen=True)
 class Run:
-    """The result of one run as the reports see it.
+    """The result of one run in the form that reports use.
 
-    `config` is plain JSON (null where there is no number), as is what `summary` shows. `place` says which
-    replica of a fleet this is: its requests and timeline are some rows of the files. `apart` is the timeline
-    of a fleet with its replicas apart, where that of `columns` adds them up.
+    `config` is plain JSON (null for missing numbers), as is the content of `summary`. `place` is the index of
+    a replica in its fleet: its requests and timeline are some rows of the files. `apart` is the timeline of a
+    fleet with its replicas separate, if that of `columns` adds them up.
     """
 
     path: Path
@@ -63,7 +63,7 @@ class Run:
 
     @property
     def as_one(self) -> "Run":
-        """A fleet as one system, whose timeline adds up its replicas; of a single server the run itself."""
+        """A fleet as one system, whose timeline adds up its replicas; for a single server, the run itself."""
         timeline = self.columns.timeline
         if self.apart is not None or self.place is not None or not self.summary.get("replicas"):
             return self
@@ -71,7 +71,7 @@ class Run:
 
     @property
     def replicas(self) -> list["Run"]:
-        """The replicas of a fleet, each as a run; none of a single server."""
+        """The replicas of a fleet, each as a run; empty for a single server."""
         return [
             self._replica(place, summary) for place, summary in enumerate(self.summary.get("replicas") or ())
         ]
@@ -93,7 +93,7 @@ class Run:
         )
 
     def _config_of(self, place: int) -> dict[str, Any]:
-        """The config of a replica: in a fleet of unlike servers with those of its pool."""
+        """The config of a replica: in a heterogeneous fleet, with the scenario of its pool."""
         last = 0
         for pool in self.config.get("pools", ()):
             last += pool["replicas"]
@@ -102,7 +102,7 @@ class Run:
         return self.config
 
     def server_of(self, request: int) -> "Run":
-        """The replica that a request went to, named after the fleet; of a single server the run itself."""
+        """The replica that a request went to, named after the fleet; for a single server, the run itself."""
         replicas = self.replicas
         if not replicas:
             return self
@@ -117,7 +117,7 @@ class Run:
 
 
 def read_run(directory: Path) -> Run:
-    """Read back what `write_run` wrote; KvsimError if it is no run or a damaged one."""
+    """Read back a run that `write_run` wrote; KvsimError if it is no run or a damaged one."""
     if not directory.is_dir():
         raise KvsimError(f"{directory} is not a directory")
     for name in ("config.json", "summary.json", "requests.parquet", "timeline.parquet"):
@@ -145,9 +145,9 @@ def read_run(directory: Path) -> Run:
 
 
 def added_up(timeline: Columns) -> Columns:
-    """The timeline of a fleet as one system: the sum over its replicas, a row at each instant of any.
+    """The timeline of a fleet as one system: the sum over its replicas, with a row at each instant of any.
 
-    A replica holds nothing before its first row. The largest free extent is that of one replica, so it is
+    A replica holds nothing before its first row. The largest free extent belongs to one replica, so it is
     left out.
     """
     order = np.argsort(timeline["time_s"], kind="stable")
@@ -167,7 +167,7 @@ def added_up(timeline: Columns) -> Columns:
 
 
 def read_runs(directory: Path) -> list[Run]:
-    """The run in a directory, or all runs of a comparison, or of several seeds, in their order."""
+    """The run in a directory, or all runs of a comparison or of several seeds, in order."""
     table = directory / "summary.json"
     if not table.is_file() or (directory / "requests.parquet").exists():
         return [read_run(directory)]
@@ -185,7 +185,7 @@ def read_runs(directory: Path) -> list[Run]:
 
 
 def _check_replicas(run: Run) -> None:
-    """Raise KvsimError unless all is known at each instant and of each request, and replicas are as runs."""
+    """Raise KvsimError unless all columns are complete, and replicas are valid as runs."""
     known = {
         "timeline": (run.columns.timeline, (*_TIMELINE_COLUMNS, *_ALSO_IN_TIMELINES)),
         "requests": (run.columns.requests, ("prompt_tokens", "output_tokens")),
@@ -208,7 +208,7 @@ def _check_replicas(run: Run) -> None:
 
 
 def _check_config(path: Path, config: dict[str, Any]) -> None:
-    """Raise KvsimError unless the parts of a config are there, and those with names have them."""
+    """Raise KvsimError unless a config has all its parts, and those with names have them."""
     _check_there(path, config, ("scenario", "workload"))
     _check_server(path, config["scenario"])
     _check_objects(path, config, ("fleet",))
@@ -223,7 +223,7 @@ def _check_config(path: Path, config: dict[str, Any]) -> None:
 
 
 def _check_server(path: Path, scenario: dict[str, Any]) -> None:
-    """Raise KvsimError unless the parts of a server are there, and those with names have them."""
+    """Raise KvsimError unless a server has all its parts, and those with names have them."""
     _check_there(path, scenario, ("model", "gpu", "engine"))
     _check_counts(path, scenario, WAYS.values())
     if scenario.get("profile") is not None:
@@ -234,7 +234,7 @@ def _check_server(path: Path, scenario: dict[str, Any]) -> None:
 
 
 def _check_counts(path: Path, found: dict[str, Any], names: Iterable[str]) -> None:
-    """Raise KvsimError unless these are whole numbers of at least 1, where they are there."""
+    """Raise KvsimError unless these are missing or whole numbers of at least 1."""
     for name in names:
         value = found.get(name, 1)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -244,7 +244,7 @@ def _check_counts(path: Path, found: dict[str, Any], names: Iterable[str]) -> No
 
 
 def _check_there(path: Path, found: dict[str, Any], names: Iterable[str]) -> None:
-    """Raise KvsimError unless these are there, and hold names and values."""
+    """Raise KvsimError unless these exist, and hold names and values."""
     lacking = [name for name in names if name not in found]
     if lacking:
         raise KvsimError(f"{path} is damaged: it lacks {', '.join(lacking)}")
@@ -252,14 +252,14 @@ def _check_there(path: Path, found: dict[str, Any], names: Iterable[str]) -> Non
 
 
 def _check_objects(path: Path, found: dict[str, Any], names: Iterable[str]) -> None:
-    """Raise KvsimError unless those of the values that are there hold names and values."""
+    """Raise KvsimError unless these values are missing or hold names and values."""
     for name in names:
         if not isinstance(found.get(name, {}), dict):
             raise KvsimError(f"{path} is damaged: {name} must hold an object, got {found[name]!r}")
 
 
 def _check_summary(path: Path, summary: dict[str, Any]) -> None:
-    """Raise KvsimError unless the sections hold numbers, or null where there is none."""
+    """Raise KvsimError unless the sections hold numbers, or null for missing ones."""
     _check_objects(path, summary, (*_SECTIONS[1:], "cost"))
     _check_objects(path, summary["latency"], summary["latency"])
     for section in ("requests", "throughput", "latency", "memory"):
@@ -285,5 +285,5 @@ def seed_name(seed: int) -> str:
 
 
 def _read_seed(directory: Path, seed: int) -> list[Run]:
-    """The runs of one of several seeds, which their labels name."""
+    """The runs of one of several seeds, with the seed in their labels."""
     return [replace(run, label=f"{run.label}, seed {seed}") for run in read_runs(directory / seed_name(seed))]

@@ -1,4 +1,4 @@
-"""Directories that appear whole or not at all; an earlier one of kvsim's is replaced only where asked for."""
+"""Directories that are created atomically; an earlier one by kvsim is replaced only if requested."""
 
 import os
 import shutil
@@ -16,17 +16,17 @@ from kvsim.sim.files.whole_file import explained
 
 @contextmanager
 def whole_directory(directory: Path | Claim, force: bool = False, kind: str = "run") -> Iterator[Path]:
-    """Give a fresh hidden directory to fill; it becomes `directory`, marked, if the block ends well.
+    """Yield a fresh hidden directory to fill; it becomes `directory`, marked, if the block succeeds.
 
-    After any exception, an interrupt too, nothing is left: not the files, not the parents made for
-    them; what stood at `directory` still stands there.
+    After any exception, including an interrupt, nothing is left: not the files, not the parents made for
+    them; an earlier `directory` is unchanged.
 
     Parameters
     ----------
     directory : Path or Claim
-        A claim says itself what may be replaced, and stays held.
+        A claim itself says what may be replaced, and stays held.
     kind : str
-        What the marker calls it; directories inside are to be marked by who fills them.
+        Its kind in the marker; directories inside must be marked by the code that fills them.
     """
     held = nullcontext(directory) if isinstance(directory, Claim) else claimed(directory, force)
     with held as claim, explained(claim.path):
@@ -47,16 +47,16 @@ def whole_directory(directory: Path | Claim, force: bool = False, kind: str = "r
 
 
 def _put_in_place(part: Path, claim: Claim) -> None:
-    """Rename `part` to the target, moving what stands there aside until the new one is in its place."""
+    """Rename `part` to the target, moving an existing one aside until the new one is in place."""
     target = claim.target
     if not os.path.lexists(target):
         part.rename(target)
         return
-    check_replaceable(claim.path, target, claim.force)  # it may have come meanwhile
+    check_replaceable(claim.path, target, claim.force)  # it may have appeared meanwhile
     old = hidden(target, "old")
     try:
         target.rename(old)
-        if foreign(old):  # what came after the check
+        if foreign(old):  # added after the check
             raise KvsimError(f"output directory {claim.path} was written to meanwhile: it stays as it is")
         part.rename(target)
     except BaseException:

@@ -1,4 +1,4 @@
-"""Runs, comparisons and figures written to disk: all or nothing."""
+"""Runs, comparisons and figures written to disk atomically."""
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -31,10 +31,10 @@ def write_run(
     pictures: Pictures | None = None,
     force: bool = False,
 ) -> Run:
-    """Write one run, whole or not at all, and return it as `read_run` would.
+    """Write one run atomically, and return it as `read_run` would.
 
-    `files` are further ones: their names and texts. `pictures` is how figures look; None: none is drawn.
-    With `force` it takes the place of what kvsim alone wrote, or of an empty directory, never of else.
+    `files` are further files: names and texts. `pictures` is the style of figures; None: none are drawn.
+    With `force` it replaces a directory that only kvsim wrote, or an empty one, but nothing else.
     """
     run = _run(_path(directory), config, summary, requests, timeline)
     with whole_directory(directory, force) as part:
@@ -52,7 +52,7 @@ def write_comparison(
     pictures: Pictures | None = None,
     force: bool = False,
 ) -> list[Run]:
-    """Write several runs, each as the arguments of `write_run`, and what they share: all or nothing."""
+    """Write several runs, each as the arguments of `write_run`, and their shared files, atomically."""
     written = []
     with whole_directory(directory, force, "comparison") as part:
         for parts in runs:
@@ -85,7 +85,7 @@ def _run(
 def _fill(
     part: Path, run: Run, extra: Mapping[str, Table | None], files: Mapping[str, str] | None = None
 ) -> None:
-    """Write the files of one run, all but the figures."""
+    """Write the files of one run, except the figures."""
     write_json(run.config, part / "config.json")
     write_json(run.summary.as_json(), part / "summary.json")
     write_columns(run.columns.requests, part / "requests.parquet")
@@ -104,7 +104,7 @@ def _draw(runs: Sequence[Run], part: Path, pictures: Pictures) -> None:
 
 
 def write_together(part: Path, config: Mapping[str, Any], summary: Mapping[str, Any]) -> None:
-    """Write what several seeds have in common beside their directories; `config` gets that of each."""
+    """Write the shared files of several seeds beside their directories; `config` gets each seed's config."""
     names = [seed_name(seed) for seed in config["seeds"]]
     configs = {name: read_json(part / name / "config.json") for name in names}
     write_json(plain({**config, "runs": configs}), part / "config.json")
@@ -112,9 +112,9 @@ def write_together(part: Path, config: Mapping[str, Any], summary: Mapping[str, 
 
 
 def write_figures(directory: Path, draw: Callable[[Path], object], force: bool = False) -> list[Path]:
-    """Let `draw` fill a directory, new or not, all or nothing.
+    """Let `draw` fill a directory, new or not, atomically.
 
-    Earlier files of the same names are replaced where kvsim's marker lists them, others with `force`.
+    Earlier files of the same names are replaced if kvsim's marker lists them, others only with `force`.
     """
     if not directory.is_dir():
         with whole_directory(directory, force, "figures") as part:

@@ -1,1 +1,1 @@
-"""Runs with several seeds: `runs` carries them out, `intervals` sum them up; `tables` and `words` tell it."""
+"""Runs with several seeds: `runs` runs them, `intervals` summarize them; `tables` and `words` report."""

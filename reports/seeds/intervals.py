@@ -1,11 +1,11 @@
-"""The same run with several seeds: what the numbers are on average, and how sure that is.
+"""The same run with several seeds: the means of its numbers, and their confidence.
 
-    mean +- t(n - 1) * s / sqrt(n)            of n seeds, 95 % confidence, Student's t
-    exp of the same, of log(a / b) by seed    how many times b is a: paired, as a seed gives both one workload
-    the same, of a - b by seed                how much more
+    mean +- t(n - 1) * s / sqrt(n)            over n seeds, 95 % confidence, Student's t
+    exp of that, over log(a / b) by seed      how many times b is a: paired, as a seed gives both one workload
+    that, over a - b by seed                  how much more
 
-It takes the seeds' numbers to be independent and roughly normal. Each interval stands for itself: of twenty
-that are looked at together, one misses its truth.
+It assumes that the seeds' numbers are independent and roughly normal. Each interval stands alone: of twenty
+considered together, one misses the true value.
 """
 
 import math
@@ -22,7 +22,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Interval:
-    """The mean of some numbers, and the bounds of its confidence interval; `fixed`: they are all the same."""
+    """The mean of some numbers, and its confidence interval; `fixed`: all numbers are the same."""
 
     mean: float
     low: float
@@ -31,7 +31,7 @@ class Interval:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Self:
-        """The interval of some numbers; of one it is the number itself."""
+        """The interval of some numbers; for a single one, the number itself."""
         if math.isclose(min(values), max(values), rel_tol=1e-9):
             return cls(values[0], values[0], values[0], fixed=True)
         mean = fmean(values)
@@ -40,7 +40,7 @@ class Interval:
 
     @property
     def half(self) -> float:
-        """Half its width, as after a +-."""
+        """Half its width, as written after +-."""
         return (self.high - self.low) / 2
 
     def holds(self, value: float) -> bool:
@@ -49,15 +49,15 @@ class Interval:
 
 
 def interval(values: Sequence[float | None]) -> Interval | None:
-    """The interval of a number by seed; None where a seed lacks it, or there is no seed."""
+    """The interval of a number by seed; None if a seed lacks it, or there is no seed."""
     known = [value for value in values if value is not None]
     return Interval.of(known) if known and len(known) == len(values) else None
 
 
 def ratio(above: Sequence[float | None], below: Sequence[float | None]) -> Interval | None:
-    """How many times the one is the other, seed by seed: a geometric mean; None where one is not above 0.
+    """The ratio of the two, seed by seed: a geometric mean; None if a number is not above 0.
 
-    By logarithms, so that a to b says the same as b to a.
+    It uses logarithms, so that a to b is the inverse of b to a.
     """
     logs = []
     for one, other in zip(above, below, strict=True):
@@ -69,14 +69,14 @@ def ratio(above: Sequence[float | None], below: Sequence[float | None]) -> Inter
 
 
 def difference(one: Sequence[float | None], other: Sequence[float | None]) -> Interval | None:
-    """How much more the one is than the other, seed by seed; None where a number is missing."""
+    """The difference of the two, seed by seed; None if a number is missing."""
     pairs = zip(one, other, strict=True)
     return interval([None if a is None or b is None else a - b for a, b in pairs])
 
 
 @cache
 def t_quantile(degrees: int, confidence: float = CONFIDENCE) -> float:
-    """The t beyond which Student's t lies, to either side, with probability 1 - confidence.
+    """The t beyond which Student's t lies, on either side, with probability 1 - confidence.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def t_quantile(degrees: int, confidence: float = CONFIDENCE) -> float:
 
 
 def _probability_within(angle: float, degrees: int) -> float:
-    """Of |T| < sqrt(degrees) * tan(angle), exactly: Abramowitz and Stegun 26.7.3 and 26.7.4."""
+    """P(|T| < sqrt(degrees) * tan(angle)), exactly: Abramowitz and Stegun 26.7.3 and 26.7.4."""
     sine, cosine = math.sin(angle), math.cos(angle)
     odd = degrees % 2
     total, term = 0.0, cosine if odd else 1.0
@@ -112,8 +112,8 @@ def _probability_within(angle: float, degrees: int) -> float:
 def merged(values: Sequence[Any]) -> Any:  # noqa: ANN401 - JSON is any value
     """One JSON value for those of several seeds, of the same shape.
 
-    A number becomes `{mean, low, high, values}` (null where a seed has none). What is the same with every
-    seed stays as it is; other texts become the list of all. A counter that a seed lacks is 0.
+    A number becomes `{mean, low, high, values}` (null if a seed has none). Values that are the same for every
+    seed stay as they are; other strings become a list. A counter that a seed lacks is 0.
     """
     if any(isinstance(value, Mapping) for value in values):
         names = {name: None for value in values if value is not None for name in value}
@@ -136,9 +136,9 @@ def _bounds(found: Interval) -> dict[str, float]:
 
 
 def alike(summaries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The summaries of one allocator, with the saturated part left out unless all of them go by it.
+    """The summaries of one allocator, without the saturated part unless all of them use it.
 
-    So that what the reports say of the memory is of the same part of the run with every seed.
+    This way reports describe the memory over the same part of the run for every seed.
     """
     if len({shares(summary)[1] for summary in summaries}) == 1:
         return list(summaries)
@@ -146,6 +146,6 @@ def alike(summaries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def equal(runs: Sequence[Sequence[Mapping[str, Any]]]) -> bool:
-    """Whether all seeds have the same numbers, so that nothing depends on them: the time it took aside."""
+    """Whether all seeds have the same numbers, apart from the simulation's duration."""
     plain = [[{**s, "simulation": None, "notes": None} for s in summaries] for summaries in runs]
     return all(summaries == plain[0] for summaries in plain)

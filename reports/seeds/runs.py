@@ -1,6 +1,6 @@
-"""One directory per seed, carried out in several processes, and what they have in common.
+"""One directory per seed, run in several processes, and their shared files.
 
-out/seed-0/        what the command writes with this seed alone and --no-plots, to the byte
+out/seed-0/        what the command writes with only this seed and --no-plots, to the byte
     seed-1/ ...
     config.json    the first workload, the seeds, the config of each
     summary.json   `runs`: the merged summary of each allocator; `differences` between them
@@ -21,7 +21,7 @@ from kvsim.sim.options.outputs import Pictures
 
 Summary = Mapping[str, Any]
 One = Callable[[int, Path | None], list[Summary]]
-"""Carries out one seed into a directory that it makes, or into none: returns a summary per allocator."""
+"""Runs one seed into a directory that it creates, or into none; returns a summary per allocator."""
 
 
 def carry_out_seeds(
@@ -35,22 +35,22 @@ def carry_out_seeds(
     pictures: Pictures | None = None,
     force: bool = False,
 ) -> list[list[Summary]]:
-    """Carry out all seeds, whole or not at all: returns the summaries by seed, then by allocator.
+    """Run all seeds, atomically; returns the summaries by seed, then by allocator.
 
     Parameters
     ----------
     directory : Path, Claim or None
         None writes nothing.
     one : callable
-        Is pickled where there are several processes, as what it raises.
+        Pickled if there are several processes, like its exceptions.
     label : str
-        What the progress bar says.
+        The label of the progress bar.
     config : mapping
-        What the seeds share.
+        The config that the seeds share.
     jobs : int
-        Processes, at least 1; they change nothing but the time.
+        Processes, at least 1; they only change the duration.
     pictures : Pictures, optional
-        How figures look; None draws none.
+        The style of figures; None draws none.
     """
     if directory is None:
         return _in_parallel(one, dict.fromkeys(seeds), min(jobs, len(seeds)), label)
@@ -69,7 +69,7 @@ def carry_out_seeds(
 
 
 def summary_of(seeds: Sequence[int], runs: Sequence[Sequence[Summary]]) -> dict[str, Any]:
-    """What `summary.json` holds of several seeds."""
+    """The contents of `summary.json` for several seeds."""
     from kvsim.reports.seeds.words import differences
 
     by_allocator = [list(each) for each in zip(*runs, strict=True)]

@@ -1,7 +1,7 @@
 """How allocators differ, seed by seed, in words: `paged serves 2.31 (2.24-2.38) times the requests ...`.
 
 For each measure the best allocator, by its mean, is compared with each other one. Both ran the same
-workload with every seed, so what is averaged is the ratio (of waste: the difference) of each pair.
+workload with every seed, so the ratios (for waste: the differences) of the pairs are averaged.
 """
 
 import math
@@ -33,7 +33,7 @@ class Measure:
     points: bool = False
 
     def compared(self, one: Sequence[float | None], other: Sequence[float | None]) -> Interval | None:
-        """The one against the other: how many times as much; in points, how much more."""
+        """One against the other: the ratio; in points, the difference."""
         return difference(one, other) if self.points else ratio(one, other)
 
 
@@ -54,12 +54,12 @@ MEASURES = (
     Measure("time per token", NORMALIZED.read, min, ("takes", "as long per token as", "as long as")),
     Measure("waste", _waste, min, ("wastes", "of the memory less than", "less than"), points=True),
 )
-"""Waste is the last: while requests waited where all runs have enough of that, else over the whole runs."""
+"""Waste is last: while requests waited if all runs have enough of that, else over the whole runs."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The best allocator of a measure against another one: `times` as much, or so many `points` more."""
+    """The best allocator of a measure against another one: `times` as much, or a number of `points` more."""
 
     measure: str
     of: str
@@ -73,7 +73,7 @@ class Difference:
 
     @property
     def tiny(self) -> bool:
-        """Whether it rounds to none: less than half a per cent, or than half a tenth of a point."""
+        """Whether it rounds to none: less than half a per cent, or half a tenth of a point."""
         return abs(self.mean) < 0.05 if self.unit == "points" else 0.995 < self.mean < 1.005
 
     def as_json(self) -> dict[str, Any]:
@@ -83,8 +83,8 @@ class Difference:
     def __str__(self) -> str:
         """The number with its bounds: `2.31 (2.24-2.38) times`, `12.5 (12.1-12.9) points`.
 
-        Less than nothing or than once is said the other way round: so many points less, the other one so
-        many times.
+        Negative points and ratios below one are inverted: as points less, and as the ratio of the other to
+        this one.
         """
         bounds = [self.mean, self.low, self.high]
         if self.unit == "points":
@@ -96,12 +96,12 @@ class Difference:
 
 
 def differences(allocators: Sequence[Sequence[Summary]]) -> list[Difference]:
-    """Of each measure, the best against each other allocator.
+    """For each measure, the best allocator against each other one.
 
     Parameters
     ----------
     allocators : sequence
-        For each allocator its summaries, by seed.
+        The summaries of each allocator, by seed.
     """
     return [each for measure in MEASURES for each in _differences(measure, _comparable(allocators))]
 
@@ -119,7 +119,7 @@ def difference_lines(allocators: Sequence[Sequence[Summary]]) -> list[str]:
 
 
 def _comparable(allocators: Sequence[Sequence[Summary]]) -> list[list[Summary]]:
-    """Those that are ranked and finished something with every seed, all by one part of their runs."""
+    """Ranked allocators that finished requests with every seed, all over the same part of their runs."""
     fit = [each for each, may in zip(allocators, ranked(allocators), strict=True) if may]
     served = [each for each in fit if all(summary["requests"]["finished"] for summary in each)]
     together = iter(alike([summary for each in served for summary in each]))
@@ -169,7 +169,7 @@ def _line(measure: Measure, found: Sequence[Difference]) -> str:
         return f"{measure.name}: {', '.join(rest) if near else NO_DIFFERENCE}"
     verb, first, next_ = measure.words
     best = told[0].of
-    if measure.best is min and not measure.points:  # by how much the others are worse
+    if measure.best is min and not measure.points:  # how much worse the others are
         one, *more = told
         worse = [f"{one.to} {verb} {one} {first} {best}", *(f"{each.to} {each}" for each in more)]
         return "; ".join([", ".join(worse), *([f"{best}: {', '.join(rest)}"] if rest else [])])
@@ -195,7 +195,7 @@ def with_spread(text: Shown, found: Interval | None) -> str:
 
 
 def share_of_time(shares: Sequence[float | None]) -> str:
-    """Whole per cent of a time, with their spread; "" where a seed lacks it."""
+    """Whole per cent of a time, with their spread; "" if a seed lacks it."""
     found = interval(shares)
     if found is None or found.fixed:
         return "" if found is None else rounded_share(found.mean)
@@ -203,7 +203,7 @@ def share_of_time(shares: Sequence[float | None]) -> str:
 
 
 def half_width(half: float, mean: str) -> str:
-    """As many decimals as the mean has, but at most two figures and at least one that is not zero."""
+    """With as many decimals as the mean, but at most two figures and at least one nonzero figure."""
     if not half:
         return "0"
     figures_two = max(0, 1 - math.floor(math.log10(half)))

@@ -1,1 +1,1 @@
-"""Should speculation be turned on? Its speed-up over the batch and the tokens accepted, and the crossover."""
+"""Should speculation be enabled? Its speed-up over the batch and the accepted tokens, and the crossover."""

@@ -1,4 +1,4 @@
-"""What `sim speculation` does: tables of speed-ups for every model, and a picture of them."""
+"""The work of `sim speculation`: tables of speed-ups for every model, and a figure of them."""
 
 import json
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from kvsim.sim.options.scenario import Scenario
 
 @dataclass(frozen=True, kw_only=True)
 class SpeculationOutput(Pictures):
-    """Where the answer goes."""
+    """The destination of the answer."""
 
     json: bool = False
     out: Path | None = None
@@ -37,7 +37,7 @@ def speculation_command(servers: Sequence[Scenario], context: int, output: Specu
 
 
 def report(gains: Sequence[Gain]) -> Lines:
-    """A table for each model."""
+    """A table per model."""
     parts: list[RenderableType] = []
     for gain in gains:
         parts += [

@@ -1,10 +1,10 @@
-"""What speculation gains in the steps of a batch, by the tokens that each verification gives.
+"""The gain of speculation in the steps of a batch, by the tokens that each verification yields.
 
     speed-up = tokens of a verification x time of a step without drafts / time of a step with them
-    crossover: the tokens that a verification must yield so that nothing is lost; it rises with the batch
+    crossover: the tokens that a verification must yield to break even; it rises with the batch
 
-All sequences of a batch have the same context and decode. What queues, prompts and memory make of that, only
-a run can say.
+All sequences of a batch have the same context and decode. The effect of queues, prompts and memory needs a
+run.
 """
 
 from collections.abc import Sequence
@@ -31,17 +31,17 @@ class Gain:
     ----------
     model, gpu, draft, clock : str
     most : int
-        K, the drafts of a verification.
+        K, the drafts per verification.
     length : float or None
-        Tokens that a verification is said to give.
+        Stated tokens per verification.
     context : int
         Tokens of each sequence.
     batches : tuple of int
         Sequences.
     plain_s, drafted_s : tuple of float
-        A step of each batch, without drafts and with them.
+        Time of a step of each batch, without drafts and with them.
     fits : tuple of int
-        The most sequences of that context whose keys and values fit, without a draft and with it.
+        The most sequences of that context whose keys and values fit, without a draft and with one.
     """
 
     model: str
@@ -58,11 +58,11 @@ class Gain:
 
     @property
     def crossover(self) -> tuple[float, ...]:
-        """Tokens that a verification must yield in each batch so that nothing is lost."""
+        """Tokens that a verification must yield in each batch to break even."""
         return tuple(with_s / plain_s for with_s, plain_s in zip(self.drafted_s, self.plain_s, strict=True))
 
     def speed_up(self, length: float) -> tuple[float, ...]:
-        """How many times as many tokens a second there are in each batch."""
+        """The factor on tokens per second in each batch."""
         return tuple(length / least for least in self.crossover)
 
     def as_json(self) -> dict[str, object]:
@@ -72,12 +72,12 @@ class Gain:
 
 
 def gain_of(server: Scenario, context: int) -> Gain:
-    """What a server that speculates gains.
+    """The gain of a server that speculates.
 
     Raises
     ------
     KvsimError
-        A server that does not speculate, or a context that is no whole number of at least 1.
+        The server does not speculate, or the context is not a whole number of at least 1.
     """
     if context < 1:
         raise KvsimError(f"context must be at least 1, got {context}")
@@ -112,7 +112,7 @@ def gain_of(server: Scenario, context: int) -> Gain:
 
 
 def verdict(gain: Gain) -> str:
-    """Whether to turn it on, in a sentence."""
+    """Whether to enable speculation, in a sentence."""
     if gain.length is None:
         alone, large = gain.crossover[0], gain.crossover[-1]
         return (
@@ -126,5 +126,5 @@ def verdict(gain: Gain) -> str:
 
 
 def gains_of(servers: Sequence[Scenario], context: int) -> list[Gain]:
-    """Those of several."""
+    """The gains of several servers."""
     return [gain_of(server, context) for server in servers]

@@ -1,1 +1,1 @@
-"""Many runs: `values` and `plan` say which, `journal` keeps them, `table` and `words` tell."""
+"""Many runs: `values` and `plan` define them, `journal` saves them, `table` and `words` report them."""

@@ -1,4 +1,4 @@
-"""The capacity of systems: what searches with several seeds say together. The table: capacity_table.py.
+"""The capacity of systems: the combined result of searches with several seeds. Table: capacity_table.py.
 
 rows of searches (kvsim/commands) --> Capacity of each system: mean, interval, limit, per GPU
 """
@@ -20,19 +20,19 @@ Row = Mapping[str, Any]
 LEAST_HELD = 0.005
 STEPS = "the time of steps, "
 MET, UNMET = "met", "unmet"
-"""What became of a system whose searches ended: a load within the SLO, or none."""
+"""The status of a system whose searches ended: a load within the SLO, or none."""
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """One system.
+    """The capacity of one system.
 
     Attributes
     ----------
     load : Interval or None
-        The largest load within the SLO over the seeds; None where a seed has none.
+        The largest load within the SLO over the seeds; None if a seed has none.
     rows : sequence
-        Those of the searches that ended, one per seed.
+        The rows of the searches that ended, one per seed.
     reason : str
         Why there is no answer, or "".
     status : str
@@ -48,12 +48,12 @@ class Capacity:
 
     @property
     def name(self) -> str:
-        """For tables and figures."""
+        """The name in tables and figures."""
         return name_of(self.settings)
 
     @property
     def gpus(self) -> int:
-        """GPUs of one server, or of the fleet that was described."""
+        """GPUs of one server, or of the described fleet."""
         return int(self.rows[0]["gpus"]) if self.rows else 0
 
     @property
@@ -63,19 +63,19 @@ class Capacity:
 
     @property
     def gpus_by_kind(self) -> dict[str, int]:
-        """The same by the GPUs' names."""
+        """The number of GPUs by name."""
         return dict(self.rows[0].get("gpus_by_kind") or {self.gpu: self.gpus}) if self.rows else {}
 
     @property
     def has_pools(self) -> bool:
-        """Whether its servers are unlike."""
+        """Whether its servers differ."""
         return any("gpus_by_kind" in row for row in self.rows)
 
     @property
     def sides(self) -> dict[str, float]:
-        """Where those were that miss the limit that binds, at the least load that misses.
+        """Where requests that miss the binding limit were, at the least load that misses.
 
-        Empty unless prompts are computed apart (sim/record/stages.py).
+        Empty unless prefill is disaggregated (sim/record/stages.py).
         """
         name = next(iter(self.missed), "")
         each = [row["above"]["sides"].get(name) for row in self.rows if "sides" in (row.get("above") or {})]
@@ -84,13 +84,13 @@ class Capacity:
 
     @property
     def missed(self) -> list[str]:
-        """The limits that are missed at the least load that misses, that of most seeds first."""
+        """The limits that are missed at the least load that misses, sorted by the number of seeds."""
         above = [row["above"] for row in self.rows if row.get("above")]
         return [name for name, _ in Counter(name for each in above for name in each["missed"]).most_common()]
 
     @property
     def per_gpu(self) -> float | None:
-        """The load of one GPU."""
+        """The load per GPU."""
         return None if self.load is None else self.load.mean / self.gpus
 
     def at_load(self, name: str) -> float | None:
@@ -101,17 +101,17 @@ class Capacity:
 
     @property
     def told(self) -> list[Row]:
-        """Of each seed what is known of the largest load within, or of the one that came closest."""
+        """Per seed, the facts on the largest load within, or on the one that came closest."""
         return [row.get("at_load") or row["closest"] for row in self.rows]
 
     @property
     def requests_from(self) -> str:
-        """Where a run needs more requests than the trace has, or fewer: which those are."""
+        """Which requests of the trace a run uses, if it needs more than the trace has, or fewer."""
         return max((str(each.get("requests_from", "")) for each in self.told), key=len, default="")
 
     @property
     def beside(self) -> dict[str, Any]:
-        """What the answer takes for granted, and its clock; empty where no search ended."""
+        """The assumptions of the answer, and its clock; empty if no search ended."""
         if not self.told:
             return {}
         first = self.told[0]
@@ -122,12 +122,12 @@ class Capacity:
 
     @property
     def speed(self) -> float | None:
-        """How many times as fast as it tells a trace may come; None for requests that are drawn."""
+        """The speed at which a trace may be replayed; None for requests that are drawn."""
         speeds = [row.get("speed") for row in self.rows]
         return fmean(speeds) if speeds and all(speeds) else None
 
     def more_kv(self) -> Interval | None:
-        """How many times the load is with more KV memory, seed by seed."""
+        """The factor on the load with more KV memory, seed by seed."""
         pairs = [(number(row.get("more_kv_load")), number(row.get("load"))) for row in self.rows]
         if not pairs or any(more is None or load is None for more, load in pairs):
             return None
@@ -137,7 +137,7 @@ class Capacity:
 
 
 def capacities(rows: Sequence[Row], names: Sequence[str], gpus: Sequence[str]) -> list[Capacity]:
-    """One for each system; `names` are the settings that vary, `gpus` the GPU of each row by name."""
+    """The capacity of each system; `names`: the settings that vary, `gpus`: the GPU name of each row."""
     groups: dict[str, tuple[dict[str, Any], str, list[Row]]] = {}
     for row, gpu in zip(rows, gpus, strict=True):
         own = {name: row.get(name) for name in names if name != "seed"}
@@ -153,9 +153,9 @@ def capacities(rows: Sequence[Row], names: Sequence[str], gpus: Sequence[str]) -
 
 
 def _spread(rows: Sequence[Row]) -> Interval | None:
-    """The mean of the seeds' largest loads within, and the interval of where the SLO is just met.
+    """The mean of the seeds' largest loads within, and the interval of the load at which the SLO is just met.
 
-    Each load within lies up to the tolerance below that edge, so the answer is low in its interval.
+    Each load within is up to the tolerance below that edge, so the answer is low in its interval.
     """
     load, edge = (interval([number(row.get(name)) for row in rows]) for name in ("load", "edge"))
     if load is None or edge is None:
@@ -187,13 +187,13 @@ def limited_by(system: Capacity, slo: Slo) -> str:
 
 
 def bound_by(system: Capacity) -> str | None:
-    """The side that holds back a fleet whose prompts are computed apart, or None."""
+    """The side that limits a fleet with disaggregated prefill, or None."""
     sides = system.sides
     return max(sides, key=lambda side: sides[side]) if sides else None
 
 
 def _bound(sides: Mapping[str, float]) -> str:
-    """`prefill-bound (97 %), `, of servers that are apart; `decode-bound, ` where that is all of it."""
+    """`prefill-bound (97 %), `, for separate servers; `decode-bound, ` if that is all of it."""
     if not sides:
         return ""
     side = max(sides, key=lambda each: sides[each])
@@ -202,7 +202,7 @@ def _bound(sides: Mapping[str, float]) -> str:
 
 
 def _held(above: Sequence[Any]) -> str:
-    """`KV memory full 71 % of the time, 12 % recomputed`, or how many requests there were at once."""
+    """`KV memory full 71 % of the time, 12 % recomputed`, or the number of concurrent requests."""
     shares = {
         name: fmean(each["held_back_share"].get(name) or 0.0 for each in above) for name in SHORT_LIMITS
     }
@@ -218,7 +218,7 @@ def _held(above: Sequence[Any]) -> str:
 
 
 def _never(system: Capacity, slo: Slo) -> str:
-    """At which load a system came closest that meets the SLO at none."""
+    """The load at which a system that never meets the SLO came closest."""
     if not system.rows:
         return "no answer"
     closest = min((row["closest"] for row in system.rows), key=lambda each: each["excess"])

@@ -1,9 +1,9 @@
-"""The table of capacities: a row per system, units in the names; those on one clock together.
+"""The table of capacities: a row per system, units in the names; grouped by clock.
 
-    found (capacity.py), what was asked --> what each carries, at what price
+    found (capacity.py), the request    --> what each carries, at what price
                                         --> the fleet for a rate, the cheapest first; the value of more memory
 
-Systems on different clocks are not comparable, so each is held against those on its own.
+Systems on different clocks are not comparable, so each is compared with those on its own.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,15 +17,15 @@ from kvsim.sim.options.goals import Goals
 from kvsim.sim.options.sweeps import Sought
 
 UNITS = {"rate": "requests_per_s", "clients": "clients", "rate-scale": "rate_scale"}
-"""What was sought -> the name of its column."""
+"""The quantity sought -> the name of its column."""
 ROUNDED = 1e-9
-"""A fleet's servers are not one more for what rounding adds to a load."""
+"""Tolerance so that rounding of a load does not add a server to a fleet."""
 
 Columns = dict[str, Any]
 
 
 def table_rows(found: Sequence[Capacity], goals: Goals, asked: Sought) -> list[Columns]:
-    """A row per system; of fleets for a rate the cheapest of each clock first."""
+    """A row per system; for fleets serving a rate, the cheapest of each clock first."""
     best, pools = like_the_best(found), any(system.has_pools for system in found)
     rows = []
     for system in found:
@@ -51,7 +51,7 @@ def clock_of(row: Mapping[str, Any]) -> str:
 
 
 def _carried(system: Capacity, goals: Goals, asked: Sought) -> Columns:
-    """What one server carries, and why not more."""
+    """The load that one server carries, and why not more."""
     slo, unit, load = goals.limits, UNITS[asked.find], system.load
     assert slo is not None
     output = system.at_load("output_tokens_per_s")
@@ -80,7 +80,7 @@ def _carried(system: Capacity, goals: Goals, asked: Sought) -> Columns:
 
 
 def _per_hour(system: Capacity, goals: Goals, servers: int) -> float | None:
-    """The price of so many of it; None where not all of its GPUs have one."""
+    """The price of `servers` servers per hour; None if not all of its GPUs have one."""
     found = 0.0
     for kind, gpus in system.gpus_by_kind.items():
         price = goals.price_of(kind)
@@ -91,7 +91,7 @@ def _per_hour(system: Capacity, goals: Goals, servers: int) -> float | None:
 
 
 def _price(system: Capacity, per_hour: float | None) -> Columns:
-    """What its tokens cost at so much per hour, where its GPUs have a price."""
+    """The price of its tokens at `per_hour`, if its GPUs have a price."""
     if per_hour is None:
         return {}
     output = system.at_load("output_tokens_per_s")
@@ -100,7 +100,7 @@ def _price(system: Capacity, per_hour: float | None) -> Columns:
 
 
 def _of_pools(system: Capacity, per_hour: float | None, unit: str) -> Columns:
-    """Where fleets of unlike servers are compared: which side binds, and what a thousand requests cost."""
+    """For comparisons of heterogeneous fleets: the binding side, and the price of a thousand requests."""
     found: Columns = {"bound_by": bound_by(system)}
     if per_hour is not None and unit == UNITS["rate"]:
         load = None if system.load is None else system.load.mean
@@ -109,7 +109,7 @@ def _of_pools(system: Capacity, per_hour: float | None, unit: str) -> Columns:
 
 
 def _more_memory(system: Capacity, gib: float | None) -> Columns:
-    """What more KV memory adds, in per cent, where that was asked."""
+    """The gain from more KV memory, in per cent, if requested."""
     if gib is None:
         return {}
     value, name = system.more_kv(), "more_kv_gain_percent"
@@ -122,7 +122,7 @@ def _more_memory(system: Capacity, gib: float | None) -> Columns:
 
 
 def _fleet(system: Capacity, goals: Goals, asked: Sought) -> Columns:
-    """The servers that carry a rate, and their price, where that was asked."""
+    """The servers that carry a rate, and their price, if requested."""
     rate = asked.rate_to_carry
     if rate is None:
         return {}
@@ -135,7 +135,7 @@ def _fleet(system: Capacity, goals: Goals, asked: Sought) -> Columns:
 
 
 def _by_cost(rows: Sequence[Columns], unit: str) -> list[Columns]:
-    """Those on measured clocks first, of each clock the cheapest first."""
+    """Rows on measured clocks first; per clock, the cheapest first."""
     cost = "fleet_price_per_hour" if any("fleet_price_per_hour" in row for row in rows) else "fleet_gpus"
 
     def place(row: Columns) -> tuple[Any, ...]:
@@ -146,7 +146,7 @@ def _by_cost(rows: Sequence[Columns], unit: str) -> list[Columns]:
 
 
 def like_the_best(found: Sequence[Capacity]) -> list[Capacity]:
-    """Those with the highest capacity per GPU on their clock, or not distinguishable given seed noise."""
+    """Systems with the highest capacity per GPU on their clock, or indistinguishable given seed noise."""
     by_clock: dict[str, list[Capacity]] = {}
     for system in found:
         if system.per_gpu is not None:

@@ -1,4 +1,4 @@
-"""What a search for the capacity says in the terminal: an answer, a line per system, how it was judged."""
+"""A capacity search in the terminal: the answer, a line per system, how it was judged."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -25,11 +25,11 @@ WORDS = {"rate": "requests/s", "clients": "clients", "rate-scale": "times the tr
 Row = Mapping[str, Any]
 PER_THOUSAND = "price_per_thousand_requests"
 MOST_LINES = 12
-"""Of more systems that were only searched roughly the best of each GPU is shown."""
+"""With more systems, only the best of each GPU is shown among those that were searched roughly."""
 
 
 def answer(rows: Sequence[Row], labels: Sequence[str], asked: Sought, slo: Slo) -> str:
-    """The answer in a sentence; where clocks differ that they do, and one of each clock."""
+    """The answer in a sentence; if clocks differ, a warning and an answer per clock."""
     unit = UNITS[asked.find]
     apart = clocks_apart(rows, labels)
     by_clock: dict[str, list[tuple[Row, str]]] = {}
@@ -54,7 +54,7 @@ def answer(rows: Sequence[Row], labels: Sequence[str], asked: Sought, slo: Slo) 
 
 
 def _cheapest(known: Sequence[tuple[Row, str]]) -> str:
-    """`cheapest with h100: 1 server, 1 GPU, 3.99 per hour`, of those on one clock, the cheapest first."""
+    """`cheapest with h100: 1 server, 1 GPU, 3.99 per hour`; `known`: on one clock, the cheapest first."""
     row, label = known[0]
     price = row.get("fleet_price_per_hour")
     cost = "" if price is None else f", {figures(price)} per hour"
@@ -63,7 +63,7 @@ def _cheapest(known: Sequence[tuple[Row, str]]) -> str:
 
 
 def _most(known: Sequence[tuple[Row, str]], asked: Sought, within: str, *, alone: bool) -> str:
-    """`h100 has the highest capacity per GPU within ...: 5.16 requests/s, ...`, of those on one clock."""
+    """`h100 has the highest capacity per GPU within ...: 5.16 requests/s, ...`, among those on one clock."""
     unit, words = UNITS[asked.find], WORDS[asked.find]
     row, label = max(known, key=lambda each: each[0][f"{unit}_per_gpu"])
     least = "at least " if row["at_least"] else ""
@@ -97,7 +97,7 @@ def count_of(row: Row) -> str:
 
 
 def trust_of(row: Row) -> str:
-    """How far its clock was off for this model and GPU, in few words."""
+    """The error of its clock for this model and GPU, in a few words."""
     error = row.get("cost.tpot_error_percent")
     return NOT_VALIDATED if error is None else f"TPOT {error:.1f} % off"
 
@@ -175,14 +175,14 @@ def _fleet_columns(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
 
 
 def clocks_apart(rows: Sequence[Row], labels: Sequence[str]) -> str:
-    """That the systems are on different clocks, or nothing."""
+    """A warning that the systems are on different clocks, or ""."""
     return differ((label, cost_in(row)) for row, label in zip(rows, labels, strict=True) if row["seeds"])
 
 
 def beside(rows: Sequence[Row], defaults: Sequence[str] = (), prices_from: str = "") -> list[str]:
-    """What stands beside an answer, in text and picture: what it assumes, its clock and prices.
+    """The notes on an answer, in text and figure: its assumptions, its clock and prices.
 
-    `defaults`: which settings are those that a release starts with.
+    `defaults`: the settings that are a release's defaults.
     """
     ended = [row for row in rows if row["seeds"]]
     if not ended:
@@ -199,7 +199,7 @@ def beside(rows: Sequence[Row], defaults: Sequence[str] = (), prices_from: str =
 
 
 def _how(rows: Sequence[Row]) -> str:
-    """How it was judged: seeds, tolerance, what a steady state is, and where requests are from."""
+    """How it was judged: seeds, tolerance, the steady state, and the source of requests."""
     ended = [row for row in rows if row["seeds"]]
     seeds = max(row["seeds"] for row in ended)
     parts = [f"{seeds} seed{'s' * (seeds != 1)}, the same for all systems" + (", ±95 %" if seeds > 1 else "")]
@@ -228,7 +228,7 @@ def _gain(row: Row) -> str:
 
 
 def _best_of_each_gpu(rows: Sequence[Row], unit: str) -> set[int]:
-    """The first, which is the cheapest, of each GPU, where several are compared."""
+    """The first row, which is the cheapest, of each GPU, if several are compared."""
     if len({row.get("gpu") for row in rows}) < 2:
         return set()
     seen: dict[Any, int] = {}

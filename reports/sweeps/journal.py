@@ -1,9 +1,9 @@
-"""The runs of a sweep that are done, a line each: what a sweep that is killed at any instant goes on from.
+"""The finished runs of a sweep, one per line: a sweep killed at any instant resumes from here.
 
     runs.jsonl    {"key": "3f2c...", "row": {"status": "finished", ...}, "cpu_s": 0.42}
 
-A key is a digest of everything that decides what comes out. A line is appended when its run has ended, and is
-on the disk before the next. What a process that was killed in the middle of a line left of it is cut off.
+A key is a digest of everything that determines the result. A line is appended when its run has ended, and is
+on disk before the next. A partial line from a killed process is cut off.
 """
 
 import json
@@ -23,14 +23,14 @@ KEPT = "the runs that are done are kept, and the same command continues"
 
 @dataclass(frozen=True)
 class Done:
-    """A run that has ended: the row that it gives, and the CPU time that it took."""
+    """A run that has ended: its row, and its CPU time."""
 
     row: Mapping[str, Any]
     cpu_s: float
 
 
 class Journal:
-    """The file of one sweep; `done` has what is in it."""
+    """The file of one sweep; `done` holds its contents."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -42,7 +42,7 @@ class Journal:
                 path.touch()
 
     def add(self, key: str, row: Mapping[str, Any], cpu_s: float | None) -> None:
-        """Keep a run for good; without a CPU time, of a process that was lost, only until this one ends."""
+        """Save a run; one without a CPU time, from a lost process, is kept only until this process ends."""
         if cpu_s is None:
             self.done[key] = Done(row, 0.0)
             return
@@ -63,5 +63,5 @@ class Journal:
             try:
                 found = json.loads(line)
                 self.done[str(found["key"])] = Done(dict(found["row"]), float(found["cpu_s"]))
-            except (ValueError, KeyError, TypeError):  # a damaged line is a run that is not done
+            except (ValueError, KeyError, TypeError):  # a damaged line counts as a run that is not done
                 continue

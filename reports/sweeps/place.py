@@ -1,12 +1,12 @@
-"""The directory of a sweep: there from the first run on, and found again by the next command.
+"""The directory of a sweep: it exists from the first run on, and the next command finds it again.
 
-    out/runs.jsonl       the runs that are done, see journal.py
-        sweep.json       what was asked
-        table.parquet    a row per run, when all are done; table.csv the same
+    out/runs.jsonl       the finished runs, see journal.py
+        sweep.json       the plan
+        table.parquet    a row per run, when all are done; also as table.csv
         *.png            figures
 
-One process works on it at a time. A sweep that was stopped goes on in it; another sweep takes from it what
-both have in common.
+One process works on it at a time. A stopped sweep continues in it; another sweep reuses the runs that both
+have in common.
 """
 
 from collections.abc import Iterator
@@ -24,12 +24,12 @@ KIND = "sweep"
 
 @contextmanager
 def sweep_directory(path: Path, force: bool = False) -> Iterator[Journal]:
-    """Hold the directory and give its journal; with `force` what an earlier sweep, or a run, left goes first.
+    """Claim the directory and yield its journal; `force` first removes an earlier sweep or run there.
 
     Raises
     ------
     KvsimError
-        When another process is at work there, or something is there that is no sweep.
+        If another process is at work there, or something there is not a sweep.
     """
     with claimed(path, force=True) as claim, explained(path, kept=KEPT):
         target = claim.target

@@ -1,4 +1,4 @@
-"""Which runs a sweep has: a grid of settings, some of them paired, for each of several cases.
+"""The runs of a sweep: a grid of settings, some of them paired, for each of several cases.
 
     request_rate = "1:8:1"        # all combinations of the lists ...
     allocator = ["contiguous", "paged"]
@@ -7,7 +7,7 @@
     zip = ["gpu", "tensor_parallel_size"]   # ... but these go together, first with first; true: all lists
     seeds = 3
 
-    [[case]]                      # optional: the same once for each case, with lists of its own
+    [[case]]                      # optional: the grid once per case, with lists of its own
     name = "chat"
     trace = "sharegpt"
 
@@ -33,31 +33,31 @@ from kvsim.sim.options.traffic import Traffic
 from kvsim.sim.parts import KINDS, known_options
 
 SWEPT: dict[str, Named] = {each.name: each for kind in (Traffic, Scenario) for each in options_of(kind)}
-"""The options that a sweep may vary, but for those of one scheduler or allocator."""
+"""The options that a sweep may vary, except those of one scheduler or allocator."""
 
 BESIDE = ("seeds", "slo", "gpu_price", "host_price", "zip", "case")
-"""What else a file may say."""
+"""Further keys of a file."""
 
 MOST_RUNS = 1_000_000
 
 
 @dataclass(frozen=True)
 class Point:
-    """The settings of some runs that differ in the seed alone; what is not in them keeps its default."""
+    """The settings of runs that differ only in the seed; settings not listed keep their defaults."""
 
     case: str | None
     settings: Mapping[str, Any]
 
     def label(self, names: Sequence[str]) -> str:
-        """For a message: the case, and the settings of these names."""
+        """The label for a message: the case, and the settings of these names."""
         said = [f"{name}={shown(setting(self, name))}" for name in names if name != "case"]
         return " ".join([*([self.case] if self.case else []), *said]) or "all settings"
 
 
 def labels(points: Sequence[Point], among: Sequence[Point], names: Sequence[str]) -> list[str]:
-    """Some of the points of a sweep in words, case by case, by what they have that others have not.
+    """Some of the points of a sweep in words, case by case, by what distinguishes them from the others.
 
-    `tensor_parallel_size=1,2` for all points with these; where that does not tell them from the others, each.
+    `tensor_parallel_size=1,2` for all points with these; if that is not distinctive, each individually.
     """
     found: list[str] = []
     for case in dict.fromkeys(point.case for point in points):
@@ -90,9 +90,9 @@ class Plan:
     settings : mapping
         Option -> its values.
     zipped : tuple of str
-        Options whose values go together.
+        Options whose values are paired.
     cases : sequence of mappings
-        Settings of cases, which come before `settings`; `name` names one. None: one case without a name.
+        Settings of cases, which override `settings`; `name` names a case. None: one case without a name.
     seeds : int
         Runs of each point.
     slo, gpu_price, host_price : str, str, float or None
@@ -108,7 +108,7 @@ class Plan:
     host_price: float | None = None
 
     def points(self) -> list[Point]:
-        """All of them, in order; KvsimError where lists that go together are of different lengths."""
+        """All points, in order; KvsimError if paired lists have different lengths."""
         found = [point for case in self.cases or ({},) for point in self._of_case(case)]
         if len(found) * self.seeds > MOST_RUNS:
             raise KvsimError(f"a sweep must have at most {MOST_RUNS:,} runs, got {len(found) * self.seeds:,}")
@@ -133,12 +133,12 @@ class Plan:
 
 
 def plan_of(given: Mapping[str, Any]) -> Plan:
-    """The plan that a file, a command line or a call says, by names of options with underscores.
+    """The plan from a file, a command line or a call, by option names with underscores.
 
     Raises
     ------
     KvsimError
-        An unknown name, or a value that cannot be.
+        An unknown name, or an impossible value.
     """
     given = {name.replace("-", "_"): value for name, value in given.items() if value is not None}
     settings = _settings({name: value for name, value in given.items() if name not in BESIDE})
@@ -170,7 +170,7 @@ def plan_of(given: Mapping[str, Any]) -> Plan:
 
 
 def read_plan(path: Path) -> dict[str, Any]:
-    """What a file says, for `plan_of`."""
+    """The contents of a file, for `plan_of`."""
     with understood(f"sweep {path}"):
         try:
             return tomllib.loads(text_of(path, f"sweep {path}"))
@@ -196,7 +196,7 @@ def _settings(given: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 
 def _zipped(given: object, lists: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """The names of options whose lists go together."""
+    """The names of options whose lists are paired."""
     known = list(dict.fromkeys(name for each in lists for name in each if name != "name"))
     if given in (None, False):
         return ()
@@ -213,7 +213,7 @@ def _zipped(given: object, lists: Sequence[Mapping[str, Any]]) -> tuple[str, ...
 
 
 def shown(value: object) -> str | int | float | bool | None:
-    """A value as a table holds it: a class or a description by its name."""
+    """A value in the form of a table: a class or a description by its name."""
     if value is None or isinstance(value, str | int | float | bool):
         return value
     if isinstance(value, type):
@@ -222,13 +222,13 @@ def shown(value: object) -> str | int | float | bool | None:
 
 
 def varying(points: Sequence[Point]) -> list[str]:
-    """The settings that are not the same in all points; one that is not set has its default."""
+    """The settings in which points differ; one that is not set has its default."""
     names = dict.fromkeys(name for point in points for name in point.settings)
     return [name for name in names if len({repr(setting(point, name)) for point in points}) > 1]
 
 
 def setting(point: Point, name: str) -> Any:  # noqa: ANN401 - of any option
-    """The value of an option at a point, its default where nothing is said."""
+    """The value of an option at a point, its default if it is not set."""
     if name in point.settings:
         return point.settings[name]
     named = _option(name)
@@ -236,14 +236,14 @@ def setting(point: Point, name: str) -> Any:  # noqa: ANN401 - of any option
 
 
 def _option(name: str) -> Named | None:
-    """The option of that name; None: it is none, or one of a user's own class."""
+    """The option of that name; None if there is none, or it belongs to a user's own class."""
     if name in SWEPT or name in BESIDE:
         return SWEPT.get(name)
     return known_options().get(name)
 
 
 def write_plan(plan: Plan, path: Path) -> None:
-    """Write what was asked, every list in full, with this version."""
+    """Write the plan, every list in full, with this version."""
     asked = {
         "kvsim": __version__,
         "settings": {name: [shown(value) for value in values] for name, values in plan.settings.items()},

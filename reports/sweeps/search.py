@@ -3,9 +3,9 @@
     load      1    1.3    1.69 | 1.48    1.58    1.53          (x 1.3 up until one misses, then halves)
     within?   yes  yes    no   | yes     no      yes           -> 1.53, the next one tried, 1.58, misses
 
-Every load is tried with the same random numbers: the same requests with the same gaps, drawn together or
-apart. So what comes out hardly ever goes up and down from one load to the next, and a bisection makes sense.
-The answer is the largest load tried that is within, below one that is not and at most the tolerance away.
+Every load is tried with the same random numbers: the same requests with the same gaps, compressed or
+stretched. So results are nearly monotonic in the load, and a bisection makes sense. The answer is the largest
+tried load that is within, below one that is not and at most the tolerance away.
 """
 
 from collections.abc import Callable
@@ -14,9 +14,9 @@ from math import ceil, floor, log, sqrt
 from typing import Any
 
 FACTOR = 1.3
-"""From one load to the next until the answer lies between two."""
+"""Factor from one load to the next until the answer lies between two."""
 STEPS, STEEPEST = 3, 4.0
-"""After so many steps in one direction the factor is squared with each, up to this one."""
+"""After this many steps in one direction, each step squares the factor, up to the second number."""
 MOST_TRIED = 60
 
 
@@ -30,9 +30,9 @@ class Tried:
     within : bool
         Whether the SLO was met in a steady state.
     excess : float
-        How many times its limit the worst latency is, as far as it is known; infinity where nothing finished.
+        The worst latency as a multiple of its limit, as far as known; infinity if nothing finished.
     about : dict
-        What else is known of the run.
+        Further facts on the run.
     """
 
     load: float
@@ -43,9 +43,9 @@ class Tried:
 
 @dataclass(frozen=True)
 class Found:
-    """What a search found: the largest load within, the least above it that is not, and all that were tried.
+    """The result of a search: the largest load within, the least above it that is not, and all tried loads.
 
-    `best` is None where no load down to the least is within; `worst` where none up to the most is outside.
+    `best` is None if no load down to the least is within; `worst` if none up to the most is outside.
     """
 
     best: Tried | None
@@ -54,7 +54,7 @@ class Found:
 
     @property
     def edge(self) -> float | None:
-        """Where the worst latency is its limit, between the two loads, as if its logarithm were linear."""
+        """The load between the two at which the worst latency meets its limit, if its logarithm is linear."""
         if self.best is None or self.worst is None or self.best.load == self.worst.load:
             return None if self.best is None else self.best.load
         below, above = -log(max(self.best.excess, 1e-9)), log(min(max(self.worst.excess, 1e-9), 1e9))
@@ -63,7 +63,7 @@ class Found:
 
     @property
     def at_least(self) -> bool:
-        """Whether even the highest load is within, so that the answer may lie beyond."""
+        """Whether even the highest load is within, so that the answer may be higher."""
         return self.best is not None and self.worst is None
 
     @property
@@ -89,13 +89,13 @@ def search(
     attempt : callable
         Tries a load.
     start : float
-        The first to try, from `least` to `most`.
+        The first load to try, from `least` to `most`.
     tolerance : float
-        The answer is less than this share below one that is outside, or one below it where loads are whole.
+        The answer is less than this share below a load that is outside, or one below it if loads are whole.
     whole : bool
         Whether loads are whole numbers.
     factor : float
-        From one load to the next in the first steps.
+        Factor from one load to the next in the first steps.
     """
     tried: list[Tried] = []
     best: Tried | None = None

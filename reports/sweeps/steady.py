@@ -1,12 +1,12 @@
-"""Which requests of a run tell of its steady state, and whether it has one.
+"""The requests that represent a run's steady state, and whether it has one.
 
     |<- 3 E ->|<------- window -------->|<- E ->|          E: the mean end-to-end time of the run
-    arrivals: warm-up, those that are judged, those that are served while the server empties
+    arrivals: warm-up, judged requests, requests served while the server empties
 
-A short run is long enough when its arrivals last at least 10 E and 200 requests are in the window; a long
-one, which confirms an answer, also `tells` how many requests are late. It is steady when the server is not
+A short run is long enough if its arrivals last at least 10 E and 200 requests are in the window; a long one,
+which confirms an answer, also `tells` how many requests are late. It is steady if the server is not
 overloaded (sim/record/load.py), and the requests of the window's second half take at most 1.2 times as long,
-in the mean, as those of the first.
+on average, as those of the first.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ LEAST_REQUESTS = 200
 MOST_GROWTH = 1.2
 BATCHES = 20
 MOST_ERROR, CERTAIN = 0.25, 4.0
-"""Of the share beyond a limit: the most standard error, over the share; how many of them are certain."""
+"""For the share beyond a limit: its largest relative standard error; standard errors that are certain."""
 
 JUDGED = (
     "steady: not overloaded, and the second half of the window takes at most 1.2 times as long as the first; "
@@ -43,7 +43,7 @@ class Window:
     long_enough : bool
         Whether arrivals lasted long enough to say anything.
     growth : float
-        How many times as long the second half takes as the first; 1 where nothing finished.
+        Time of the second half relative to the first; 1 if nothing finished.
     """
 
     rows: npt.NDArray[np.bool_]
@@ -57,11 +57,11 @@ class Window:
 
 
 def tells(latency_s: npt.NDArray[Any], quantile: float, limit_s: float) -> bool:
-    """Whether a window tells how many requests are beyond a limit: how many, or certainly more than may be.
+    """Whether a window determines how many requests are beyond a limit, or that certainly too many are.
 
     Near saturation long waits come in clusters, so a hundred requests beyond the quantile may be three busy
-    hours. How uncertain their share is follows from how much the shares of BATCHES parts differ, in order of
-    arrival.
+    hours. The uncertainty of their share follows from how much the shares of BATCHES parts, in order of
+    arrival, differ.
     """
     values_s, allowed = np.asarray(latency_s, dtype=np.float64), 1 - quantile
     share, error = _share(~(values_s <= limit_s))
@@ -81,12 +81,12 @@ def _share(beyond: npt.NDArray[np.bool_]) -> tuple[float, float]:
 
 
 def everything(table: Table) -> Window:
-    """All of a run: of a trace at its own times, which is as long as it is, and as steady."""
+    """The whole run, for a trace with its own arrival times, whose length and steadiness are given."""
     return Window(np.ones(len(table["arrival_s"]), dtype=bool), True, 1.0)
 
 
 def window(table: Table) -> Window:
-    """The steady part of a run, by its table of requests."""
+    """The steady part of a run, from its table of requests."""
     arrival_s, e2e_s = (np.asarray(table[name], dtype=np.float64) for name in ("arrival_s", "e2e_s"))
     known = np.isfinite(e2e_s)
     if not known.any():

@@ -1,4 +1,4 @@
-"""A sweep or a search for capacity read back from its directory, to be drawn and reported again."""
+"""A sweep or a capacity search read back from its directory, to be drawn and reported again."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ from kvsim.sim.record.slo import Slo
 
 ASKED, TABLE, ANSWER = "sweep.json", "table.parquet", "capacity.json"
 LONGEST = 3_000
-"""Characters of all texts that are drawn."""
+"""Most characters of all strings that are drawn."""
 
 
 @dataclass(frozen=True)
 class StoredSweep:
     """The table, a row per run or per system; `names` are the settings that vary.
 
-    `answer` is what a search for capacity said: `find`, `answer`, `assumed` and `labels`; None: a sweep.
+    `answer` is the output of a capacity search: `find`, `answer`, `assumed` and `labels`; None: a sweep.
     """
 
     path: Path
@@ -31,12 +31,12 @@ class StoredSweep:
 
 
 def is_sweep(directory: Path) -> bool:
-    """Whether `sim sweep` or `sim capacity` wrote it."""
+    """Whether `sim sweep` or `sim capacity` wrote the directory."""
     return (directory / ASKED).is_file()
 
 
 def read_sweep(directory: Path) -> StoredSweep:
-    """Read back what they wrote; KvsimError where it is not done yet, or damaged."""
+    """Read back a stored sweep or search; KvsimError if it is not done yet, or damaged."""
     if not (directory / TABLE).is_file():
         raise KvsimError(
             f"{directory} is a sweep that is not done: {TABLE} is missing; run its command again"
@@ -63,7 +63,7 @@ def read_sweep(directory: Path) -> StoredSweep:
 
 
 def _columns(answer: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """What the picture of an answer shows of each system."""
+    """The columns of each system that the figure of an answer shows."""
     if answer is None:
         return ()
     unit = UNITS[answer["find"]]
@@ -71,7 +71,7 @@ def _columns(answer: Mapping[str, Any] | None) -> tuple[str, ...]:
 
 
 def _answer(path: Path) -> dict[str, Any]:
-    """What a search said; KvsimError where it is damaged."""
+    """The output of a search; KvsimError if it is damaged."""
     found = read_json(path)
     lists = [found.get(name) for name in ("assumed", "labels")]
     texts = [found.get("answer"), *(each for value in lists if isinstance(value, list) for each in value)]

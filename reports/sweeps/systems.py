@@ -1,10 +1,10 @@
-"""The rows of a sweep as systems: those that differ in nothing but the load and the seed.
+"""The rows of a sweep as systems: rows that differ only in the load and the seed.
 
     gpu h100, request_rate 1, seed 0
     gpu h100, request_rate 1, seed 1      ->  system "h100": load 1 has two rows, load 2 one
     gpu h100, request_rate 2, seed 0
 
-Settings that only say how much of a trace is taken go along with the load.
+Settings that only say how much of a trace is used vary along with the load.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +22,7 @@ LOADS = {
     "clients": "clients",
     "rate_scale": "speed of the trace",
 }
-"""Settings that make a load -> words for an axis; the first that varies is the load."""
+"""Settings that define a load -> words for an axis; the first that varies is the load."""
 
 _ALONG = ("num_prompts", "duration", "start")
 _BY_VALUE = ("case", "model", "gpu", "allocator", "scheduler", "trace", "router", "policy", "pool")
@@ -42,23 +42,23 @@ _SHORT = {
 
 @dataclass(frozen=True)
 class System:
-    """Rows of one system; `points` by load, in its order; those without a load have one, 0."""
+    """Rows of one system; `points` by load, ascending; without a load there is one point, 0."""
 
     name: str
     settings: Mapping[str, Any]
     points: Mapping[float, Sequence[Row]]
 
     def numbers(self, column: str) -> list[tuple[float, Interval]]:
-        """(load, mean and its interval over the seeds) where all seeds have the number."""
+        """(load, mean and its interval over the seeds) for loads at which all seeds have the number."""
         return self.values(lambda row: number(row.get(column)))
 
     def values(self, value: Callable[[Row], float | None]) -> list[tuple[float, Interval]]:
-        """The same of what is computed from a row."""
+        """Like `numbers`, for a value computed from a row."""
         found = [(load, interval([value(row) for row in rows])) for load, rows in self.points.items()]
         return [(load, each) for load, each in found if each is not None]
 
     def met(self) -> dict[float, bool | None]:
-        """Load -> whether the SLO is met with every seed; None: with some only. Empty without an SLO."""
+        """Load -> whether every seed meets the SLO; None: only some do. Empty without an SLO."""
         shares = {
             load: sum(bool(row["slo.met"]) for row in rows) / len(rows)
             for load, rows in self.points.items()
@@ -69,7 +69,7 @@ class System:
     def knee(self) -> float | None:
         """The load at which throughput / latency is largest: Kleinrock's knee (1979); None at an end.
 
-        The latency is the mean end-to-end time. At the first or the last load the knee lies outside.
+        The latency is the mean end-to-end time. At the first or the last load the knee is out of range.
         """
         power = self.values(_power)
         if len(power) < 3:
@@ -79,12 +79,12 @@ class System:
 
 
 def load_of(names: Sequence[str]) -> str | None:
-    """The setting that is the load, of those that vary; None: none does."""
+    """The setting that is the load, among those that vary; None: none is."""
     return next((name for name in LOADS if name in names), None)
 
 
 def systems(rows: Sequence[Row], names: Sequence[str]) -> list[System]:
-    """The systems of these rows, in their order; `names` are the settings that vary, `case` included."""
+    """The systems of these rows, in order; `names` are the settings that vary, `case` included."""
     load = load_of(names)
     apart = [name for name in names if name not in (load, "seed", *_ALONG) and not _told(name, names, rows)]
     apart = apart or [name for name in names if name in _ALONG and load is None]
@@ -99,14 +99,14 @@ def systems(rows: Sequence[Row], names: Sequence[str]) -> list[System]:
 
 
 def _told(name: str, names: Sequence[str], rows: Sequence[Row]) -> bool:
-    """Whether the case says a setting already: in no case has it two values."""
+    """Whether the case determines a setting: it has only one value per case."""
     if name == "case" or "case" not in names:
         return False
     return len({(row["case"], repr(row.get(name))) for row in rows}) == len({row["case"] for row in rows})
 
 
 def name_of(settings: Mapping[str, Any]) -> str:
-    """`h100, TP 2, KV fp8`; `all` where nothing sets systems apart."""
+    """`h100, TP 2, KV fp8`; `all` if nothing distinguishes systems."""
     return ", ".join(_said(name, value) for name, value in settings.items()) or "all"
 
 

@@ -1,11 +1,10 @@
-"""The table of a sweep: a row a run, a column for every setting that varies and every number of the summary.
+"""The table of a sweep: a row per run, a column per setting that varies and per number of the summary.
 
     request_rate  seed  status    reason  gpus  latency.ttft_s.p99  memory.average.token_percent  ...
     1.0           0     finished          2     0.081               12.3
 
-Names carry their units. What tells how long the simulation itself took is left out, so that the same sweep
-gives the same bytes wherever it was carried out. A run that failed, or could not be, has its reason instead
-of numbers.
+Names include units. The duration of the simulation itself is left out, so that the same sweep gives the same
+bytes wherever it was run. A run that failed, or was impossible, has a reason instead of numbers.
 """
 
 import csv
@@ -30,13 +29,13 @@ LEFT_OUT = (
     "slo.limits",
 )
 MAY_BE_NONE = ("memory.saturated", "cost.validated")
-"""Parts of a summary that some runs lack: there they are one empty value."""
+"""Parts of a summary that some runs lack; those runs have a single empty value."""
 _PERCENT = ("memory.average.", "memory.saturated.", "memory.saved_by_sharing")
 FINISHED, FAILED, IMPOSSIBLE = "finished", "failed", "impossible"
 
 
 def numbers(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """The numbers of a flat summary under names with units, and the few texts that are one of few."""
+    """The numbers of a flat summary under names with units, and its categorical strings."""
     return {
         f"{name}_percent" if name.startswith(_PERCENT) else name: value
         for name, value in flat.items()
@@ -45,12 +44,12 @@ def numbers(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def columns(rows: Sequence[Row]) -> list[str]:
-    """The names of all columns, in the order in which rows have them."""
+    """The names of all columns, in order of first appearance."""
     return list(dict.fromkeys(name for row in rows for name in row))
 
 
 def write_table(rows: Sequence[Row], path: Path, force: bool = False) -> None:
-    """Write a table, whole or not at all: parquet or CSV, as the name ends."""
+    """Write a table atomically: parquet or CSV, by the name's ending."""
     if path.suffix not in (".parquet", ".csv"):
         raise KvsimError(f"a table must be written to a file that ends with .parquet or .csv, got {path}")
     with whole_file(path, force=force) as part:
@@ -62,7 +61,7 @@ def write_table(rows: Sequence[Row], path: Path, force: bool = False) -> None:
 
 
 def write_csv(rows: Sequence[Row], file: Any) -> None:  # noqa: ANN401 - a text file
-    """Write a table as CSV; what a run does not have is empty."""
+    """Write a table as CSV; missing values are empty."""
     names = columns(rows)
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(names)
@@ -70,7 +69,7 @@ def write_csv(rows: Sequence[Row], file: Any) -> None:  # noqa: ANN401 - a text 
 
 
 def arrow_table(rows: Sequence[Row]) -> Any:  # noqa: ANN401 - a pyarrow Table
-    """The rows as a table of pyarrow, each column of one type."""
+    """The rows as a pyarrow table, each column of one type."""
     import pyarrow as pa
 
     return pa.table({name: _column([row.get(name) for row in rows]) for name in columns(rows)})
@@ -84,14 +83,14 @@ def _write_parquet(rows: Sequence[Row], path: Path) -> None:
 
 
 def read_table(path: Path) -> list[dict[str, Any]]:
-    """The rows of a table that `write_table` wrote as parquet; what a run does not have is None."""
+    """The rows of a table that `write_table` wrote as parquet; missing values are None."""
     with understood(str(path)):
         found: list[dict[str, Any]] = tables.read_table(path, str(path)).to_pylist()
         return found
 
 
 def _column(values: Sequence[Any]) -> Any:  # noqa: ANN401 - a pyarrow Array
-    """One type for a column: texts where any is one, numbers with a fraction where any has one."""
+    """One type for a column: strings if any is one, floats if any is one."""
     import pyarrow as pa
 
     known = {type(value) for value in values if value is not None}

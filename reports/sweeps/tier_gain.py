@@ -1,10 +1,10 @@
-"""Would a tier pay? The sizes of a tier that a sweep compares, smallest first, and what they gain.
+"""Would a tier pay off? The sizes of a tier that a sweep compares, smallest first, and their gains.
 
     none, 16, 64, 256 GiB  ->  "With 64 GiB below the GPU's memory the mean TTFT is 4 s and its p99 9 s,
                                10 s and 30 s without a tier"
 
-The size is vLLM's or LMCache's, that of the host in a stack of `--tier`, or HiCache's: in GB on each GPU, or
-as a ratio of the GPU's own. The mean tells whether there is a gain: the median is blind to a tail that goes.
+The size is vLLM's or LMCache's, that of the host in a stack of `--tier`, or HiCache's: in GB per GPU, or as
+a ratio of the GPU's own. The mean shows whether there is a gain: the median does not see a shrinking tail.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,17 +16,17 @@ from kvsim.sim.models.sizes import size_bytes
 STACK = "tier"
 IN_GB, RATIO = "hicache_size", "hicache_ratio"
 SIZES = (TIER, STACK, IN_GB, RATIO)
-"""Settings that say how large a tier is."""
+"""Settings for the size of a tier."""
 TIMES = " times the GPU's memory"
 GAIN = 0.1
-"""Less of the mean time to the first token is not told as a gain."""
+"""Smaller shares of the mean time to the first token are not reported as a gain."""
 
 Points = list[tuple[str, System]]
 """(size in words, system), the smallest first."""
 
 
 def curves(systems: Sequence[System]) -> dict[str, Points]:
-    """By what else sets systems apart: those of unlike sizes; nothing unless sizes are compared."""
+    """Systems of different tier sizes, by their other differences; empty unless sizes are compared."""
     setting = next((name for name in SIZES if all(name in system.settings for system in systems)), None)
     if setting is None:
         return {}
@@ -42,7 +42,7 @@ def curves(systems: Sequence[System]) -> dict[str, Points]:
 
 
 def _size(setting: str, system: System) -> tuple[float, str] | None:
-    """How large, as a number that only orders, and in words; None where a run does not tell."""
+    """The size, as a number for ordering, and in words; None if a run does not record it."""
     asked = system.settings[setting]
     if setting == RATIO and isinstance(asked, int | float):
         return asked, f"{asked:g}{TIMES}"
@@ -60,18 +60,18 @@ def _size(setting: str, system: System) -> tuple[float, str] | None:
 
 
 def _by_ratio(system: System) -> float | None:
-    """GB per GPU of a HiCache whose size the ratio says, as its run had it."""
+    """GB per GPU of a HiCache whose size is given by the ratio, as recorded in its run."""
     total, gpus = (_mean(system, column) for column in ("tier.capacity_bytes", "gpus"))
     return total / gpus / 1e9 if total and gpus else None
 
 
 def gains(by_name: Mapping[str, Points]) -> list[str]:
-    """What a tier gains in each system; named where something else sets them apart."""
+    """The gain from a tier in each system; named if systems differ otherwise."""
     return [gain(points) if name == "all" else f"{name}: {gain(points)}" for name, points in by_name.items()]
 
 
 def gain(points: Points) -> str:
-    """The smallest tier that gains within a tenth of what the best gains, and how much that is."""
+    """The smallest tier whose gain is within a tenth of the best, and its gain."""
     times = [
         (said, *(_mean(system, f"latency.ttft_s.{of}") for of in ("mean", "p99"))) for said, system in points
     ]

@@ -3,11 +3,11 @@
     1,2,4           these
     1:8:0.5         from 1 to 8 in steps of 0.5, the end included
     1:64:x2         from 1 to 64, each twice the one before
-    1:64:log4       four values from 1 to 64, evenly spread on a logarithmic scale
-    {"a": 1, "b": 2}    one value: commas inside brackets part nothing
-    default         what the option is where nothing is said
-    A B;C           of what may be repeated, such as --pool: A and B together, or C
-    a=1,b=2;a=3     of what holds commas itself, such as --scale: two values
+    1:64:log4       four values from 1 to 64, evenly spaced on a logarithmic scale
+    {"a": 1, "b": 2}    one value: commas inside brackets do not separate
+    default         the option's default
+    A B;C           for options that may be repeated, such as --pool: A and B together, or C
+    a=1,b=2;a=3     for values that contain commas, such as --scale: two values
 
 Ranges are for options that are numbers; in a list, any part may be a range.
 """
@@ -21,15 +21,15 @@ from kvsim.sim.errors import KvsimError
 from kvsim.sim.option import Named, listed
 
 MOST = 100_000
-"""Values of one option; more are a mistake."""
+"""Most values of one option; more are a mistake."""
 
 _WORDS = {"on": True, "true": True, "yes": True, "off": False, "false": False, "no": False}
 _ONE_TEXT = ("columns",)
-"""Options whose values hold commas: they are not swept."""
+"""Options whose values contain commas: they are not swept."""
 
 
 def values_of(named: Named, given: object) -> list[Any]:
-    """The values, each once, in their order.
+    """The values, each once, in order.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ def values_of(named: Named, given: object) -> list[Any]:
     Raises
     ------
     KvsimError
-        A value of the wrong type, or a range that cannot be.
+        A value of the wrong type, or an impossible range.
     """
     if isinstance(given, str):
         parts: Iterable[Any] = [given]
@@ -100,7 +100,7 @@ def _number(named: Named, text: str, value: object) -> float:
 
 
 def _range(named: Named, text: str) -> list[float]:
-    """The numbers of a range; of one that is not linear and of whole numbers, rounded ones."""
+    """The numbers of a range; rounded if it is not linear and the option takes whole numbers."""
     try:
         first, last, step = text.split(":")
         low, high = float(first), float(last)

@@ -1,7 +1,7 @@
-"""What a sweep says in the terminal: how many runs, and one line per system; at most 80 columns.
+"""A sweep in the terminal: the number of runs, and one line per system; at most 80 columns.
 
-Of a system with several loads the table shows the largest at which the SLO is met with every seed, or, where
-there is none, the load of its highest throughput; and what came out there, as means over the seeds.
+For a system with several loads the table shows the largest at which every seed meets the SLO, or, if there is
+none, the load of its highest throughput; and the results there, as means over the seeds.
 `>= 16`: it is met at the highest load that was tried.
 """
 
@@ -25,12 +25,12 @@ from kvsim.sim.record.slo import Slo
 Row = Mapping[str, Any]
 MOST_LINES = 60
 MOST_NAMED = 3
-"""Systems that a headline names for what they rejected."""
+"""Most systems that a headline names for their rejections."""
 _LOAD_UNITS = {"request_rate": "requests/s", "clients": "clients", "rate_scale": "x the trace's speed"}
 
 
 def _gains(found: Sequence[System], load: str | None) -> list[RenderableType]:
-    """What a tier below the memory gains, if sizes of one are compared: a line for each system."""
+    """The gain from a tier below the memory, if sizes are compared: a line per system."""
     told = gains({} if load is not None else curves(found))
     return [*(Text(f"{each}.") for each in told[:MOST_LINES]), ""] if told else []
 
@@ -38,7 +38,7 @@ def _gains(found: Sequence[System], load: str | None) -> list[RenderableType]:
 def plan_words(
     runs: Sequence[Any], keys: Mapping[str, Any], journal: Journal | None, left_s: float, jobs: int
 ) -> str:
-    """What a dry run says: how many runs, how many of them are left, and for about how long."""
+    """The output of a dry run: the number of runs, how many are left, and an estimate of the time."""
     done = sum(key in journal.done for key in keys) if journal is not None else 0
     impossible = sum(bool(run.reason) for run in runs)
     said = [f"{_runs(len(runs))}"]
@@ -68,7 +68,7 @@ def duration(left_s: float) -> str:
 
 
 def sweep_words(rows: Sequence[Row], names: Sequence[str], slo: Slo | None) -> RenderableType:
-    """The outcome: a line per system, the best first where there is an SLO; failures below."""
+    """The outcome: a line per system, the best first if there is an SLO; failures below."""
     varying = [name for name in names if name != "seed"]
     load = load_of(varying)
     found = [system for system in systems(rows, varying) if system.points]
@@ -84,23 +84,23 @@ def sweep_words(rows: Sequence[Row], names: Sequence[str], slo: Slo | None) -> R
 
 
 def headline(found: Sequence[System], load: str | None, slo: Slo | None) -> str:
-    """The system with the highest load within the SLO, or throughput; none where clocks differ."""
+    """The system with the highest load within the SLO, or throughput; none if clocks differ."""
     return different_clocks(found) or f"{first_words(found)}{_best(ranked(found), found, load, slo)}"
 
 
 def different_clocks(found: Sequence[System]) -> str:
-    """That their clocks differ, and the remedy; nothing where they share one."""
+    """A warning that clocks differ, and the remedy; "" if systems share one."""
     return differ((system.name, cost) for system in found for cost in _costs(system))
 
 
 def ranked(found: Sequence[System]) -> list[System]:
-    """Those that rejected the least share of what they were asked."""
+    """The systems that rejected the smallest share of their requests."""
     most = max(map(_served_share, found), default=1.0)
     return [system for system in found if _served_share(system) == most]
 
 
 def first_words(found: Sequence[System]) -> str:
-    """What a headline begins with: what systems rejected; mostly nothing."""
+    """The beginning of a headline: the rejections of systems; usually ""."""
     fewer = [system for system in found if _served_share(system) < 1]
     if not fewer:
         return ""
@@ -113,7 +113,7 @@ def first_words(found: Sequence[System]) -> str:
 
 
 def foot(found: Sequence[System]) -> str:
-    """The clocks of all rows, the share of their time that was extrapolated, and their trust."""
+    """The clocks of all rows, the extrapolated share of their time, and their trust."""
     return f"clock: {told([cost for system in found for cost in _costs(system)])}"
 
 
@@ -141,7 +141,7 @@ def _served_words(system: System) -> str:
 
 
 def _best(fit: Sequence[System], found: Sequence[System], load: str | None, slo: Slo | None) -> str:
-    """The best of those that are ranked, among all that were found."""
+    """The best of the ranked systems, among all that were found."""
     if slo is None or load is None:
         speeds = {each.name: _most(each, "throughput.requests_per_s") or 0.0 for each in fit}
         best = max(fit, key=lambda system: speeds[system.name])
@@ -167,7 +167,7 @@ def _best(fit: Sequence[System], found: Sequence[System], load: str | None, slo:
 
 
 def _tie(best: System, alike: Sequence[System], at: float | None) -> str:
-    """Who makes most of those with the same answer, as numbers are read."""
+    """The systems with the highest throughput among those with the same answer, as displayed."""
     made = figures(_made(best, at))
     level = sum(figures(_made(each, at)) == made for each in alike)
     if level == len(alike):
@@ -177,7 +177,7 @@ def _tie(best: System, alike: Sequence[System], at: float | None) -> str:
 
 
 def _highest(best: System, found: Sequence[System], verb: str, what: str) -> str:
-    """`paged has the highest throughput`; of a system alone `Highest throughput`."""
+    """`paged has the highest throughput`; for a single system `Highest throughput`."""
     return f"{best.name} {verb} the highest {what}" if len(found) > 1 else f"Highest {what}"
 
 
@@ -190,24 +190,24 @@ def _called(system: System, found: Sequence[System]) -> str:
 
 
 def rank(system: System) -> tuple[float, float]:
-    """The more load within the SLO the better, then the more output tokens per second and GPU there."""
+    """Sort key: load within the SLO, then output tokens per second and GPU there."""
     at = largest_within(system)
     return at or 0.0, _made(system, at) or 0.0
 
 
 def _made(system: System, at: float | None) -> float | None:
-    """Output tokens per second and GPU at a load; the most where none is given."""
+    """Output tokens per second and GPU at a load; the maximum if none is given."""
     made = {load: value.mean for load, value in system.values(tokens_per_gpu)}
     return max(made.values(), default=None) if at is None else made.get(at)
 
 
 def at_the_edge(system: System) -> bool:
-    """Whether the SLO is met at the highest load tried, so that the answer may lie beyond."""
+    """Whether the SLO is met at the highest load tried, so that the answer may be higher."""
     return largest_within(system) == max(system.points, default=None)
 
 
 def largest_within(system: System) -> float | None:
-    """The largest load up to which the SLO is met with every seed; None: not even at the least."""
+    """The largest load up to which every seed meets the SLO; None: not even at the least."""
     largest = None
     for load, met in system.met().items():
         if not met:

@@ -1,14 +1,14 @@
 """Runs as a timeline for Perfetto or chrome://tracing: a file in the Trace Event Format.
 
-    process per run      thread "engine steps"   a slice per step, where a step log is known
-                         thread "request 17"     a slice per request, in it one for each state of its life
-                         counters                the memory ledger, who runs and waits, preemptions, tiers
+    process per run      thread "engine steps"   a slice per step, if there is a step log
+                         thread "request 17"     a slice per request, with one inside per state of its life
+                         counters                the memory ledger, running and waiting, preemptions, tiers
                          tracks of copies        loads beside steps, and reads from a storage below the host
 
-An answer beside others has a thread of its own, from its fork on. Copies and forks are instants, and an
-arrow goes from the request that needed room to the one that lost its own. Slices of one thread nest, and the
-events of the file are in order of time: they are sorted as numbers, and put into text one by one while they
-are written, so that a file of any length takes the memory of its numbers.
+One of several answers has its own thread, from its fork on. Copies and forks are instants, and an arrow goes
+from the request that needed room to the one that lost its memory. Slices of one thread nest, and the events
+of the file are in order of time: they are sorted as numbers, and formatted one by one while they are written,
+so that a file of any length takes only the memory of its numbers.
 
 The format: JSON with `traceEvents`; `ts` and `dur` in microseconds, here with three decimals.
 """
@@ -44,7 +44,7 @@ MOST_REQUESTS = 1000
 _FIRST_THREAD = 1000
 _AT_ONCE = 8192
 _PARENT, _ARROW_END, _STATE, _ARROW_START, _INSTANT = range(5)
-"""In this order, at one time: an arrow ends at the next slice to begin, and starts in the one begun last."""
+"""The order at equal times: an arrow ends at the next slice to begin, and starts in the one begun last."""
 
 Timed = tuple[int, str]
 """(nanoseconds, an event as text)"""
@@ -52,7 +52,7 @@ Timed = tuple[int, str]
 
 @dataclass(frozen=True)
 class Traced:
-    """A run to be drawn: its lives, and its steps where they are known."""
+    """A run to draw: its lives, and its steps if known."""
 
     run: Run
     lives: Lives
@@ -61,7 +61,7 @@ class Traced:
 
 @dataclass(frozen=True)
 class Written:
-    """What a file holds."""
+    """The contents of a written file."""
 
     events: int
     requests: int
@@ -70,7 +70,7 @@ class Written:
 
 
 def chosen_requests(text: str | None) -> tuple[int, int | None]:
-    """The first and the last request of `N` (so many), `A-B` or `all`; the last is None for no end."""
+    """The first and the last request of `N` (the first N), `A-B` or `all`; the last is None for no end."""
     if text is None:
         return 0, MOST_REQUESTS - 1
     if text == "all":
@@ -89,9 +89,9 @@ def chosen_requests(text: str | None) -> tuple[int, int | None]:
 def write_trace(
     traced: Sequence[Traced], out: Path, first: int, last: int | None, force: bool = False
 ) -> Written:
-    """Write requests `first` to `last` of these runs, whole or not at all; gzip if the name ends with .gz.
+    """Write requests `first` to `last` of these runs, atomically; gzip if the name ends with .gz.
 
-    It takes the place of an earlier timeline, of any other file only with `force`.
+    It replaces an earlier timeline, but any other file only with `force`.
     """
     if out.is_dir() or not out.name:
         raise KvsimError(f"out must be a file, and {out} is a directory")
@@ -117,7 +117,7 @@ def write_trace(
 
 @contextmanager
 def _whole_file(out: Path, force: bool) -> Iterator[IO[str]]:
-    """A file to write that takes its name when all of it is there."""
+    """A file to write that gets its name once it is complete."""
     with whole_file(out, force=force, ours=is_timeline) as part, part.open("wb") as raw:
         if out.name.endswith(".gz"):
             packed = gzip.GzipFile(filename="", mode="wb", fileobj=raw, compresslevel=6, mtime=0)
@@ -129,7 +129,7 @@ def _whole_file(out: Path, force: bool) -> Iterator[IO[str]]:
 
 
 def is_timeline(path: Path) -> bool:
-    """Whether a file is a timeline of kvsim's, as its head says."""
+    """Whether a file is a timeline by kvsim, judging by its head."""
     try:
         with (gzip.open if path.name.endswith(".gz") else open)(path, "rb") as file:
             return b'"otherData": {"kvsim": ' in file.read(200)
@@ -142,7 +142,7 @@ def _as_text(raw: Any) -> IO[str]:  # noqa: ANN401 - a binary file
 
 
 class _Slices(NamedTuple):
-    """Events of requests in order of time: what to draw (rank), whose, from, to, a row to look up."""
+    """Events of requests in order of time: what to draw (rank), the track, from, to, a row to look up."""
 
     time_ns: Int64
     rank: Int64
@@ -166,7 +166,7 @@ class _Process:
         self._place[self.chosen] = np.arange(len(self.chosen))
 
     def names(self) -> Iterator[str]:
-        """What the process and its threads are called, and in which order they stand."""
+        """The names of the process and its threads, and their order."""
         pid = self.pid
         yield named(pid, pid, "process_name", {"name": self.run.label})
         yield named(pid, pid, "process_sort_index", {"sort_index": pid})
@@ -234,7 +234,7 @@ class _Process:
         return _Slices(*(column[order] for column in slices))
 
     def _arrows(self) -> tuple[Int64, Int64]:
-        """Evictions, and the track of the request that needed the room: where that has one and is drawn."""
+        """Evictions, and the track of the request that needed the room, if it is drawn."""
         lives, log = self.lives, self.lives.log
         by = log.numbers["by"]
         rows = np.flatnonzero(np.isin(log.kind, (PREEMPT, SWAP_OUT)) & (by != NOTHING))
@@ -325,5 +325,5 @@ _ARGUMENTS = ("tokens", "cached", "by", "need", "free", "largest")
 
 
 def _ns(time_ps: Int64) -> Int64:
-    """Picoseconds to the nearest nanosecond: what abuts goes on to abut."""
+    """Picoseconds to the nearest nanosecond: adjacent slices stay adjacent."""
     return (time_ps + 500) // 1000

@@ -1,4 +1,4 @@
-"""The engine's steps as slices of a timeline, from a step log on disk or of a run that was repeated."""
+"""The engine's steps as slices of a timeline, from a step log on disk or of a repeated run."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,9 +25,9 @@ _AT_ONCE = 8192
 def step_slices(
     pid: int, steps: Steps, window_ps: tuple[int, int] | None, replica: int | None = None
 ) -> Iterator[tuple[int, str]]:
-    """(nanoseconds, event) of each step, of those only that touch the window if there is one.
+    """(nanoseconds, event) of each step; only of those that touch the window, if there is one.
 
-    Of a fleet, those of one `replica`.
+    For a fleet, those of one `replica`.
     """
     last_ns = 0
     for columns in _portions(steps, () if replica is None else ("replica",)):
@@ -44,7 +44,7 @@ def step_slices(
         for start_ns, end_ns, row in zip(starts, ends, rows, strict=True):
             known = dict(zip(names, row, strict=True))
             args = {name: value for name, value in known.items() if value or name in _ALWAYS}
-            begin_ns = max(start_ns, last_ns)  # after hours, a float of seconds is coarser than that
+            begin_ns = max(start_ns, last_ns)  # after hours, a float of seconds is coarser than a nanosecond
             last_ns = max(end_ns, begin_ns)
             yield (
                 begin_ns,
@@ -63,7 +63,7 @@ def _kind(step: Mapping[str, int]) -> str:
 
 
 def _portions(steps: Steps, more: Sequence[str]) -> Iterator[Mapping[str, Any]]:
-    """The columns of some steps at a time, and `more` of them."""
+    """The columns of some steps at a time, with `more` columns."""
     if not isinstance(steps, Path):
         rows = len(steps["start_s"])
         for start in range(0, rows, _AT_ONCE):

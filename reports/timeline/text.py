@@ -6,7 +6,7 @@ from typing import Any
 
 
 def micro(time_ns: int) -> str:
-    """Nanoseconds as microseconds, the format's unit, to the last digit."""
+    """Nanoseconds as microseconds, the format's unit, without rounding."""
     return f"{time_ns // 1000}.{time_ns % 1000:03d}"
 
 
@@ -16,14 +16,14 @@ def quoted(value: Any) -> str:  # noqa: ANN401 - JSON is any value
 
 
 def named(pid: int, tid: int, what: str, args: Mapping[str, Any]) -> str:
-    """A metadata event: the name of a process or a thread, or its place among others."""
+    """A metadata event: the name of a process or a thread, or its sort position."""
     return f'{{"ph": "M", "pid": {pid}, "tid": {tid}, "name": "{what}", "args": {quoted(args)}}}'
 
 
 def instant(  # noqa: PLR0917 - the parts of an event
     pid: int, tid: int, time_ns: int, name: str, category: str, args: Mapping[str, Any]
 ) -> str:
-    """Something that takes no time, on its thread."""
+    """An instant event on a thread."""
     return (
         f'{{"ph": "i", "s": "t", "pid": {pid}, "tid": {tid}, "ts": {micro(time_ns)}, '
         f'"cat": "{category}", "name": {quoted(name)}, "args": {quoted(args)}}}'

@@ -1,7 +1,7 @@
-"""What is copied beside steps, as tracks of a timeline: from the host to the GPU, from storage to the host.
+"""Copies that overlap steps, as tracks of a timeline: from the host to the GPU, from storage to the host.
 
-Such a copy goes on while its request waits or computes, beside others: so each is drawn apart from the slices
-of its request, as a pair of asynchronous events.
+Such a copy runs while its request waits or computes, concurrently with others: so each is drawn apart from
+its request's slices, as a pair of asynchronous events.
 """
 
 from collections.abc import Iterator
@@ -21,9 +21,9 @@ COPIES: Final = (
 
 
 def transfers(pid: int, log: EventLog, first: int, end: int) -> Iterator[tuple[int, str]]:
-    """(nanoseconds, event) of each copy's begin and end, for requests `first` to before `end`.
+    """(nanoseconds, event) of each copy's begin and end, for requests from `first` up to, excluding, `end`.
 
-    One that ends with its server, without a word, is not drawn.
+    A copy that ends with its server, without an end event, is not drawn.
     """
     request, time_ns = log.numbers["request"], (log.numbers["time_ps"] + 500) // 1000
     mine = (request >= first) & (request < end)

@@ -21,15 +21,15 @@ FIGURES: dict[str, Callable[..., Figure | None]] = {
     "heatmap": heatmap.heatmap,
     "goals": goals.goals,
 }
-"""Name -> a function of systems, load, limits and style; None where these rows lack what it shows."""
+"""Name -> a function of systems, load, limits and style; it returns None if these rows lack its data."""
 COUNTING = ("goals",)
-"""Figures in which a request that was refused counts: they need not say how many were."""
+"""Figures that count rejected requests: they need not say how many were rejected."""
 
 
 def draw_sweep(
     rows: Sequence[Mapping[str, Any]], names: Sequence[str], slo: Slo | None, part: Path, style: Style
 ) -> list[Path]:
-    """Draw what these rows allow into a directory; returns the files."""
+    """Draw the figures that these rows allow into a directory; returns the files."""
     varying = [name for name in names if name != "seed"]
     load = load_of(varying)
     found = [system for system in systems(rows, varying) if system.points]
@@ -41,7 +41,7 @@ def draw_sweep(
     return drawn
 
 
-def _signed(  # noqa: PLR0917 - what a figure is given
+def _signed(  # noqa: PLR0917 - the arguments of a figure
     figure: Callable[..., Figure],
     found: Sequence[System],
     load: str | None,
@@ -49,7 +49,7 @@ def _signed(  # noqa: PLR0917 - what a figure is given
     style: Style,
     refused: str,
 ) -> Figure:
-    """The figure, with what was rejected or is not comparable in its headline, and the clock at its foot."""
+    """The figure, with rejections and incomparable clocks in its headline, and the clock at its foot."""
     drawn = figure(found, load, slo, style)
     first = different_clocks(found) or refused
     said = str(drawn.get_label())

@@ -18,13 +18,13 @@ Row = Mapping[str, Any]
 
 
 Axis = tuple[str, str]
-"""The column that is drawn, and what it is in words."""
+"""The column that is drawn, and its name in words."""
 
 
 def capacity(  # noqa: PLR0917 - the parts of a picture
     rows: Sequence[Row], labels: Sequence[str], axis: Axis, headline: str, beside: Sequence[str], style: Style
 ) -> Figure:
-    """Bars, of each clock the largest first; a line for the interval, beside it the limit."""
+    """Bars, per clock the largest first; a line for the interval, with the limit beside it."""
     unit, words = axis
     below = [line for text in beside if text for line in wrap(f"{text}.", 140)]
     clocks = list(dict.fromkeys(map(clock_of, rows)))

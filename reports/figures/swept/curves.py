@@ -1,9 +1,9 @@
 """curves: latencies over the load, a curve per system, with intervals, the SLO and the saturation knee.
 
-The panels are the latencies of the SLO, or TTFT and TPOT at their 99th per cent. A bar is the 95 % interval
-of the seeds. A ring is the knee: the load at which throughput / mean latency is largest (Kleinrock 1979).
-A point is hollow where the SLO is met with some seeds only, and a cross where with none; the answer is the
-largest load up to which it is met with all.
+The panels are the latencies of the SLO, or the 99th percentiles of TTFT and TPOT. A bar is the 95 % interval
+over seeds. A ring is the knee: the load at which throughput / mean latency is largest (Kleinrock 1979).
+A point is hollow if only some seeds meet the SLO, and a cross if none does; the answer is the largest load up
+to which all seeds meet it.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ _MOST_PANELS = 3
 
 
 def curves(systems: Sequence[System], load: str | None, slo: Slo | None, style: Style) -> Figure | None:
-    """Latencies over the load; None where no load varies."""
+    """Latencies over the load; None if no load varies."""
     if load is None or not any(len(system.points) > 1 for system in systems):
         return None
     panels = _panels(slo)
@@ -65,7 +65,7 @@ def curves(systems: Sequence[System], load: str | None, slo: Slo | None, style: 
 
 
 def _panels(slo: Slo | None) -> list[tuple[str, str, Limit | None]]:
-    """(latency, statistic, limit) of each panel; only those that a summary has as a number."""
+    """(latency, statistic, limit) of each panel; only statistics that a summary has."""
     usual = ("p50", "p90", "p95", "p99", "max")
     own = [(each.latency, each.statistic, each) for each in slo.limits] if slo else []
     shown = [each for each in own if each[1] in usual and each[0] in LATENCIES]
@@ -81,7 +81,7 @@ def _served(system: System) -> float:
 
 
 def _rule(seeds: int) -> str:
-    """What the points say of the SLO."""
+    """The meaning of the points with respect to the SLO."""
     if seeds == 1:
         return "points: SLO met; crosses: missed"
     return f"SLO met: with all {seeds} seeds;\nhollow: with some only; crosses: with none"

@@ -1,4 +1,4 @@
-"""fleet: what serving a load costs per hour, a bar per system, the cheapest of each clock first."""
+"""fleet: the cost of serving a load per hour, a bar per system, the cheapest of each clock first."""
 
 from collections.abc import Mapping, Sequence
 from textwrap import wrap
@@ -22,7 +22,7 @@ MOST_BARS = 20
 def fleet(
     rows: Sequence[Row], labels: Sequence[str], headline: str, beside: Sequence[str], style: Style
 ) -> Figure:
-    """Bars of those that serve the load; hollow where only short runs were made."""
+    """Bars of the systems that serve the load; hollow if only short runs were made."""
     shown = _cheapest(rows, labels)
     clocks = len({clock_of(row) for row, _ in shown})
     below = [line for text in beside if text for line in wrap(f"{text}.", 140)]
@@ -46,7 +46,7 @@ def fleet(
 
 
 def _cheapest(rows: Sequence[Row], labels: Sequence[str]) -> list[tuple[Row, str]]:
-    """Those that serve the load, of each clock the cheapest, no more of one than of another can be shown."""
+    """The cheapest systems that serve the load, per clock, with the same maximum number for each clock."""
     by_clock: dict[str, list[tuple[Row, str]]] = {}
     for row, label in zip(rows, labels, strict=True):
         if row["fleet_price_per_hour"] is not None:

@@ -1,7 +1,7 @@
-"""goals: which share of the requests met the goals that they brought, by policy, under each traffic and load.
+"""goals: the share of requests that met their own goals, by policy, under each traffic and load.
 
-Of sweeps over policies whose requests bring goals (`clients_mix`, or columns of a trace); cases in which more
-than the policy and the load varies are left out. A request that was refused met none.
+For sweeps over policies whose requests have goals (`clients_mix`, or columns of a trace); cases in which more
+than the policy and the load varies are left out. A rejected request met none.
 """
 
 from collections.abc import Sequence
@@ -15,12 +15,12 @@ from kvsim.reports.palette import number
 from kvsim.reports.sweeps.systems import System
 from kvsim.sim.record.slo import Slo
 
-FEWEST = 3  # policies, else other figures say it
+FEWEST = 3  # policies; with fewer, other figures suffice
 MET = "service.attained_share"
 
 
 def goals(systems: Sequence[System], load: str | None, slo: Slo | None, style: Style) -> Figure | None:
-    """A heat map; None where policies do not vary, or nobody brought a goal."""
+    """A heat map; None if policies do not vary, or no request has a goal."""
     by_case: dict[object, list[System]] = {}
     for system in systems:
         by_case.setdefault(system.settings.get("case"), []).append(system)
@@ -59,6 +59,6 @@ def goals(systems: Sequence[System], load: str | None, slo: Slo | None, style: S
 
 
 def _by_policy(members: Sequence[System]) -> bool:
-    """Whether these differ in their policies alone, and there are enough of them."""
+    """Whether these differ only in their policies, and there are enough of them."""
     others = {tuple(sorted((k, str(v)) for k, v in s.settings.items() if k != "policy")) for s in members}
     return len(others) == 1 and len({s.settings.get("policy") for s in members}) >= FEWEST

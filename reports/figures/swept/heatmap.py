@@ -1,8 +1,8 @@
-"""heatmap: two settings against each other; in each cell what the best load of the others gives.
+"""heatmap: two settings against each other; each cell shows the best over other settings and loads.
 
-Where there is an SLO a cell is goodput per GPU, else output tokens per second and GPU: the mean over the
-seeds, the largest over all other settings and loads that the cell has. Where one setting is the traffic, its
-columns do not compare: a cell's colour then is its share of the most in its column.
+With an SLO a cell is goodput per GPU, else output tokens per second and GPU: the mean over the seeds, the
+largest over all other settings and loads of the cell. If one setting is the traffic, its columns are not
+comparable: a cell's colour is then its share of the maximum in its column.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,13 +20,13 @@ from kvsim.sim.options.traffic import Traffic
 from kvsim.sim.record.slo import Slo
 
 _MOST_WRITTEN = 200  # cells with a number
-_ALIKE = 0.02  # shares that a headline does not tell apart
+_ALIKE = 0.02  # a difference of shares that a headline ignores
 _THE_MOST = 0.995  # a share that is written as 100 %
 _TRAFFIC = {"case", *(field.name for field in fields(Traffic))} - {*LOADS, "num_prompts"}
 
 
 def heatmap(systems: Sequence[System], load: str | None, slo: Slo | None, style: Style) -> Figure | None:
-    """The two settings with the most values; None where fewer than two vary."""
+    """The two settings with the most values; None if fewer than two vary."""
     axis = _settings(systems, load)
     if axis is None:
         return None
@@ -74,7 +74,7 @@ def heatmap(systems: Sequence[System], load: str | None, slo: Slo | None, style:
 def _settings(
     systems: Sequence[System], load: str | None
 ) -> tuple[tuple[str, list[object]], tuple[str, list[object]]] | None:
-    """The rows and the columns: the two that vary most, a load last."""
+    """The rows and the columns: the two settings that vary most, a load last."""
     found: dict[str, list[object]] = {}
     for system in systems:
         for name, value in system.settings.items():
@@ -95,12 +95,12 @@ def _settings(
 
 
 def _is_traffic(axis: tuple[str, object]) -> bool:
-    """Traffic goes across, whatever has more values."""
+    """Whether a setting is traffic, which goes across, regardless of which has more values."""
     return axis[0] in _TRAFFIC
 
 
 def _ordered(values: Sequence[object]) -> list[object]:
-    """Numbers by size, others as they came."""
+    """Numbers by size, others in their original order."""
     numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
     return sorted(values) if numbers else list(values)
 
@@ -142,7 +142,7 @@ def _and_others(count: int) -> str:
 def _headline_of_shares(
     shares: np.ndarray, rows: Sequence[object], columns: Sequence[object], across: str, slo: Slo | None
 ) -> str:
-    """The row that is never far from the most of a column, and the one that falls behind most."""
+    """The row that stays closest to the maximum of every column, and the one that falls behind most."""
     least = shares.min(axis=1)
     best, worst = int(least.argmax()), int(least.argmin())
     each, what = _named(across), "Goodput per GPU" if slo else "Output tokens/s per GPU"

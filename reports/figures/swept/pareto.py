@@ -1,7 +1,7 @@
-"""pareto: tokens per second of a GPU against those of a user, and the front that nothing dominates.
+"""pareto: tokens per second per GPU against those per user, and the front that nothing dominates.
 
 Every dot is a system at a load. A user's rate is 1 / the median time per output token. Dots outside the SLO
-are hollow, and no part of the front; nor are systems that rejected more than others, or any on different
+are hollow, and not part of the front; nor are systems that rejected more than others, or any on different
 clocks.
 """
 
@@ -22,7 +22,7 @@ from kvsim.sim.record.slo import Slo
 
 @dataclass(frozen=True)
 class Dot:
-    """A system at a load: tokens/s of a user and of a GPU, and whether the SLO is met with every seed."""
+    """A system at a load: tokens/s per user and per GPU, and whether every seed meets the SLO."""
 
     system: int
     user: float
@@ -31,7 +31,7 @@ class Dot:
 
 
 def pareto(systems: Sequence[System], load: str | None, slo: Slo | None, style: Style) -> Figure | None:
-    """The front; None where there are fewer than two dots."""
+    """The front; None if there are fewer than two dots."""
     dots = [dot for place, system in enumerate(systems) for dot in _dots(place, system, slo)]
     if len(dots) < 2:
         return None
@@ -63,14 +63,14 @@ def pareto(systems: Sequence[System], load: str | None, slo: Slo | None, style: 
 
 
 def _fitted(values: Sequence[float]) -> tuple[float, float]:
-    """The range of an axis: around the points, from 0 where they reach down to a third of the most."""
+    """The range of an axis: around the points, from 0 if they reach down to a third of the maximum."""
     low, high = min(values), max(values)
     room = 0.08 * (high - low if low > high / 3 and high > low else high)
     return (max(low - room, 0.0) if low > high / 3 else 0.0), high + (room or 1.0)
 
 
 def front_of(dots: Sequence[Dot]) -> list[Dot]:
-    """Those within the SLO that no other beats in one rate and equals in the other, by a user's rate."""
+    """Dots within the SLO that no other beats in one rate and equals in the other, by user rate."""
     front: list[Dot] = []
     for dot in sorted((dot for dot in dots if dot.within), key=lambda dot: (-dot.user, -dot.gpu)):
         if not front or dot.gpu > front[-1].gpu:

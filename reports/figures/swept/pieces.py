@@ -1,4 +1,4 @@
-"""What the figures of sweeps share: of many systems, which are told apart."""
+"""Code that figures of sweeps share: which of many systems are distinguished."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ MOST_NAMED = 8
 
 
 def looks(style: Style, systems: Sequence[System], named: Sequence[int]) -> list[Look | None]:
-    """A look for each system: one of its own for those that are named; None: grey."""
+    """A look for each system: a distinct one for named systems; None: grey."""
     many = len(systems)
     places = list(range(many)) if many <= MOST_NAMED else list(named)[:MOST_NAMED]
     own = style.looks([parts_in(systems[place].settings) for place in places])
@@ -26,14 +26,14 @@ def looks(style: Style, systems: Sequence[System], named: Sequence[int]) -> list
 
 
 def parts_in(settings: Mapping[str, Any]) -> dict[str, str]:
-    """The names that give a system its colour, as a row has them."""
+    """The names in a row that give a system its colour."""
     return {part: str(settings[part]) for part in PARTS if settings.get(part) is not None}
 
 
 def places_by_clock(axes: Axes, style: Style, rows: Sequence[Mapping[str, Any]]) -> list[tuple[float, Look]]:
-    """Where the bar of each row stands, and its look; where clocks differ each has a heading.
+    """The place and look of each row's bar; if clocks differ, each clock has a heading.
 
-    Rows of one clock come together: only their bars may be compared.
+    Rows of one clock are adjacent: only their bars may be compared.
     """
     clocks = list(dict.fromkeys(clock_of(row) for row in rows))
     headings = len(clocks) > 1
@@ -50,14 +50,14 @@ def places_by_clock(axes: Axes, style: Style, rows: Sequence[Mapping[str, Any]])
 
 
 def mark(style: Style, look: Look | None) -> dict[str, Any]:
-    """How matplotlib draws a system."""
+    """Matplotlib's arguments for drawing a system."""
     if look is None:
         return {"color": style.grid, "linewidth": 0.6 * style.line, "zorder": 1}
     return {"color": look.colour, "linestyle": look.dash, "linewidth": style.line, "zorder": 3}
 
 
 def legend(figure: Figure, style: Style, names: Sequence[str], found: Sequence[Look | None]) -> None:
-    """The names of the systems that are told apart, and how many are not."""
+    """The names of the distinguished systems, and how many are not."""
     own = [(name, look) for name, look in zip(names, found, strict=True) if look is not None]
     grey = len(names) - len(own)
     if len(names) == 1:
