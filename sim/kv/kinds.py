@@ -1,4 +1,4 @@
-"""Kinds: layers that cache the same of a sequence, in pages of their own size (Jenga, fixed-split pools).
+"""Kinds: layers that cache the same part of a sequence, each with its page size (Jenga, fixed-split pools).
 
     Gemma-3-27B    10 layers keep all tokens, 52 a window: pages of 16 tokens in 10 layers, and in 52
 

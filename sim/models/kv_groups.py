@@ -13,8 +13,8 @@ with one kind of layer is one group.
 
 When blocks are freed (vLLM 0.11.0, `SlidingWindowManager.remove_skipped_blocks`): only when the request is
 scheduled again, before its new blocks are allocated, and even if those do not fit. With `computed` tokens
-done, the next query is at position `computed` (counted from 0) and sees positions from `computed - window +
-1` on; that is the first useful token, and every block entirely before it is freed:
+done, the next query is at position `computed` (counted from 0) and sees positions `computed - window + 1`
+and later; that is the first useful token, and every block entirely before it is freed:
 
     freed blocks = max(0, computed - window + 1) // block_size        per windowed group
 

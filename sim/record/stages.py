@@ -39,7 +39,7 @@ def shares(table: Numbers, limit: Limit) -> dict[str, float]:
     before = np.asarray(table["arrival_s"], dtype=np.float64)[late]
     for name, side in (*_TO_FIRST, (_REACH[limit.column], "decode")):
         until = np.asarray(table[name], dtype=np.float64)[late]
-        until = np.where(np.isnan(until), before, until)  # computed where it was answered
+        until = np.where(np.isnan(until), before, until)  # computed on the decode server
         spent[side] += float((until - before).sum())
         before = until
     whole = sum(spent.values())
