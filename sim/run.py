@@ -332,6 +332,8 @@ def prepare(
         raise KvsimError("fail must be left out when events or the memory map are recorded")
     if deployment.fleet.scale and (events or map_instants):
         raise KvsimError("scale must be left out when events or the memory map are recorded")
+    if deployment.fleet.migrate and (events or map_instants):
+        raise KvsimError("migrate must be left out when events or the memory map are recorded")
     found = resolve(deployment)
     deployment = found.deployment
     workload = behind_frontend(workload, frontend_of(deployment), deployment.fleet.replicas)
@@ -533,7 +535,9 @@ def _pool_of(described: Mapping[str, Any], fleet: FleetConfig) -> Pool:
     facts = {name: described[name] for name in POOL_FACTS}
     replicas = described["replicas"]
     if isinstance(replicas, int):
-        fleet = replace(fleet, replicas=replicas, sticky=False, fail="", scale="", direct_decode=0)
+        fleet = replace(
+            fleet, replicas=replicas, sticky=False, fail="", scale="", migrate="", direct_decode=0
+        )
     return record_of(Pool, {**facts, "server": _server_of(described["scenario"], fleet, "pools")}, "pools")
 
 
