@@ -1,4 +1,4 @@
-"""What the summary says of a fleet: each replica by itself, its pools, deaths, scaling, hand-overs and migrations."""
+"""What the summary says of a fleet: each replica, its pools, deaths, scaling, hand-overs and migrations."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -327,7 +327,7 @@ class HandOver(Part):
 
 
 class Migration(Part):
-    """Requests that moved while they ran; `given_up`: why others did not, and how often; bytes of all GPUs."""
+    """Requests that moved while they ran; `given_up`: how often others did not, by why; bytes of all GPUs."""
 
     migrations: int
     requests: int
