@@ -332,8 +332,6 @@ def prepare(
         raise KvsimError("fail must be left out when events or the memory map are recorded")
     if deployment.fleet.scale and (events or map_instants):
         raise KvsimError("scale must be left out when events or the memory map are recorded")
-    if deployment.fleet.migrate and (events or map_instants):
-        raise KvsimError("migrate must be left out when events or the memory map are recorded")
     found = resolve(deployment)
     deployment = found.deployment
     workload = behind_frontend(workload, frontend_of(deployment), deployment.fleet.replicas)

@@ -174,6 +174,7 @@ class Migrations:
         if self._hold(move, request.computed, first):
             move.copied += move.last
             move.stop_ps = now_ps
+            source.tell_stop(request)
             self._later(now_ps, self._copy_ps(move.last), lambda at_ps: self._end(move, at_ps))
         else:
             source.resume(request, now_ps)

@@ -22,6 +22,7 @@ class Mover:
 
     def __init__(self, replica: Replica) -> None:
         self.replica, self.server = replica, replica.server
+        self.events = replica.events
         self._acts: dict[int, Callable[[], None]] = {}  # by name of a request: what is to become of it
         replica.input_queue.hear = self._hear
 
@@ -86,6 +87,8 @@ class Mover:
     def _note(self, guest: Request, tokens: int) -> None:
         """It holds so many tokens now."""
         memory = self.server.memory
+        if self.events:
+            self.events.changed = True
         memory.prefill_held += tokens - guest.computed
         guest.computed = tokens
         memory.set_internal(guest, max(0, self.server.allocator.surplus(guest.seq, guest.final_tokens)))
@@ -96,6 +99,8 @@ class Mover:
         del self.server.batch.moving[guest.seq]
         memory.prefill_held -= guest.computed
         memory.set_internal(guest, 0)
+        if self.events:
+            self.events.changed = True
         self.server.allocator.release(guest.seq)
 
     def enter(self, request: Request, guest: Request, now_ps: int) -> None:
@@ -103,6 +108,9 @@ class Mover:
         memory = self.server.memory
         del self.server.batch.moving[guest.seq]
         request.seq, request.internal = guest.seq, guest.internal
+        request.sample += 1  # in the events it is another stay
+        if self.events:
+            self.events.moved("move_in", request, now_ps, self.server.steps)
         if memory.prefixes is not None:
             memory.prefixes.fill(request.seq, request.computed)
         self._run(request, now_ps)
@@ -118,9 +126,16 @@ class Mover:
         del server.running[request.seq]
         server.batch.moving[request.seq] = request
 
+    def tell_stop(self, request: Request) -> None:
+        """It goes: there is room for it elsewhere."""
+        if self.events:
+            self.events.moved("move_out", request, self.server.now_ps, self.server.steps - 1)
+
     def leave(self, request: Request) -> None:
         """What it had is free; its prefix can be found."""
         memory = self.server.memory
+        if self.events:
+            self.events.changed = True
         del self.server.batch.moving[request.seq]
         memory.prefill_held -= request.computed
         memory.free(request)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from support.cases import draw_case, told
+from support.cases import draw_case, events_of, told
 
 import kvsim
 from kvsim import workloads
@@ -72,10 +72,12 @@ def test_a_migration_copies_the_blocks_held_and_stops_for_those_of_its_last_stag
     assert result.finished.all()
 
 
-def outcome(case, fleet, max_span):
+def outcome(case, fleet, max_span, watched):
     """What a run and its migrations were; its memory is empty in the end."""
     deployment = replace(case.scenario, fleet=fleet)
-    engine = build_engine(deployment, case.work, max_span=max_span, check=True)
+    engine = build_engine(
+        deployment, case.work, max_span=max_span, check=True, events=True, map_instants=watched
+    )
     result = engine.run()
     assert set(np.flatnonzero(~result.finished)) == engine.log.rejected
     for replica in engine.replicas:
@@ -86,7 +88,8 @@ def outcome(case, fleet, max_span):
         (move.request.index, move.source, move.target, move.copied, move.begin_ps, move.stop_ps, move.end_ps)
         for move in engine.migrations.moves
     ]
-    return told(result), moves, engine.migrations.totals()
+    events = [events_of(SimpleNamespace(replica=replica)) for replica in engine.replicas]
+    return told(result), moves, events, engine.migrations.totals()
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
@@ -106,13 +109,14 @@ def test_all_are_served_and_fast_forward_equals_step_mode(asynchronous, request)
         migrate = (
             f"llumnix:every={every},last={last},stages={stages},link={link},source={source},target={source}"
         )
+        watched = rng.choice([0, 0, 5])  # instants of the map
         fleet = FleetConfig(replicas=count, router=router, migrate=migrate)
-        one = outcome(case, fleet, 1)
-        other = outcome(case, fleet, 1 << 20)
+        one = outcome(case, fleet, 1, watched)
+        other = outcome(case, fleet, 1 << 20, watched)
         assert {name for name in one[0] if one[0][name] != other[0][name]} == set(), seed
         assert one[1:] == other[1:], seed
-        moved += one[2].migrations
-        given_up |= one[2].given_up.keys()
+        moved += one[3].migrations
+        given_up |= one[3].given_up.keys()
     assert moved > 100
     assert given_up >= {"finished", "no room", "stages"}
 
@@ -205,7 +209,6 @@ def test_what_cannot_be_is_refused(text, said):
         ({"model": "gemma-3-12b"}, "model must keep every token in all layers with migrate"),
         ({"kv_offloading_size": "4"}, "kv_offloading_size must be left out with migrate, got '4'"),
         ({"n": 2}, "requests must have one answer each with migrate"),
-        ({"record_map": 4}, "migrate must be left out when events or the memory map are recorded"),
     ],
 )
 def test_what_does_not_go_together_is_refused(settings, said):
