@@ -24,9 +24,9 @@ def migrations_of(deployment: Deployment, scheduler: Scheduler, work: Workload) 
     policy = migration_of(deployment.fleet.migrate)
     figures = link_figures(policy.link, deployment, "migrate: link")
     way = Way(int(figures.load_gb_per_s * 1e9), int(figures.latency_us * 1e6))
-    per_token = deployment.served_model.kv_bytes_per_token_per_gpu(deployment.tensor_parallel_size)
-    engine = deployment.engine
-    return Migrations(policy, way, engine.block_size * per_token, deployment.gpus, engine.max_num_seqs)
+    engine, tp, stages = deployment.engine, deployment.tensor_parallel_size, deployment.pipeline_parallel_size
+    block_bytes = engine.block_size * deployment.served_model.kv_bytes_per_token_per_gpu(tp)
+    return Migrations(policy, way, -(-block_bytes // stages), tp * stages, engine.max_num_seqs)
 
 
 def _check(deployment: Deployment, scheduler: Scheduler) -> None:

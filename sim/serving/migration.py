@@ -76,7 +76,7 @@ class Move:
 
 
 class Totals(NamedTuple):
-    """What was migrated in a run; bytes are those of all GPUs of a replica."""
+    """What was migrated in a run; bytes are those of all GPUs that have a part of a block."""
 
     migrations: int
     requests: int
@@ -95,7 +95,7 @@ class Migrations:
     way : Way
         The link between two GPUs.
     block_bytes, gpus : int
-        Of a block on each GPU of a replica.
+        Of a block on each GPU that has a part of it; how many those are.
     seats : int
         Requests that a replica serves at once, at most.
 

@@ -121,6 +121,17 @@ def test_all_are_served_and_fast_forward_equals_step_mode(asynchronous, request)
     assert given_up >= {"finished", "no room", "stages"}
 
 
+@pytest.mark.parametrize(("tp", "pp"), [(1, 1), (2, 1), (1, 2)])
+def test_each_gpu_copies_its_part_of_a_block(tp, pp):
+    engine, _ = burst("llumnix:link=1", tensor_parallel_size=tp, pipeline_parallel_size=pp)
+    done = [move for move in engine.migrations.moves if not move.given_up]
+    assert done
+    for move in done:
+        assert move.end_ps - move.stop_ps == 10_000_000 + -(-move.last * BLOCK_BYTES * 1000) // (tp * pp)
+    copied = sum(move.copied for move in engine.migrations.moves)
+    assert engine.migrations.totals().copied_bytes == copied * BLOCK_BYTES
+
+
 def test_equal_replicas_under_equal_load_move_nothing():
     """Two requests each; and nobody is full: with the smallest thresholds nobody is a source."""
     engine, result = burst("llumnix", num_prompts=4, replicas=2, kv_tokens=None)
