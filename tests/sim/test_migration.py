@@ -18,6 +18,7 @@ from kvsim.sim.run import deployment_of, prepare
 from kvsim.sim.serving.fleet import FleetConfig
 from kvsim.sim.serving.llumnix import Llumnix, migration_of
 from kvsim.sim.serving.migration import STAGES
+from kvsim.sim.serving.request import State
 from kvsim.sim.workload import PS_PER_S
 
 ASKED = {"model": "llama-3.1-8b", "gpu": "l40s", "replicas": 4, "kv_tokens": 8000, "router": "round-robin"}
@@ -138,6 +139,36 @@ def test_equal_replicas_under_equal_load_move_nothing():
     assert engine.migrations.moves == []
     assert result.stages is not None
     assert all(not column.any() for column in result.stages.values())
+
+
+def test_who_prefills_stays_behind_all_that_decode_also_where_others_enter():
+    """vLLM looks there for the prompt that it has begun: else it would wait for whoever came in behind it."""
+    scenario = Scenario(
+        **ASKED, migrate="llumnix:source=48,target=48", max_num_batched_tokens=64, max_num_seqs=64
+    )
+    work = workloads.build("sharegpt", num_prompts=200, request_rate=12.0, burstiness=0.3, seed=1)
+    engine = build_engine(scenario.deployed(), work)
+    beside = 0  # requests that entered while another prefilled
+
+    def watch(replica):
+        decide, server = replica.decide, replica.server
+
+        def watched(_):
+            nonlocal beside
+            step = decide(server)
+            states = [each.state for each in server.running.values() if each.state != State.FINISHED]
+            assert states == sorted(states, key=State.PREFILL.__eq__)
+            beside += any(r.sample and r.state == State.DECODE for r in server.running.values()) and (
+                State.PREFILL in states
+            )
+            return step
+
+        replica.decide = watched
+
+    for replica in engine.replicas:
+        watch(replica)
+    engine.run()
+    assert beside > 100
 
 
 def test_every_token_is_generated_once_wherever_it_is():
