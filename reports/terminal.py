@@ -224,6 +224,7 @@ def _facts(seeds: System) -> Table:
         ("faults", _faults(seeds)),
         ("scaling", _scaling(seeds)),
         ("handed over", _hand_over(seeds)),
+        ("migrated", _migration(seeds)),
         ("clock", f"{sources}\n{clocks.beside(costs)}"),
         ("simulated", f"{times}in {seconds(cpu_s)} of CPU, {speed} requests/CPU-s"),
     ):
@@ -373,6 +374,23 @@ def _hand_over(seeds: System) -> str:
         f"read in {told(seconds, 'hand_over', 'mean_transfer_s')} each; held for "
         f"{told(seconds, 'hand_over', 'mean_held_s')}, at most "
         f"{told(_share, 'hand_over', 'peak_held_share')} of a prefill replica"
+    )
+
+
+def _migration(seeds: System) -> str:
+    """How many requests moved while they ran, and for how long they stood still."""
+    if not seeds[0].get("migration"):
+        return ""
+    told = partial(_told, seeds)
+    text = (
+        f"{told(count, 'migration', 'requests')} requests, {told(count, 'migration', 'migrations')} times, "
+        f"{told(_gib, 'migration', 'copied_bytes')} GiB"
+    )
+    if not seeds[0]["migration"]["migrations"]:
+        return text
+    return (
+        f"{text}; copied in {told(seconds, 'migration', 'mean_copy_s')} each, of which "
+        f"{told(seconds, 'migration', 'mean_downtime_s')} they stood still"
     )
 
 

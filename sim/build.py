@@ -50,6 +50,7 @@ from kvsim.sim.workload import PS_PER_S, Workload
 if TYPE_CHECKING:
     from kvsim.sim.deployment.hybrid import HybridMemory
     from kvsim.sim.serving.hand_over import HandOver
+    from kvsim.sim.serving.migration import Migrations
 
 Settings = Mapping[str, object]
 
@@ -395,6 +396,7 @@ def build_engine(
         faults=fleet.faults,
         scaling=_scaling(fleet, [maker.found.deployment for maker in makers], log) if fleet.scale else None,
         make=make,
+        migrations=_migrations(found, workload) if fleet.migrate else None,
         hand_over=None
         if hand_over is None
         else (hand_over, fleet.router_of(found.router, deployment.options)),
@@ -408,6 +410,13 @@ def _hand_over(workload: Workload, direct_tokens: int) -> "HandOver":
 
     check_work(workload)
     return HandOver(direct_tokens)
+
+
+def _migrations(found: Resolved, workload: Workload) -> "Migrations":
+    """What lets running requests move."""
+    from kvsim.sim.deployment.migration import migrations_of  # late: most fleets do without
+
+    return migrations_of(found.deployment, found.scheduler, workload)
 
 
 def _scaling(

@@ -1,4 +1,4 @@
-"""What the summary says of a fleet: each replica by itself, its pools, deaths, scaling and hand-overs."""
+"""What the summary says of a fleet: each replica, its pools, deaths, scaling, hand-overs and migrations."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -13,6 +13,7 @@ from kvsim.sim.record.outside import seconds_of
 from kvsim.sim.record.scaled import over_time
 from kvsim.sim.serving.engine import Engine
 from kvsim.sim.serving.hand_over import Totals as HandedOver
+from kvsim.sim.serving.migration import Totals as Migrated
 from kvsim.sim.serving.scaler import Scaler
 from kvsim.sim.workload import PS_PER_S
 
@@ -56,7 +57,13 @@ class FleetSummary:
             several["scaling"] = self._scaling(self.engine.scaler, requests)
         if self.engine.hand_over is not None:
             several["hand_over"] = self._hand_over(self.engine.hand_over.totals())
-        return {"fleet": replace(fleet, fail="", scale="").as_json(), **several, "replicas": found}
+        if self.engine.migrations is not None:
+            several["migration"] = self._migration(self.engine.migrations.totals())
+        return {
+            "fleet": replace(fleet, fail="", scale="", migrate="").as_json(),
+            **several,
+            "replicas": found,
+        }
 
     @staticmethod
     def _hand_over(totals: HandedOver) -> Json:
@@ -68,6 +75,20 @@ class FleetSummary:
             "mean_transfer_s": totals.transfer_ps / mean_of if mean_of else None,
             "mean_held_s": totals.held_ps / mean_of if mean_of else None,
             "peak_held_share": totals.peak_held_share,
+        }
+
+    @staticmethod
+    def _migration(totals: Migrated) -> Json:
+        """Requests that moved while they ran."""
+        mean_of = totals.migrations
+        return {
+            "migrations": totals.migrations,
+            "requests": totals.requests,
+            "given_up": totals.given_up,
+            "copied_bytes": totals.copied_bytes,
+            "mean_stages": totals.stages / mean_of if mean_of else None,
+            "mean_copy_s": totals.duration_ps / PS_PER_S / mean_of if mean_of else None,
+            "mean_downtime_s": totals.downtime_ps / PS_PER_S / mean_of if mean_of else None,
         }
 
     def _scaling(self, scaler: Scaler, requests: Mapping[str, metrics.Column]) -> Json:

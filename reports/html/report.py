@@ -20,7 +20,7 @@ from kvsim.reports.html.page import GENERATOR, page
 from kvsim.reports.html.replay_page import replay_page
 from kvsim.reports.html.sweep_page import sweep_page
 from kvsim.reports.lives import words as life_words
-from kvsim.reports.lives.apart import COMPUTED
+from kvsim.reports.lives.apart import on_several
 from kvsim.reports.lives.event_log import EVENTS, read_events
 from kvsim.reports.lives.passed import passed_over
 from kvsim.reports.lives.spans import STATES, lives
@@ -143,7 +143,7 @@ def _described(run: Run, mapped: bool) -> tuple[dict[str, Any], Arena | None, di
     engine = run.config.get("scenario", {}).get("engine", {})
     about["engine"] = {name: engine.get(name) for name in _SETTINGS}
     log = read_events(run.path)
-    if log is not None and COMPUTED not in run.columns.requests:  # a life on two replicas: `sim explain`
+    if log is not None and not on_several(run):  # a life on several replicas: `sim explain`
         log = log.of_replica(run.place)
         told = lives(log, run.columns.requests, str(run.path / "events.parquet"))
         own |= {"events": packed_events(log, told, tick), "spans": packed_spans(told, tick)}

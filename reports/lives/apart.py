@@ -1,19 +1,21 @@
-"""Lives where prompts are computed apart: each replica's own, and a request's on both of its replicas as one.
+"""Lives on several replicas: each replica's own, and a request's on all of its replicas as one.
 
     arrival |-- behind, head, prefill --| handed |-- behind, head --| loading |-- prefill, decode --|
              on the prefill replica                on the decode replica
 
-A prefill replica sees a request until its prompt is computed, a decode replica from then on.
+A prefill replica sees a request until its prompt is computed, a decode replica from then on. A request that
+migrates has a stay on each replica on which it ran.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
-from kvsim.reports.lives.event_log import NOTHING, EventLog, whole_ps
+from kvsim.reports.lives.event_log import NOTHING, REJECT, EventLog, whole_ps
 from kvsim.reports.lives.lines import Line
-from kvsim.reports.lives.spans import HANDED, Lives, Span, lives
+from kvsim.reports.lives.spans import HANDED, MOVING, Lives, Span, lives
 from kvsim.reports.lives.story import Story, divided, story
 from kvsim.reports.lives.words import line_text
 from kvsim.reports.palette import seconds
@@ -22,6 +24,7 @@ from kvsim.sim.serving.hand_over import LATENCY_PS
 from kvsim.sim.workload import PS_PER_S
 
 COMPUTED = "prompt_computed_s"
+MOVED = "migration_end_s"
 
 
 def lives_of(run: Run, server: Run, log: EventLog) -> Lives:
@@ -34,10 +37,15 @@ def lives_of(run: Run, server: Run, log: EventLog) -> Lives:
     return lives(here, requests, str(run.path))
 
 
+def on_several(run: Run) -> bool:
+    """Whether a request may be served by several replicas, one after the other."""
+    return not {COMPUTED, MOVED}.isdisjoint(run.columns.requests)
+
+
 def seen_by(run: Run, server: Run, log: EventLog) -> Run:
     """The server with the rows of all requests that it saw, whoever answered them."""
     requests = run.columns.requests
-    if COMPUTED not in requests or server.place is None:
+    if server.place is None or not on_several(run):
         return server
     rows = np.isin(requests["request"], log.of_replica(server.place).numbers["request"])
     mine = {name: column[rows] for name, column in requests.items()}
@@ -53,6 +61,8 @@ def _role(run: Run, place: int | None) -> str:
 def story_of(run: Run, log: EventLog, request: int, how: str = "") -> Story:
     """The life of one request of a run, on all replicas that it was on."""
     server = run.server_of(request)
+    if MOVED in run.columns.requests and run.place is None:
+        return _moved(run, log, request, how)
     told = story(server, lives_of(run, server, log), request, how)
     alone = _role(run, server.place) != "decode" or told.facts[COMPUTED] is None
     if alone or run.place is not None:
@@ -75,6 +85,28 @@ def story_of(run: Run, log: EventLog, request: int, how: str = "") -> Story:
         spans=spans,
         lines=[*_of_prompt(before.lines), comes, *_of_answer(told, decode, read_ps)],
         parts=divided(spans),
+    )
+
+
+def _moved(run: Run, log: EventLog, request: int, how: str) -> Story:
+    """The life of a request that may have moved: its stays, and the time between them."""
+    rows = np.flatnonzero((log.numbers["request"] == request) & (log.kind != REJECT))
+    stays = dict(
+        zip(log.numbers["sample"][rows].tolist(), log.numbers["replica"][rows].tolist(), strict=True)
+    )
+    told: list[Story] = []
+    for stay, place in stays.items() or [(0, run.server_of(request).place)]:
+        server = run.replicas[place]
+        seen = seen_by(run, server, log)
+        told.append(story(seen, lives_of(run, server, log), request, how, stay))
+    first, last = told[0], told[-1]
+    spans, lines = [*first.spans], [*first.lines]
+    for before, after in pairwise(told):
+        spans += [Span(before.end_ps, after.arrival_ps, MOVING, "", NOTHING), *after.spans]
+        here = line_text("moved", replica=after.label)
+        lines += [Line(after.arrival_ps, "move_in", here), *after.lines[2:]]
+    return replace(
+        last, arrival_ps=first.arrival_ps, spans=spans, lines=lines, parts=divided(spans), sample=0
     )
 
 

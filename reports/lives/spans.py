@@ -16,6 +16,10 @@ sample that is forked off begins where the fork is; before, it shares the life o
     swapped    in the host pool
     loading    holds memory, into which keys and values of its prompt are loaded from elsewhere
     handed     its prompt is computed on another server, and it is on its way; then it waits here
+    moving     the last of its blocks are copied to another replica, then it waits for the step under way
+
+A request that moves between replicas has a track for each stay, which begins with its move: nothing before is
+known there.
 
 The candidates of a beam search are one track: nothing tells them apart.
 """
@@ -34,6 +38,8 @@ from kvsim.reports.lives.event_log import (
     FORK,
     HAND_OVER,
     LOAD,
+    MOVE_IN,
+    MOVE_OUT,
     NOTHING,
     PREEMPT,
     REFUSE,
@@ -54,9 +60,13 @@ Bools = npt.NDArray[np.bool_]
 _ARRIVE, _DISPLACED = len(EVENTS), len(EVENTS) + 1
 STATES = (
     *("step", "behind", "head", "prefill", "decode", "preempted", "recompute", "swapped"),
-    *("loading", "handed"),
+    *("loading", "handed", "moving"),
 )
-STEP, BEHIND, HEAD, PREFILL, DECODING, PREEMPTED, RECOMPUTE, SWAPPED, LOADING, HANDED = range(len(STATES))
+STEP, BEHIND, HEAD, PREFILL, DECODING, PREEMPTED, RECOMPUTE, SWAPPED, LOADING, HANDED, MOVING = range(
+    len(STATES)
+)
+ENDS = (FINISH, HAND_OVER, MOVE_OUT)
+"""Events with which a track ends."""
 WAITING = (STEP, BEHIND, HEAD, PREEMPTED)
 """States in which a track stands in the queue."""
 
@@ -70,6 +80,7 @@ _AFTER = {
     SWAP_IN: (DECODING, DECODING),
     FORK: (DECODING, DECODING),
     LOAD: (LOADING, LOADING),
+    MOVE_IN: (DECODING, DECODING),
     _ARRIVE: (BEHIND, BEHIND),
     _DISPLACED: (BEHIND, PREEMPTED),
 }
@@ -145,7 +156,7 @@ def lives(log: EventLog, requests: Columns, where: str = "events") -> Lives:
     request, track = keys >> _SAMPLE_BITS, np.searchsorted(keys, key)
     place = np.searchsorted(ids, request)  # its row
     last = np.full(len(keys), NOTHING)
-    finishes = np.flatnonzero((kind == FINISH) | (kind == HAND_OVER))
+    finishes = np.flatnonzero(np.isin(kind, ENDS))
     last[track[finishes]] = finishes
     rejected = last == NOTHING
     refusal = np.full(len(arrival_ps), NOTHING)
@@ -156,8 +167,10 @@ def lives(log: EventLog, requests: Columns, where: str = "events") -> Lives:
         raise KvsimError(f"{where} is damaged: request {broken} neither finishes nor is rejected")
     child = np.zeros(len(keys), np.bool_)
     child[track[forked]] = True
-    inner = np.isin(kind, (REFUSE, ADMIT, DECODE, PREEMPT, SWAP_OUT, SWAP_IN, LOAD)) | forked
-    born = np.flatnonzero(~child)
+    moved = np.zeros(len(keys), np.bool_)
+    moved[track[kind == MOVE_IN]] = True
+    inner = np.isin(kind, (REFUSE, ADMIT, DECODE, PREEMPT, SWAP_OUT, SWAP_IN, LOAD, MOVE_IN)) | forked
+    born = np.flatnonzero(~(child | moved))
     arrive_ps = arrival_ps[place[born]]
     table = _Rows(
         np.concatenate([track[inner], born, np.arange(len(keys))]),
@@ -167,7 +180,7 @@ def lives(log: EventLog, requests: Columns, where: str = "events") -> Lives:
     ).ordered()
     alone = _came_alone(table, request, rejected)
     table = table.with_displaced(alone)
-    end = np.isin(table.kind, (FINISH, REJECT, HAND_OVER))
+    end = np.isin(table.kind, (*ENDS, REJECT))
     first = np.concatenate([[0], np.cumsum(np.bincount(table.track[~end], minlength=len(keys)))])
     opening = np.concatenate([[True], table.track[1:] != table.track[:-1]]) if len(keys) else end
     parent = np.full(len(keys), NOTHING)

@@ -33,6 +33,7 @@ _KNOWN |= {
     "finish_step",
 }
 _KNOWN |= {"prompt_computed_s", "read_begin_s", "read_end_s", "held_until_s"}
+_KNOWN |= {"migration_begin_s", "migration_stop_s", "migration_end_s"}
 
 
 @dataclass(frozen=True)
@@ -205,9 +206,10 @@ def _preemptions(run: Run) -> np.ndarray[Any, np.dtype[np.float64]]:
 # -- its story ----------------------------------------------------------------------------------
 
 
-def story(run: Run, lives: Lives, request: int, how: str = "") -> Story:
-    """The life of one request."""
-    tracks = np.flatnonzero(lives.request == request).tolist()
+def story(run: Run, lives: Lives, request: int, how: str = "", stay: int | None = None) -> Story:
+    """The life of one request, or of one that moved this `stay`."""
+    of_it = lives.request == request
+    tracks = np.flatnonzero(of_it if stay is None else of_it & (lives.sample == stay)).tolist()
     last = max(tracks, key=lambda track: (int(lives.end_ps[track]), not lives.rejected[track], -track))
     spans = [span for span in lives.spans(last) if span.end_ps > span.start_ps]
     row = {name: column[run.row_of(request)] for name, column in run.columns.requests.items()}

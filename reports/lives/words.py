@@ -33,6 +33,7 @@ STATES: dict[str, Look] = {
     "swapped": Look("swapped out", "#009E73", "▤", "s"),
     "loading": Look("loading keys and values", "#F0E442", "▨", "l"),
     "handed": Look("on its way to a decode replica", "#117733", "▥", "h"),
+    "moving": Look("moving to another replica", "#882255", "▧", "m"),
 }
 """In the order of a life; the keys are those of reports/lives/spans.py."""
 
@@ -75,6 +76,8 @@ HAPPENED: dict[str, str] = {
     "survivors": "{times} a candidate gave way to a fork of another, last at {until}; {slots} copied",
     "copy": "{slots} copied",
     "hand_over": "prompt computed; {tokens} held until they are read",
+    "move_out": "stopped with {tokens}: the last of its blocks are copied to another replica",
+    "move_in": "decodes on here, with {tokens}",
     "finish": "finished",
     "reject": "rejected: {reason}",
 }
@@ -104,6 +107,7 @@ LINES: dict[str, str] = {
     "ttft": ": TTFT {ttft}",
     "e2e": ": E2E {e2e}, TPOT {tpot}, {normalized} per token overall",
     "comes": "came to {replica}",
+    "moved": "decodes on at {replica}",
     "read": "{replica} has read the prompt, in {time}",
     "steps": ", in {steps} steps",
     "paged": ", on a write into a shared block",

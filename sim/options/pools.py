@@ -25,6 +25,7 @@ OF_FLEET = (
     "sticky",
     "fail",
     "scale",
+    "migrate",
     "startup_time",
     "load_bandwidth",
     "direct_decode",

@@ -85,6 +85,16 @@ class Scenario(ServerChoices, EngineChoices):
         "`threshold:queue=4,kv=0.8,least=1,every=15,cool=300`, or "
         "`slo:ttft=0.5,tpot=0.05,least=1,every=180,look=5,down=0.8`",
     )
+    migrate: str | None = option(
+        "Running requests move to freer replicas: llumnix, or llumnix:source=-48,target=-48,link=400gb.",
+        panel=FLEET,
+        default=None,
+        value="POLICY",
+        shown="requests stay",
+        commas=True,
+        doc="running requests [move to other replicas](fleet.md#migration): `llumnix`, or "
+        "`llumnix:every=0.05,source=-48,target=-48,last=16,stages=3,link=400gb`",
+    )
     startup_time: float = option(
         "Seconds that a replica takes to start, without reading its weights.",
         panel=FLEET,
@@ -193,6 +203,7 @@ class Scenario(ServerChoices, EngineChoices):
             sticky=self.sticky,
             fail=self.fail or "",
             scale=self.scale or "",
+            migrate=self.migrate or "",
             startup_time=self.startup_time,
             load_bandwidth=self.load_bandwidth,
             direct_decode=self.direct_decode,
@@ -209,13 +220,13 @@ class Scenario(ServerChoices, EngineChoices):
             raise KvsimError(f"replicas must be left out with pool, which says how many, got {self.replicas}")
         wanted = pools_of(text)
         chosen = {kind: getattr(self, kind) for kind in KINDS}
-        alone = replace(self, pool=None, sticky=False, fail=None, scale=None, direct_decode=0)
+        alone = replace(self, pool=None, sticky=False, fail=None, scale=None, migrate=None, direct_decode=0)
         servers = [
             replace(alone, replicas=each.replicas).with_settings(typed(each, type(self), chosen)).deployed()
             for each in wanted
         ]
         whole = {"sticky": self.sticky, "fail": self.fail or "", "scale": self.scale or ""}
-        whole |= {"direct_decode": self.direct_decode}
+        whole |= {"migrate": self.migrate or "", "direct_decode": self.direct_decode}
         return fleet_of(wanted, servers, whole)
 
 

@@ -20,6 +20,8 @@
     fork       another sequence shares its `tokens`
     copy       `tokens` slots are copied: on a write into a shared block, or to move to a larger extent
     hand_over  its prompt is computed, and its `tokens` are held for another server to read
+    move_out   it stops with `tokens`; the last of them are copied to another replica
+    move_in    all of its `tokens` are here, and it decodes on; `sample` counts its moves
     finish     the last token of a sequence is done
     reject     it can never be served: `reason`
 
@@ -199,6 +201,11 @@ class Events:
         """A prompt is held for another server."""
         self.changed = True
         self._add("hand_over", request, now_ps, step, tokens=request.computed)
+
+    def moved(self, event: str, request: Request, now_ps: int, step: int) -> None:
+        """A request leaves for another server, or comes from one."""
+        self.changed = True
+        self._add(event, request, now_ps, step, tokens=request.computed)
 
     def finished(self, request: Request, now_ps: int, step: int) -> None:
         """A sequence has its last token."""

@@ -326,6 +326,18 @@ class HandOver(Part):
     peak_held_share: float
 
 
+class Migration(Part):
+    """Requests that moved while they ran; `given_up`: how often others did not, by why; bytes of all GPUs."""
+
+    migrations: int
+    requests: int
+    given_up: dict[str, int]
+    copied_bytes: int
+    mean_stages: float | None
+    mean_copy_s: float | None
+    mean_downtime_s: float | None
+
+
 class LimitMet(Part):
     """One limit of the SLO: what was measured, and the share of all requests within it, 0 to 1."""
 
@@ -415,4 +427,5 @@ class Summary(Part):
     faults: Faults | None
     scaling: Scaling | None
     hand_over: HandOver | None
+    migration: Migration | None
     replicas: list[dict[str, Any]] | None

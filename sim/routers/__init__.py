@@ -12,5 +12,6 @@ ROUTERS: dict[str, str] = {
     "dynamo": "kvsim.sim.routers.dynamo:Dynamo",
     "d2lpm": "kvsim.sim.routers.d2lpm:D2lpm",
     "llm-d": "kvsim.sim.routers.llm_d:LlmD",
+    "llumnix": "kvsim.sim.routers.llumnix:Llumnix",
 }
 """Name on the command line -> location of the class; `name:OPTION` passes an option."""

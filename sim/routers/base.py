@@ -61,6 +61,10 @@ class Seen(Protocol):
         """Tokens of the prompts in its queue."""
 
     @property
+    def head_tokens(self) -> int:
+        """Tokens that the head of its queue needs; 0: nobody waits."""
+
+    @property
     def prefill_tokens(self) -> int:
         """Prompt tokens that it must still compute, as far as it knows: a cache may have some."""
 

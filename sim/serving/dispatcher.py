@@ -66,6 +66,12 @@ class View:
         return queued + sum([request.known_tokens for request in self._replica.input_queue.requests])
 
     @property
+    def head_tokens(self) -> int:
+        """Tokens that the head of its queue needs; 0: nobody waits."""
+        waiting = self._server.waiting or self._replica.input_queue.requests
+        return waiting[0].known_tokens if waiting else 0
+
+    @property
     def prefill_tokens(self) -> int:
         """Tokens of prompts that it has and must still compute; a cache may have some of them."""
         self._replica.catch_up()

@@ -23,6 +23,7 @@ from kvsim.sim.serving.dispatcher import Dispatcher, sessions_of
 from kvsim.sim.serving.faults import Fault
 from kvsim.sim.serving.hand_over import HandOver
 from kvsim.sim.serving.lives import Lives
+from kvsim.sim.serving.migration import Migrations
 from kvsim.sim.serving.replica import Replica
 from kvsim.sim.serving.scale_policy import ScalePolicy
 from kvsim.sim.serving.scaler import Scaler
@@ -65,6 +66,8 @@ class Engine:
         How many replicas there are, and in how many ps each starts.
     make : callable, optional
         Makes a new replica for a place, where replicas die.
+    migrations : Migrations, optional
+        Where running requests move to other replicas.
     hand_over : (HandOver, Router), optional
         Where prompts are computed apart: what takes them on, and who spreads them over decode replicas.
     """
@@ -82,6 +85,7 @@ class Engine:
         faults: Sequence[Fault] = (),
         scaling: tuple[ScalePolicy, list[int]] | None = None,
         make: Callable[[int], Replica] | None = None,
+        migrations: Migrations | None = None,
         hand_over: tuple[HandOver, Router] | None = None,
     ) -> None:
         self.env = simpy.Environment(initial_time=0)
@@ -108,6 +112,7 @@ class Engine:
         self.lives = Lives(replicas, make)
         self.deaths = Deaths(faults, self.lives) if faults else None
         self.scaler = Scaler(*scaling, self.lives) if scaling else None
+        self.migrations = migrations
 
     @property
     def replica(self) -> Replica:
@@ -142,23 +147,28 @@ class Engine:
             return True
         return any(replica.has_requests for replica in self.replicas)
 
-    def run(self) -> Result:
-        """Serve every request and return what was written down: of a fleet, all replicas together."""
-        dispatcher, deaths = self._dispatcher, self.deaths
-        place = dispatcher.place if dispatcher else None
-        if dispatcher is not None and self.hand_over is not None:
-            place = partial(self.hand_over.place, first=dispatcher)
-        self.arrivals.begin(self.replicas, place)
-        for each in (dispatcher, self._second):
-            if each is not None and each.interval_ps:
+    def _begin_around(self) -> None:
+        """Those begin who look at several replicas, or change them."""
+        dispatchers = [each for each in (self._dispatcher, self._second) if each is not None]
+        for each in dispatchers:
+            if each.interval_ps:
                 self.env.process(self._look(each))
         if self.hand_over is not None and self._second is not None:
             self.hand_over.begin(self, self.replicas, self._second)
-        if deaths is not None:
-            both = [each for each in (dispatcher, self._second) if each is not None]
-            deaths.begin(self, both, self.hand_over)
-        if dispatcher is not None and self.scaler is not None:
-            self.scaler.begin(self, dispatcher)
+        if self.deaths is not None:
+            self.deaths.begin(self, dispatchers, self.hand_over)
+        if self._dispatcher is not None and self.scaler is not None:
+            self.scaler.begin(self, self._dispatcher)
+        if self._dispatcher is not None and self.migrations is not None:
+            self.migrations.begin(self, self.replicas, self._dispatcher)
+
+    def run(self) -> Result:
+        """Serve every request and return what was written down: of a fleet, all replicas together."""
+        place = self._dispatcher.place if self._dispatcher else None
+        if self._dispatcher is not None and self.hand_over is not None:
+            place = partial(self.hand_over.place, first=self._dispatcher)
+        self.arrivals.begin(self.replicas, place)
+        self._begin_around()
         for replica in self.replicas:
             replica.begin(self.env, self.arrivals, alone=len(self.replicas) == 1)
         with no_cycle_collection():
@@ -170,10 +180,12 @@ class Engine:
         if len(self.results) == 1:
             return self.results[0]
         found = together(self.results, [replica.server for replica in self.replicas])
-        if deaths is not None:
-            deaths.end(found.end_ps)
+        if self.deaths is not None:
+            self.deaths.end(found.end_ps)
         if self.scaler is not None:
             self.scaler.end(found.end_ps)
+        if self.migrations is not None:
+            found = replace(found, stages=self.migrations.stages(len(self.workload)))
         if self.hand_over is not None:
             found = replace(found, stages=self.hand_over.stages(len(self.workload)))
         return found

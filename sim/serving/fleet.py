@@ -16,6 +16,7 @@ from kvsim.sim.errors import KvsimError
 from kvsim.sim.routers import ROUTERS
 from kvsim.sim.routers.base import Router
 from kvsim.sim.serving.faults import Fault, faults_of
+from kvsim.sim.serving.llumnix import migration_of
 from kvsim.sim.serving.scaling import policy_of
 
 MOST_REPLICAS = 1024
@@ -39,6 +40,8 @@ class FleetConfig:
         Which replicas die and when, see faults.py; empty: none.
     scale : str
         How many of the replicas there are and when, see scaling.py; empty: all, always.
+    migrate : str
+        Whether running requests move to other replicas, see llumnix.py; empty: they stay.
     startup_time, load_bandwidth : float
         A replica starts in these seconds, and in those in which so many GB/s read its weights.
     direct_decode : int
@@ -51,6 +54,7 @@ class FleetConfig:
     seed: int = 0
     fail: str = ""
     scale: str = ""
+    migrate: str = ""
     startup_time: float = 30.0
     load_bandwidth: float = 2.0
     direct_decode: int = 0
@@ -72,6 +76,13 @@ class FleetConfig:
             if self.replicas == 1:
                 raise KvsimError("scale must be left out with one replica")
             policy_of(self.scale, self.replicas)
+        if self.migrate:
+            for name, value in (("fail", self.fail), ("scale", self.scale)):
+                if value:
+                    raise KvsimError(f"migrate must be left out with {name}")
+            if self.replicas == 1:
+                raise KvsimError("migrate must be left out with one replica")
+            migration_of(self.migrate)
 
     @property
     def faults(self) -> list[Fault]:
@@ -79,9 +90,9 @@ class FleetConfig:
         return faults_of(self.fail, self.replicas)
 
     def as_json(self) -> dict[str, object]:
-        """Its settings; those of faults and of scaling are there where there is any."""
+        """Its settings; those of faults, scaling and migration are there where there is any."""
         of_scaling = () if self.scale else ("scale", "startup_time", "load_bandwidth")
-        others = (name for name in ("fail", "direct_decode") if not getattr(self, name))
+        others = (name for name in ("fail", "migrate", "direct_decode") if not getattr(self, name))
         left_out = (*of_scaling, *others)
         return {name: value for name, value in asdict(self).items() if name not in left_out}
 

@@ -9,6 +9,7 @@ is under way, whoever comes waits here, so that nobody enters a step that began 
 """
 
 from bisect import bisect_right
+from collections.abc import Callable
 
 from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.server import Server
@@ -23,6 +24,9 @@ class InputQueue:
         Whether a step is decided when the one before it begins.
     requests : list of Request
         Who came while a step was under way, in order.
+    hear : callable
+        What is done with each of them in its turn: it enters the server's queue, unless it comes for
+        something else (mover.py).
     decided_ps : int
         When the step was decided that was carried out last, or, where nothing was computed, when that ended.
     """
@@ -30,6 +34,7 @@ class InputQueue:
     def __init__(self, server: Server, late: bool) -> None:
         self.late, self._server = late, server
         self.requests: list[Request] = []
+        self.hear: Callable[[Request], None] = server.waiting.append
         self._came_ps: list[int] = []  # when each of them came here, which may be long after it arrived
         self.decided_ps = 0
 
@@ -48,7 +53,7 @@ class InputQueue:
         """Queue those of whom the decision that follows knows."""
         known = bisect_right(self._came_ps, self.known_ps())
         for request in self.requests[:known]:
-            self._server.waiting.append(request)
+            self.hear(request)
         del self.requests[:known], self._came_ps[:known]
 
     def remove(self, request: Request) -> None:

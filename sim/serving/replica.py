@@ -187,9 +187,11 @@ class Replica:
         """Wait until somebody comes."""
         server, now_ps = self.server, self.server.now_ps
         self.scheduler.rest(server)
-        self.recorder.sample(instant_of(server, 0))
+        kept = self._kept()
+        self.recorder.sample(instant_of(server, kept[0]))
         for observer in self.observers:
             observer.idle()
+        held_by = limit(server, self.scheduler) if server.waiting else ""
         rest = server.rest()
         if takes and self._arrivals.next_ps < NEVER_PS:
             yield self._alarm.at(self._arrivals.next_ps)
@@ -197,7 +199,7 @@ class Replica:
             yield self._alarm.set_bell()
             self._alarm.take_bell()
         until_ps = self._on_the_clock(self._alarm.now_ps)
-        self.recorder.idle(until_ps - now_ps, "", rest)
+        self.recorder.idle(until_ps - now_ps, held_by, rest, kept)
         server.wait(until_ps)
         server.wakes.before_ps = until_ps - 1  # an idle engine looks again and again
         self.pricing.rest()
@@ -214,14 +216,16 @@ class Replica:
         elif step.preemptions or step.spent or late:
             duration = self.pricing.step_ps(step, 0, self.pricing.due())
             held_by = limit(server, self.scheduler) if server.waiting or server.swapped else ""
-            rest = server.rest()
+            rest, kept = server.rest(), self._kept()
             until_ps = self._on_the_clock(server.now_ps + duration)
             if until_ps >= self._ahead.next_ps:
                 yield self._alarm.at(until_ps)
-            self.recorder.idle(duration, held_by, rest)
+            self.recorder.idle(duration, held_by, rest, kept)
             server.wait(until_ps)
         elif step.departures:  # there is room now: decide again
             return
+        elif server.batch.moving:  # what keeps the head out belongs to nobody who runs here
+            yield from self._idle(takes=False)
         elif step.no_room and not server.allocator.used_slots:  # evicted, it is longer than when it came
             server.drop_head(f"finds no room in an empty arena of {server.allocator.capacity_slots:,} slots")
             self.commit.write_facts(step)
@@ -252,6 +256,13 @@ class Replica:
         if until_ps > least:
             server.wakes.before_ps = until_ps - 1
 
+    def _kept(self) -> tuple[int, int, int]:
+        """Slots with tokens, used ones, and those used in vain, of requests that move, while nobody runs."""
+        server = self.server
+        if not server.batch.moving:
+            return (0, 0, 0)
+        return server.tokens()[0], server.allocator.used_slots, server.memory.internal_slots()
+
     def _on_the_clock(self, now_ps: int) -> int:
         """The same, unless it is later than the clock goes."""
         return self.recorder.log.on_the_clock(now_ps, self.server.steps)
@@ -260,14 +271,19 @@ class Replica:
 
     def join(self, requests: Iterable[Request]) -> None:
         """Requests come, and may enter at the next boundary, or at the one behind it."""
-        inputs, waiting, now_ps = self.input_queue, self.server.waiting, self._alarm.now_ps
+        inputs, now_ps = self.input_queue, self._alarm.now_ps
         at_once = self._takes or self._waits or self._alarm.sleeps
         for request in requests:
             if at_once:
-                waiting.append(request)
+                inputs.hear(request)
             else:
                 inputs.put(request, now_ps)
         self._end_plan(inputs.late)
+
+    def tell(self, request: Request) -> None:
+        """Something else than that it comes is to be done with a request when the engine hears of it."""
+        self._planner.stands = False
+        self.join([request])
 
     def arrived(self) -> None:
         """Something happened at the door that is looked at, at the latest, at the next boundary."""
@@ -291,14 +307,20 @@ class Replica:
         """Whether anybody runs, loads, waits, or has come without being heard of yet."""
         server = self.server
         held = server.running or server.batch.loading or server.swapped
-        return bool(held or server.waiting or self.input_queue.requests)
+        return bool(held or server.waiting or self.input_queue.requests or server.batch.moving)
+
+    @property
+    def clock_ps(self) -> int:
+        """What the clock says: later than the server's time while it sleeps."""
+        return self._alarm.now_ps
 
     def left(self, request: Request) -> None:
         """One that waits leaves: end the plan at the next boundary, as who is behind may enter there."""
         self.input_queue.remove(request)
-        self._look_at_next()
+        self.look_at_next()
 
-    def _look_at_next(self) -> None:
+    def look_at_next(self) -> None:
+        """Who waits may enter, or who runs may find less room, at the next boundary: decide anew there."""
         self._planner.stands = False
         self.arrived()
 
@@ -310,7 +332,7 @@ class Replica:
         if self._current is None or not self.server.waiting:
             return
         self.catch_up(first)
-        self._look_at_next()
+        self.look_at_next()
 
     def catch_up(self, now_too: bool = False) -> None:
         """Carry out all steps of the plan that are over by now: its state is then as in step mode.

@@ -495,7 +495,7 @@ class Server:
                 request.outgrown += 1
             self.preempt(victim, by=request)
             if victim is request:
-                alone = not self.running and not self.batch.loading
+                alone = not (self.running or self.batch.loading or self.batch.moving)
                 if alone and self.waiting and self.waiting[0] is request:
                     self._drop_stuck(request, tokens)
                 return False
@@ -591,7 +591,7 @@ class Server:
     def check(self) -> None:
         """Raise InvariantError when the running sums and the allocator's own count disagree."""
         lengths = self.lengths()
-        living = self.running | self.batch.loading
+        living = self.running | self.batch.loading | self.batch.moving
         finals = {seq: living[seq].final_tokens for seq in lengths}
         counted = self.allocator.ledger(lengths, finals)
         held, internal = self.tokens()[0], self.memory.internal_slots()

@@ -88,6 +88,7 @@ BESIDE = {
     "pool": "--pool both:1:gpu=h100 --pool both:1:gpu=l40s --model llama-3.1-8b",
     "fail": "--fail replica=0:at=1:for=2 --replicas 2",
     "scale": "--scale schedule:0=1,2=2 --replicas 2",
+    "migrate": "--migrate llumnix:source=48,target=96 --replicas 2",
     "clients_mix": "--clients-mix A:0.8:ttft=1,B:0.2:deadline=30",
     "closed_sessions": "--closed-sessions --trace agents --num-prompts 3",
 }

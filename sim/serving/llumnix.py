@@ -1,0 +1,92 @@
+"""When Llumnix moves a running request to another replica, and which: `--migrate llumnix:source=-48,...`.
+
+    every 50 ms   sources: freeness is low, or somebody preempted waits    targets: the others, if it is high
+                  the least free source goes with the freest target, the next with the next
+    of a source   who decodes, of the lowest priority, with the fewest tokens
+
+Defaults are those of its code: -3 blocks of 16 tokens for each request, one migration of a replica at a time,
+the last stage from 16 blocks on, 3 stages at most. Freeness is that of sim/routers/llumnix.py.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from math import isfinite
+
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.routers.base import Seen
+from kvsim.sim.routers.llumnix import freeness
+from kvsim.sim.serving.scaling import LEAST_S, MOST_S
+
+
+@dataclass(frozen=True)
+class Llumnix:
+    """Its options.
+
+    Attributes
+    ----------
+    every : float
+        Seconds between two looks at the replicas.
+    source, target : float
+        A replica whose freeness is at most, or at least, so many tokens a request is one.
+    last : int
+        The last stage copies at most so many blocks.
+    stages : int
+        A migration that takes more is given up.
+    link : str
+        Between two GPUs: a name, or GB/s.
+    """
+
+    every: float = 0.05
+    source: float = -48.0
+    target: float = -48.0
+    last: int = 16
+    stages: int = 3
+    link: str = "400gb"
+
+    def pairs(
+        self, replicas: Sequence[Seen], moving: Sequence[bool], preempted: Callable[[int], bool]
+    ) -> list[tuple[int, int]]:
+        """Who gives a request to whom, by their places.
+
+        `moving` says by place who takes part in a migration, `preempted` where somebody waits to be computed
+        again.
+        """
+        found = [(freeness(each), each.place) for each in replicas if not moving[each.place]]
+        needy = {place for _, place in found if preempted(place)}
+        sources = sorted(each for each in found if each[0] <= self.source or each[1] in needy)
+        targets = sorted(
+            (-free, place) for free, place in found if free >= self.target and place not in needy
+        )
+        both = zip(sources, targets, strict=False)
+        return [(source, target) for (_, source), (_, target) in both if source != target]
+
+
+MUST = "migrate must be llumnix or llumnix:every=S,source=N,target=N,last=N,stages=N,link=NAME|GB/S"
+
+
+def migration_of(text: str) -> Llumnix:
+    """The options of a text; KvsimError for what is none."""
+    kind, _, rest = text.partition(":")
+    types = {each.name: each.type for each in fields(Llumnix)}
+    given: dict[str, float | int | str] = {}
+    try:
+        if kind != "llumnix":
+            raise ValueError(text)
+        for each in rest.split(",") if rest else ():
+            name, _, value = each.partition("=")
+            if name in given:
+                raise KvsimError(f"migrate must have {name} once")
+            given[name] = {float: float, int: int, str: str}[types[name]](value)  # type: ignore[index]
+        found = Llumnix(**given)  # type: ignore[arg-type]
+        numbers = found.every, found.source, found.target
+        if not all(map(isfinite, numbers)) or found.last < 1 or found.stages < 1 or not found.link:
+            raise ValueError(text)
+    except KvsimError:
+        raise
+    except (KeyError, ValueError):
+        raise KvsimError(f"{MUST}, got {text!r}") from None
+    if not LEAST_S <= found.every <= MOST_S:
+        raise KvsimError(f"migrate: every must be {LEAST_S:g} to {MOST_S:,.0f} seconds, got {found.every:g}")
+    if found.source > found.target:
+        raise KvsimError(f"migrate: source must be at most target, got {found.source:g} and {found.target:g}")
+    return found

@@ -1,0 +1,250 @@
+"""Live migration: a request decodes on while its blocks are copied to another replica, then goes on there.
+
+    source   ... decodes ................................ | stops |
+    link         | stage 1: all blocks but its last one | |2: rest|
+    target   room for those                              and those| decodes ...
+
+Each stage copies what was computed meanwhile; the last one, when few blocks are left, what remains, while the
+request stands still. Before each the target allocates the blocks; where it has no room, and where the request
+was preempted or has finished meanwhile, the migration is given up. Who moves when, says llumnix.py, what
+happens in the two memories mover.py. Follows Llumnix (OSDI '24) and its code.
+
+A replica takes part in one migration at a time: copies never wait for each other.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from kvsim.sim.serving.dispatcher import Dispatcher
+from kvsim.sim.serving.link import Way
+from kvsim.sim.serving.lives import Run
+from kvsim.sim.serving.llumnix import Llumnix
+from kvsim.sim.serving.mover import Mover
+from kvsim.sim.serving.replica import Replica
+from kvsim.sim.serving.request import Request, State
+from kvsim.sim.workload import PS_PER_S, Int64Column
+
+STAGES: Final = ("migration_begin_ps", "migration_stop_ps", "migration_end_ps")
+"""Of a request's last migration: it begins, the request stops, its blocks are there."""
+FINISHED, PREEMPTED = "finished", "preempted"
+NO_ROOM, STAGES_SPENT = "no room", "stages"
+"""Why one was given up: what became of the request, or of the room at the target."""
+
+
+@dataclass
+class Move:
+    """One migration.
+
+    Attributes
+    ----------
+    source, target : int
+        Places.
+    seq : int
+        The request's at the source.
+    guest : Request or None
+        What holds its blocks at the target.
+    copied, stages, last : int
+        Blocks that were copied, or are; in how many stages; those of the last one.
+    begin_ps, stop_ps, end_ps : int
+        When it began, when the request stopped, and when its blocks were there; 0: never.
+    given_up : str
+        Why; empty: it was not.
+    """
+
+    request: Request
+    source: int
+    target: int
+    seq: int
+    begin_ps: int
+    guest: Request | None = None
+    copied: int = 0
+    stages: int = 0
+    last: int = 0
+    stop_ps: int = 0
+    end_ps: int = 0
+    given_up: str = ""
+
+    def fate(self) -> str:
+        """Why it cannot go on: the request has left the batch of its source; empty: it has not."""
+        request = self.request
+        if request.state == State.FINISHED:
+            return FINISHED
+        return "" if request.state == State.DECODE and request.seq == self.seq else PREEMPTED
+
+
+class Totals(NamedTuple):
+    """What was migrated in a run; bytes are those of all GPUs that have a part of a block."""
+
+    migrations: int
+    requests: int
+    given_up: dict[str, int]
+    copied_bytes: int
+    stages: int
+    downtime_ps: int
+    duration_ps: int
+
+
+class Migrations:
+    """The migrations of a run.
+
+    Parameters
+    ----------
+    way : Way
+        The link between two GPUs.
+    block_bytes, gpus : int
+        Of a block on each GPU that has a part of it; how many those are.
+    seats : int
+        Requests that a replica serves at once, at most.
+
+    Attributes
+    ----------
+    moves : list of Move
+        In the order in which they began.
+    """
+
+    def __init__(self, policy: Llumnix, way: Way, block_bytes: int, gpus: int, seats: int) -> None:
+        self._policy, self._way, self._block_bytes, self._gpus = policy, way, block_bytes, gpus
+        self._seats, self._every_ps = seats, round(policy.every * PS_PER_S)
+        self.moves: list[Move] = []
+
+    def begin(self, run: Run, replicas: Sequence[Replica], dispatcher: Dispatcher) -> None:
+        """Let the clock know when to look."""
+        self._run, self._dispatcher = run, dispatcher
+        self._movers = [Mover(replica) for replica in replicas]
+        self._moving = [False] * len(replicas)
+        for place, replica in enumerate(replicas):
+            replica.place = place  # what one does to another at one instant is then the same in every mode
+        self._later(0, self._every_ps, self._look)
+
+    def _later(self, now_ps: int, after_ps: int, act: Callable[[int], None]) -> None:
+        at_ps = now_ps + after_ps
+        self._run.later(at_ps, lambda: act(at_ps))
+
+    def _look(self, now_ps: int) -> None:
+        if not self._run.goes_on():
+            return
+        movers = self._movers
+        for mover in movers:
+            mover.replica.catch_up()
+        found = self._policy.pairs(
+            self._dispatcher.seen, self._moving, lambda place: movers[place].preempted_waits
+        )
+        for source, target in found:
+            request = movers[source].candidate()
+            server = movers[target].server
+            if request is not None and len(server.running) + len(server.batch.moving) < self._seats:
+                move = Move(request, source, target, request.seq, now_ps)
+                self.moves.append(move)
+                self._moving[source] = self._moving[target] = True
+                self._stage(move, now_ps)
+        self._later(now_ps, self._every_ps, self._look)
+
+    # -- one migration ------------------------------------------------------------------------
+
+    def _stage(self, move: Move, now_ps: int) -> None:
+        """Copy what has come meanwhile, but for the last block: it is being written."""
+        source, request = self._movers[move.source], move.request
+        source.replica.catch_up()
+        fate = move.fate() or (STAGES_SPENT if move.stages == self._policy.stages else "")
+        if fate:
+            self._give_up(move, fate)
+            return
+        move.stages += 1
+        left = source.blocks(request) - move.copied
+        if left <= self._policy.last:
+            source.at_boundary(request, lambda: self._stop(move))
+        elif self._hold(move, (move.copied + left - 1) * source.server.allocator.block_slots):
+            move.copied += left - 1
+            self._later(now_ps, self._copy_ps(left - 1), lambda at_ps: self._stage(move, at_ps))
+        else:
+            self._give_up(move, NO_ROOM)
+
+    def _stop(self, move: Move) -> None:
+        """The step is over: the request stops, and the rest is copied."""
+        source, request, first = self._movers[move.source], move.request, move.target < move.source
+        fate, now_ps = move.fate(), source.server.now_ps
+        if fate:
+            self._give_up(move, fate, first)
+            return
+        source.stop(request)
+        move.last = source.blocks(request) - move.copied
+        if self._hold(move, request.computed, first):
+            move.copied += move.last
+            move.stop_ps = now_ps
+            source.tell_stop(request)
+            self._later(now_ps, self._copy_ps(move.last), lambda at_ps: self._end(move, at_ps))
+        else:
+            source.resume(request, now_ps)
+            self._give_up(move, NO_ROOM, first)
+
+    def _end(self, move: Move, now_ps: int) -> None:
+        """All its blocks are there."""
+        source, target, request, guest = (
+            self._movers[move.source],
+            self._movers[move.target],
+            move.request,
+            move.guest,
+        )
+        assert guest is not None
+        move.end_ps = now_ps
+        source.replica.catch_up()
+        source.leave(request)
+        source.replica.look_at_next()
+        self._run.log.send(request.index, move.target)
+        target.at_boundary(request, lambda: target.enter(request, guest, target.replica.clock_ps))
+        self._moving[move.source] = self._moving[move.target] = False
+
+    def _hold(self, move: Move, tokens: int, first: bool = False) -> bool:
+        """Room at the target; `first`: at this instant it has gone before."""
+        target = self._movers[move.target]
+        target.replica.catch_up(first)
+        if move.guest is not None:
+            fits = target.hold_more(move.guest, tokens)
+        else:
+            move.guest = target.hold(move.request, tokens)
+            fits = move.guest is not None
+        if fits:
+            target.replica.look_at_next()
+        return fits
+
+    def _give_up(self, move: Move, why: str, first: bool = False) -> None:
+        move.given_up = why
+        self._moving[move.source] = self._moving[move.target] = False
+        if move.guest is not None:
+            target = self._movers[move.target]
+            target.replica.catch_up(first)
+            target.let_go(move.guest)
+            target.replica.look_at_next()
+
+    def _copy_ps(self, blocks: int) -> int:
+        return self._way.duration_ps(blocks, blocks * self._block_bytes)
+
+    # -- the end ------------------------------------------------------------------------------
+
+    def stages(self, rows: int) -> dict[str, Int64Column]:
+        """By request the times of its last migration; 0 where there was none."""
+        found = {name: np.zeros(rows, np.int64) for name in STAGES}
+        for move in self.moves:
+            if move.end_ps:
+                times = move.begin_ps, move.stop_ps, move.end_ps
+                for name, at_ps in zip(STAGES, times, strict=True):
+                    found[name][move.request.index] = at_ps
+        return found
+
+    def totals(self) -> Totals:
+        """What was migrated; bytes count those of migrations that were given up, too."""
+        done = [move for move in self.moves if not move.given_up]
+        reasons = [move.given_up for move in self.moves if move.given_up]
+        copied = sum(move.copied for move in self.moves)
+        return Totals(
+            migrations=len(done),
+            requests=len({move.request.index for move in done}),
+            given_up={why: reasons.count(why) for why in sorted(set(reasons))},
+            copied_bytes=copied * self._block_bytes * self._gpus,
+            stages=sum(move.stages for move in done),
+            downtime_ps=sum(move.end_ps - move.stop_ps for move in done),
+            duration_ps=sum(move.end_ps - move.begin_ps for move in done),
+        )

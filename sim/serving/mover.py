@@ -1,0 +1,155 @@
+"""One end of a migration: what becomes of a request, and of its blocks, in the memory of one server.
+
+    target   hold        room for the blocks that come first; more before each later stage
+             enter       all are there: it decodes on from the next boundary on
+             let_go      they are not wanted: free
+    source   stop        it decodes no more, and keeps its blocks
+             leave       they are copied: free
+             resume      there was no room elsewhere: it decodes on here
+
+What is held in between is in `batch.moving`. A request stops and enters where its engine hears of who comes
+(input_queue.py): between two steps; an asynchronous engine one step later.
+"""
+
+from collections.abc import Callable
+
+from kvsim.sim.serving.replica import Replica
+from kvsim.sim.serving.request import Request, State
+
+
+class Mover:
+    """Takes requests out of a replica, and lets others in."""
+
+    def __init__(self, replica: Replica) -> None:
+        self.replica, self.server = replica, replica.server
+        self.events = replica.events
+        self._acts: dict[int, Callable[[], None]] = {}  # by name of a request: what is to become of it
+        replica.input_queue.hear = self._hear
+
+    def at_boundary(self, request: Request, act: Callable[[], None]) -> None:
+        """Let the engine do something with a request when it hears of it."""
+        self._acts[request.own] = act
+        self.replica.tell(request)
+
+    def _hear(self, request: Request) -> None:
+        act = self._acts.pop(request.own, None)
+        if act is None:
+            self.server.waiting.append(request)
+        else:
+            act()
+
+    @property
+    def preempted_waits(self) -> bool:
+        """Whether somebody preempted heads the queue."""
+        waiting = self.server.waiting
+        return len(waiting) > 0 and waiting[0].preemptions > 0
+
+    def candidate(self) -> Request | None:
+        """Who decodes, of the lowest priority, with the fewest tokens."""
+        stored = self.server.progress.stored
+        decoding = [each for each in self.server.running.values() if each.state == State.DECODE]
+        return min(decoding, key=lambda r: (-r.priority, stored(r), r.seq), default=None)
+
+    def blocks(self, request: Request) -> int:
+        """Of its table."""
+        allocator = self.server.allocator
+        return -(-allocator.capacity(request.seq) // allocator.block_slots)
+
+    # -- the target ---------------------------------------------------------------------------
+
+    def hold(self, request: Request, tokens: int) -> Request | None:
+        """Room for the first tokens of a request that runs elsewhere, in its name; None: there is none.
+
+        Nothing is looked up in the prefix cache: all blocks are copied.
+        """
+        memory, allocator, seq = self.server.memory, self.server.allocator, self.server.memory.admissions
+        bound = self.server.rules.bound(request)
+        if memory.prefixes is None:
+            fits = allocator.admit(seq, tokens, bound)
+        else:
+            nothing = memory.prefixes.match(request.content, request.own, 0)
+            fits = memory.admit_after(nothing, seq, tokens, bound)
+        if not fits:
+            return None
+        guest = Request(request.index, request.prompt_tokens, request.output_tokens)
+        guest.own, guest.seq = request.own, memory.new_seq()
+        self.server.batch.moving[seq] = guest
+        self._note(guest, tokens)
+        return guest
+
+    def hold_more(self, guest: Request, tokens: int) -> bool:
+        """Room for so many in all; False: there is none."""
+        fits = self.server.allocator.grow(guest.seq, tokens)
+        if fits:
+            self._note(guest, tokens)
+        return fits
+
+    def _note(self, guest: Request, tokens: int) -> None:
+        """It holds so many tokens now."""
+        memory = self.server.memory
+        if self.events:
+            self.events.changed = True
+        memory.prefill_held += tokens - guest.computed
+        guest.computed = tokens
+        memory.set_internal(guest, max(0, self.server.allocator.surplus(guest.seq, guest.final_tokens)))
+
+    def let_go(self, guest: Request) -> None:
+        """What was held is free, and nothing of it can be found."""
+        memory = self.server.memory
+        del self.server.batch.moving[guest.seq]
+        memory.prefill_held -= guest.computed
+        memory.set_internal(guest, 0)
+        if self.events:
+            self.events.changed = True
+        self.server.allocator.release(guest.seq)
+
+    def enter(self, request: Request, guest: Request, now_ps: int) -> None:
+        """It decodes on, in what was held for it."""
+        memory = self.server.memory
+        del self.server.batch.moving[guest.seq]
+        request.seq, request.internal = guest.seq, guest.internal
+        request.sample += 1  # in the events it is another stay
+        if self.events:
+            self.events.moved("move_in", request, now_ps, self.server.steps)
+        if memory.prefixes is not None:
+            memory.prefixes.fill(request.seq, request.computed)
+        self._run(request, now_ps)
+
+    # -- the source ---------------------------------------------------------------------------
+
+    def stop(self, request: Request) -> None:
+        """It decodes no more, and keeps what it has."""
+        server = self.server
+        server.batch.leave(request)
+        request.move(State.PREFILL)
+        server.memory.prefill_held += request.computed
+        del server.running[request.seq]
+        server.batch.moving[request.seq] = request
+
+    def tell_stop(self, request: Request) -> None:
+        """It goes: there is room for it elsewhere."""
+        if self.events:
+            self.events.moved("move_out", request, self.server.now_ps, self.server.steps - 1)
+
+    def leave(self, request: Request) -> None:
+        """What it had is free; its prefix can be found."""
+        memory = self.server.memory
+        if self.events:
+            self.events.changed = True
+        del self.server.batch.moving[request.seq]
+        memory.prefill_held -= request.computed
+        memory.free(request)
+
+    def resume(self, request: Request, now_ps: int) -> None:
+        """It decodes on."""
+        del self.server.batch.moving[request.seq]
+        self._run(request, now_ps)
+
+    def _run(self, request: Request, now_ps: int) -> None:
+        """It is the last of those that decode; who prefills stays behind them."""
+        running = self.server.running
+        prefilling = [each for each in running.values() if each.state == State.PREFILL]
+        running[request.seq] = request
+        for each in prefilling:
+            running[each.seq] = running.pop(each.seq)
+        self.server.batch.join(request, now_ps)

@@ -1,0 +1,263 @@
+"""Running requests that move to other replicas: what is copied, what it costs, and that nothing is lost."""
+
+from dataclasses import replace
+from random import Random
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from support.cases import draw_case, events_of, told
+
+import kvsim
+from kvsim import workloads
+from kvsim.sim.build import build_engine
+from kvsim.sim.errors import KvsimError
+from kvsim.sim.options.scenario import Scenario
+from kvsim.sim.routers.llumnix import freeness
+from kvsim.sim.run import deployment_of, prepare
+from kvsim.sim.serving.fleet import FleetConfig
+from kvsim.sim.serving.llumnix import Llumnix, migration_of
+from kvsim.sim.serving.migration import STAGES
+from kvsim.sim.serving.request import State
+from kvsim.sim.workload import PS_PER_S
+
+ASKED = {"model": "llama-3.1-8b", "gpu": "l40s", "replicas": 4, "kv_tokens": 8000, "router": "round-robin"}
+BLOCK_BYTES = 16 * 131_072
+
+
+def seen(place, used, running, head=0, capacity=1000):
+    return SimpleNamespace(
+        place=place, capacity_tokens=capacity, used_tokens=used, running=running, head_tokens=head
+    )
+
+
+def burst(migrate, rate=12.0, num_prompts=300, check=False, **settings):
+    scenario = Scenario(**ASKED | {"migrate": migrate} | settings)
+    work = workloads.build("sharegpt", num_prompts=num_prompts, request_rate=rate, burstiness=0.3, seed=1)
+    if scenario.policy == "priority":
+        work = replace(work, priority=np.arange(num_prompts) % 2)
+    engine = build_engine(scenario.deployed(), work, check=check)
+    return engine, engine.run()
+
+
+def test_freeness_is_what_is_free_for_each_request():
+    """(1000 - 400) / 3 = 200; a head that needs 700: (1000 - 400 - 700) / 4 = -25; nobody: infinite."""
+    assert freeness(seen(0, 400, 3)) == 200
+    assert freeness(seen(0, 400, 3, head=700)) == -25
+    assert freeness(seen(0, 0, 0)) == np.inf
+
+
+def test_the_least_free_goes_with_the_freest():
+    fleet = [seen(0, 900, 4, 500), seen(1, 100, 1), seen(2, 990, 5, 800), seen(3, 500, 2)]  # -80 900 -132 250
+    none = [False] * 4
+    policy = Llumnix()
+    assert policy.pairs(fleet, none, lambda _: False) == [(2, 1), (0, 3)]
+    assert policy.pairs(fleet, [False, True, False, False], lambda _: False) == [(2, 3)]
+    assert Llumnix(target=300).pairs(fleet, none, lambda _: False) == [(2, 1)]
+    assert Llumnix(source=-100).pairs(fleet, none, lambda _: False) == [(2, 1)]
+    assert policy.pairs(fleet, none, lambda place: place == 3) == [(2, 1)]  # who preempted takes nobody in
+    assert policy.pairs(fleet[1::2], none, lambda place: place == 3) == [(3, 1)]  # and is a source, if free
+
+
+def test_a_migration_copies_the_blocks_held_and_stops_for_those_of_its_last_stage():
+    engine, result = burst("llumnix:last=2,link=1")
+    done = [move for move in engine.migrations.moves if not move.given_up]
+    assert len(done) > 20
+    assert max(move.stages for move in done) > 1
+    for move in done:
+        assert 1 <= move.last <= 2 + 1  # a block may have begun in the step that was under way
+        # 1 GB/s, and 10 us of latency
+        assert move.end_ps - move.stop_ps == 10_000_000 + -(-move.last * BLOCK_BYTES * 1000)
+    totals = engine.migrations.totals()
+    assert totals.copied_bytes == sum(move.copied for move in engine.migrations.moves) * BLOCK_BYTES
+    assert result.finished.all()
+
+
+def outcome(case, fleet, max_span, watched):
+    """What a run and its migrations were; its memory is empty in the end."""
+    deployment = replace(case.scenario, fleet=fleet)
+    engine = build_engine(
+        deployment, case.work, max_span=max_span, check=True, events=True, map_instants=watched
+    )
+    result = engine.run()
+    assert set(np.flatnonzero(~result.finished)) == engine.log.rejected
+    for replica in engine.replicas:
+        memory = replica.server.memory
+        assert not replica.server.batch.moving
+        assert not (memory.prefill_held or memory.internal or memory.allocator.used_slots)
+    moves = [
+        (move.request.index, move.source, move.target, move.copied, move.begin_ps, move.stop_ps, move.end_ps)
+        for move in engine.migrations.moves
+    ]
+    events = [events_of(SimpleNamespace(replica=replica)) for replica in engine.replicas]
+    return told(result), moves, events, engine.migrations.totals()
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_all_are_served_and_fast_forward_equals_step_mode(asynchronous, request):
+    moved, given_up = 0, set()
+    for seed in range(request.config.getoption("--fuzz") or 60):
+        rng = Random(f"{seed} {asynchronous}")
+        case = draw_case(rng, "vllm-v1@0.33.0")
+        engine = replace(case.engine, async_scheduling=asynchronous, allocator="paged", reserve=None)
+        if engine.policy == "sjf":
+            engine = replace(engine, policy="fcfs")
+        case = replace(case, engine=engine, samples=False)
+        count, router = rng.randint(2, 4), rng.choice(["round-robin", "llumnix", "least-kv"])
+        every = rng.choice([0.007, 0.05, 0.3])
+        last, stages, link = rng.choice([1, 2, 16]), rng.randint(1, 4), rng.choice(["0.01", "1", "400gb"])
+        source = rng.choice([-48, 0, 30, 1e9])
+        migrate = (
+            f"llumnix:every={every},last={last},stages={stages},link={link},source={source},target={source}"
+        )
+        watched = rng.choice([0, 0, 5])  # instants of the map
+        fleet = FleetConfig(replicas=count, router=router, migrate=migrate)
+        one = outcome(case, fleet, 1, watched)
+        other = outcome(case, fleet, 1 << 20, watched)
+        assert {name for name in one[0] if one[0][name] != other[0][name]} == set(), seed
+        assert one[1:] == other[1:], seed
+        moved += one[3].migrations
+        given_up |= one[3].given_up.keys()
+    assert moved > 100
+    assert given_up >= {"finished", "no room", "stages"}
+
+
+@pytest.mark.parametrize(("tp", "pp"), [(1, 1), (2, 1), (1, 2)])
+def test_each_gpu_copies_its_part_of_a_block(tp, pp):
+    engine, _ = burst("llumnix:link=1", tensor_parallel_size=tp, pipeline_parallel_size=pp)
+    done = [move for move in engine.migrations.moves if not move.given_up]
+    assert done
+    for move in done:
+        assert move.end_ps - move.stop_ps == 10_000_000 + -(-move.last * BLOCK_BYTES * 1000) // (tp * pp)
+    copied = sum(move.copied for move in engine.migrations.moves)
+    assert engine.migrations.totals().copied_bytes == copied * BLOCK_BYTES
+
+
+def test_equal_replicas_under_equal_load_move_nothing():
+    """Two requests each; and nobody is full: with the smallest thresholds nobody is a source."""
+    engine, result = burst("llumnix", num_prompts=4, replicas=2, kv_tokens=None)
+    assert engine.migrations.moves == []
+    assert result.stages is not None
+    assert all(not column.any() for column in result.stages.values())
+
+
+def test_who_prefills_stays_behind_all_that_decode_also_where_others_enter():
+    """vLLM looks there for the prompt that it has begun: else it would wait for whoever came in behind it."""
+    scenario = Scenario(
+        **ASKED, migrate="llumnix:source=48,target=48", max_num_batched_tokens=64, max_num_seqs=64
+    )
+    work = workloads.build("sharegpt", num_prompts=200, request_rate=12.0, burstiness=0.3, seed=1)
+    engine = build_engine(scenario.deployed(), work)
+    beside = 0  # requests that entered while another prefilled
+
+    def watch(replica):
+        decide, server = replica.decide, replica.server
+
+        def watched(_):
+            nonlocal beside
+            step = decide(server)
+            states = [each.state for each in server.running.values() if each.state != State.FINISHED]
+            assert states == sorted(states, key=State.PREFILL.__eq__)
+            beside += any(r.sample and r.state == State.DECODE for r in server.running.values()) and (
+                State.PREFILL in states
+            )
+            return step
+
+        replica.decide = watched
+
+    for replica in engine.replicas:
+        watch(replica)
+    engine.run()
+    assert beside > 100
+
+
+def test_every_token_is_generated_once_wherever_it_is():
+    """A gap lies before each token but the first of a request, also where it moved in between."""
+    engine, result = burst("llumnix", check=True)
+    work = engine.workload
+    assert engine.migrations.totals().migrations > 100
+    assert result.token_gaps.count == int((work.output_tokens - 1).sum())
+    assert sum(each.token_gaps.count for each in engine.results) == result.token_gaps.count
+    assert "preempted" in engine.migrations.totals().given_up
+
+
+def test_a_moved_request_counts_where_it_answers_and_says_when_it_moved():
+    engine, result = burst("llumnix")
+    last = {move.request.index: move for move in engine.migrations.moves if move.end_ps}
+    for row, move in last.items():
+        assert result.replica[row] == move.target
+        assert [result.stages[name][row] for name in STAGES] == [move.begin_ps, move.stop_ps, move.end_ps]
+        assert move.begin_ps <= move.stop_ps < move.end_ps < result.requests["finish_ps"][row]
+    assert np.count_nonzero(result.stages["migration_end_ps"]) == len(last)
+
+
+def test_the_shortest_of_the_lowest_priority_moves():
+    engine, _ = burst("llumnix", policy="priority")
+    moved = [move.request.priority for move in engine.migrations.moves]
+    assert moved.count(1) > 4 * moved.count(0)
+
+
+def test_in_a_burst_fewer_are_preempted_and_first_tokens_come_sooner():
+    """What Llumnix is for, where the router does not look at memory."""
+    stays, moves = (burst(each, 8.0, 400)[1] for each in (None, "llumnix"))
+    assert moves.preemptions < 0.8 * stays.preemptions
+    ttft_s = [
+        np.quantile(result.requests["first_token_ps"] - result.arrival_ps, 0.99) / PS_PER_S
+        for result in (stays, moves)
+    ]
+    assert ttft_s[1] < 0.5 * ttft_s[0]
+
+
+def test_a_config_repeats_it():
+    scenario = Scenario(**ASKED, migrate="llumnix:every=0.1")
+    work = workloads.build("sharegpt", num_prompts=200, request_rate=12.0, burstiness=0.3, seed=1)
+    outcome = prepare(scenario.deployed(), work, {}).outcome()
+    assert outcome.config["fleet"]["migrate"] == "llumnix:every=0.1"
+    assert outcome.summary["migration"]["migrations"] > 10
+    again = prepare(deployment_of(outcome.config)[0], work, {}).outcome()
+    assert {**again.summary, "simulation": 0} == {**outcome.summary, "simulation": 0}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("often", "migrate must be llumnix or llumnix:every=S"),
+        ("llumnix:each=3", "migrate must be llumnix or llumnix:every=S"),
+        ("llumnix:last=0", "migrate must be llumnix or llumnix:every=S"),
+        ("llumnix:source=nan", "migrate must be llumnix or llumnix:every=S"),
+        ("llumnix:last=2,last=3", "migrate must have last once"),
+        ("llumnix:every=0", "migrate: every must be 0.001 to"),
+        ("llumnix:source=5", "migrate: source must be at most target, got 5 and -48"),
+    ],
+)
+def test_what_cannot_be_is_refused(text, said):
+    with pytest.raises(KvsimError, match=said):
+        migration_of(text)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"replicas": 1}, "migrate must be left out with one replica"),
+        ({"fail": "replica=1:at=1"}, "migrate must be left out with fail"),
+        ({"scale": "schedule:0=2"}, "migrate must be left out with scale"),
+        ({"migrate": "llumnix:link=wet string"}, "migrate: link"),
+        ({"scheduler": "vllm-v0"}, "scheduler must be vllm-v1 with migrate, got vllm-v0"),
+        (
+            {"allocator": "contiguous", "scheduler": "vllm-v1", "enable_prefix_caching": False},
+            "allocator must be paged with migrate, got contiguous",
+        ),
+        ({"policy": "srpt"}, "policy must be fcfs or priority with migrate, got 'srpt'"),
+        ({"model": "gemma-3-12b"}, "model must keep every token in all layers with migrate"),
+        ({"kv_offloading_size": "4"}, "kv_offloading_size must be left out with migrate, got '4'"),
+        ({"n": 2}, "requests must have one answer each with migrate"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(settings, said):
+    with pytest.raises(KvsimError, match=said):
+        kvsim.simulate(**{**ASKED, "kv_tokens": None, "migrate": "llumnix", "num_prompts": 5, **settings})
+
+
+def test_pools_are_refused():
+    with pytest.raises(KvsimError, match="pool must be left out with migrate"):
+        kvsim.simulate(model="llama-3.1-8b", pool="both:1 both:1:gpu=h100", migrate="llumnix", num_prompts=5)
