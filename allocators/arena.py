@@ -44,6 +44,21 @@ class Ledger(NamedTuple):
         return sum(self)
 
 
+class Held(NamedTuple):
+    """What one kind of layers holds of an arena, in slots."""
+
+    used: int
+    """allocated"""
+    tables: int
+    """of whole tables, what was freed behind a window included; nothing where a sequence has a state"""
+    internal: int
+    """allocated, will never be written"""
+    cached: int
+    """hold a prefix that nobody uses"""
+    idle: int = 0
+    """empty in large pages of this kind"""
+
+
 class Region(NamedTuple):
     """A range of addresses: `owners` holds the ids of the sequences there, none when it is free."""
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from kvsim.reports import quantities as q
 from kvsim.reports.alike import one_traffic
+from kvsim.reports.by_layers import quantities
 from kvsim.reports.html.words import group_label, grouped
 from kvsim.reports.ranked import different_clocks, ranked
 from kvsim.reports.rundir.run import Run
@@ -35,7 +36,7 @@ def numbers(runs: Sequence[Run]) -> dict[str, Any]:
             "texts": [shown(row, seeds) for seeds in columns],
             "best": stars(row, columns, [alike] * len(columns) if row.of_all else fit),
         }
-        for row in ROWS
+        for row in (*ROWS, *quantities(columns))
         if occurs(row, columns)
     ]
     return {

@@ -15,6 +15,7 @@ starts at t, unless an asynchronous engine has decided it already (input_queue.p
 
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterable
+from dataclasses import replace
 from typing import Final
 
 import simpy
@@ -33,6 +34,7 @@ from kvsim.sim.serving.alarm import Alarm
 from kvsim.sim.serving.arrivals import Arrivals, Promise
 from kvsim.sim.serving.decision import NEVER_PS, Decision
 from kvsim.sim.serving.input_queue import InputQueue
+from kvsim.sim.serving.kinds import KindsLedger
 from kvsim.sim.serving.observers import Checks, EventLog, MapDrawer, Observer, Pace, StepLog
 from kvsim.sim.serving.planner import Planner
 from kvsim.sim.serving.pricing import Pricing
@@ -65,6 +67,8 @@ class Replica:
         Whether a step is decided when the one before it begins (input_queue.py).
     events, memory_map : Events, MemoryMap, optional
         Where to write down what happens to each request, and what lies where.
+    kinds_in_words : dict of str, optional
+        Of each kind of layers, where they are kept in groups: what the results call it.
 
     Attributes
     ----------
@@ -94,6 +98,7 @@ class Replica:
         hears_late: bool = False,
         events: Events | None = None,
         memory_map: MemoryMap | None = None,
+        kinds_in_words: dict[str, str] | None = None,
     ) -> None:
         self.server = server
         self.scheduler = scheduler
@@ -114,6 +119,11 @@ class Replica:
             self.observers.append(MapDrawer(memory_map, server))
         if step_log:
             self.observers.append(StepLog(self.recorder, server, scheduler))
+        groups = server.memory.abilities.in_groups
+        self._kinds = None
+        if groups is not None and len(groups.kinds) > 1:
+            self._kinds = KindsLedger(server, groups, kinds_in_words or {})
+            self.observers.append(self._kinds)
         if server.memory.abilities.after_steps and not server.batch.works_in_spans:
             max_span = 1
         self._planner = Planner(server, scheduler, self.pricing, self.recorder, self.observers, max_span)
@@ -145,6 +155,9 @@ class Replica:
             self._planner.most_steps = 1  # who comes could end a span whose work is done
         self._keep = self.recorder.keeper()
         self._record = self._keep if server.progress.linear else self._record_unlike
+        grows = server.memory.abilities.grows_in_groups
+        if self._kinds is not None and grows is not None:
+            self._record = self._kinds.with_growth(self._record, grows)
         self._hear_of: list[Callable[[list[int]], None]] = [self._tell_passed] if self.observers else []
         if self.pricing.hears:
             self._hear_of.append(self.pricing.carried_out)
@@ -514,4 +527,5 @@ class Replica:
         if tier is not None:
             most_tokens = self.scheduler.config.max_num_batched_tokens
             tier.saved_ps = self.pricing.prompts_ps(tier.hit_tokens, tier.hit_pairs, most_tokens)
-        return self.recorder.result(server.totals, server.allocator, server.steps, totals, server.holds)
+        found = self.recorder.result(server.totals, server.allocator, server.steps, totals, server.holds)
+        return found if self._kinds is None else replace(found, by_kind=self._kinds.held)
