@@ -2,6 +2,8 @@
 
     1 group of 10 full-attention layers                              21.0 % of the memory
     4 groups of 9 and 2 of 8 sliding-window layers (1,024 tokens)    61.8 %
+
+Shares are of the whole memory, so that with what is free they add up to its ledger.
 """
 
 from collections.abc import Sequence
@@ -19,7 +21,7 @@ Shares = dict[str, dict[str, float]]
 
 
 def by_layers(seeds: Sequence[Summary], saturated: bool) -> Shares:
-    """Means over the seeds, while requests waited or over the whole run; nothing where layers share tables."""
+    """Means over the seeds, while requests waited or over the whole run; empty where layers share tables."""
     part = "saturated" if saturated else "average"
     found: Shares = {}
     for name, told in _groups(seeds[0]).items():
@@ -38,7 +40,7 @@ def layers_table(seeds: Sequence[Summary], saturated: bool) -> Table | None:
         return None
     kinds = [kind for kind in KINDS if any(each.get(kind, 0.0) >= 0.05 for each in found.values())]
     when = "requests waited" if saturated else "whole run"
-    table = ruled_table(f"of it, by layers ({when})")
+    table = ruled_table(f"KV memory by layers ({when})")
     for kind in kinds:
         table.add_column(kind, justify="right", no_wrap=True)
     for words, shares in found.items():
