@@ -36,6 +36,7 @@ SELDOM = (
     "cost.validated.",
     "memory.average.idle",
     "memory.saturated.idle",
+    "memory.groups",
     *GOALS,
 )
 """Of few allocators or fleets, with goals, drafts, a tier or clients, and where the clock was validated."""
@@ -72,9 +73,11 @@ def test_what_few_allocators_have_is_declared_too():
     tiered = kvsim.simulate(kv_offloading_size="1GiB", secondary_tiers="ssd:2GiB:nvme", num_prompts=5)
     mixed = kvsim.simulate(clients_mix="A:1:ttft=1", num_prompts=5)
     apart = kvsim.simulate(model="llama-3.1-8b", gpu="h100", pool=["prefill:1", "decode:1"], num_prompts=5)
+    hybrid = kvsim.simulate(model="gemma-3-27b", gpu="h100", num_prompts=3)
+    by_name = ("service.clients", "memory.groups")
     found = {
-        "service.clients" if name.startswith("service.clients.") else name
-        for each in (run, tensors, validated, drafts, tiered, mixed, apart)
+        next((part for part in by_name if name.startswith(f"{part}.")), name)
+        for each in (run, tensors, validated, drafts, tiered, mixed, apart, hybrid)
         for name in each.summary.flat()
         if name.startswith(SELDOM)
     }
