@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self, runtime_checkable
 
-from kvsim.allocators.arena import Held
+from kvsim.allocators.arena import Slots
 from kvsim.allocators.base import Allocator, Content, Match
 
 
@@ -172,7 +172,7 @@ class InGroups(Protocol):
 
     kinds: Sequence[tuple[str, int]]
 
-    def held_by_kind(self, internal: int, finals: Callable[[], Mapping[int, int]]) -> Sequence[Held]:
+    def held_by_kind(self, internal: int, finals: Callable[[], Mapping[int, int]]) -> Sequence[Slots]:
         """What each kind holds, where `internal` slots of all will never be written.
 
         `finals` gives the tokens with which those sequences end that have such slots.
@@ -183,7 +183,7 @@ class InGroups(Protocol):
 class GrowsInGroups(Protocol):
     """Is promised growth, so that what its kinds hold changes within spans."""
 
-    def grown_by_kind(self, used: int, internal: int, left: int) -> Sequence[Held]:
+    def grown_by_kind(self, used: int, internal: int, left: int) -> Sequence[Slots]:
         """The same changes by kind: so much more is used and internal, and so much was left behind.
 
         Slots, or sums of them over time; `used` is less what was left behind.

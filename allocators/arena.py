@@ -44,6 +44,10 @@ class Ledger(NamedTuple):
         return sum(self)
 
 
+Slots = tuple[int, int, int, int, int]
+"""Those of one kind of layers, as `Held` names them; plain where many are made."""
+
+
 class Held(NamedTuple):
     """What one kind of layers holds of an arena, in slots."""
 

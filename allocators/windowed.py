@@ -35,7 +35,7 @@ from typing import ClassVar
 
 from mypy_extensions import mypyc_attr
 
-from kvsim.allocators.arena import Held, Table, layout_of_tables
+from kvsim.allocators.arena import Slots, Table, layout_of_tables
 from kvsim.allocators.base import Allocator, Holdings, InvariantError, Layout, Region
 from kvsim.allocators.options import Groups, Order, kinds_of
 from kvsim.allocators.pool import FreeList
@@ -281,32 +281,28 @@ class Windowed(Allocator):
         self.kinds = [(name, layers.count(name)) for name in kinds_of(layers)]
         self.kinds += [(name, 0) for name in states]
 
-    def held_by_kind(self, internal: int, finals: Callable[[], Mapping[int, int]]) -> list[Held]:
+    def held_by_kind(self, internal: int, finals: Callable[[], Mapping[int, int]]) -> Sequence[Slots]:
         """All tables have the same length; what the retired hold will never be written."""
-        gone = self._left_by_retired
-        found = self.grown_by_kind(
-            self.used_slots - self.state_slots, internal, self.expired_slots + gone, gone
-        )
-        if self.state_slots:
-            found[-1] = Held(self.state_slots, 0, 0, 0)
+        gone, states = self._left_by_retired, self.state_slots
+        found = self._by_kind(self.used_slots - states, internal, self.expired_slots + gone, gone)
+        if states:
+            found[-1] = (states, 0, 0, 0, 0)
         return found
 
-    def grown_by_kind(self, used: int, internal: int, left: int, gone: int = 0) -> list[Held]:
+    def grown_by_kind(self, used: int, internal: int, left: int) -> Sequence[Slots]:
+        """As `held_by_kind`; states do not grow."""
+        return self._by_kind(used, internal, left, 0)
+
+    def _by_kind(self, used: int, internal: int, left: int, gone: int) -> list[Slots]:
         """`gone`: of what was left behind, that of the retired."""
         each, leaving = self.groups.each, self.groups.windowed
         table, never = (used + left) // each, (internal + gone) // each
-        found = []
+        found: list[Slots] = []
         for name, groups in self.kinds:
             leaves = groups if name in self._leaving_kinds else 0
             less = leaves * gone // leaving
-            found.append(
-                Held(
-                    groups * table - leaves * left // leaving,
-                    groups * table - less,
-                    groups * never - less,
-                    0,
-                )
-            )
+            held = groups * table - leaves * left // leaving
+            found.append((held, groups * table - less, groups * never - less, 0, 0))
         return found
 
     # -- looking ------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import overload
 
-from kvsim.allocators.arena import Held
+from kvsim.allocators.arena import Slots
 from kvsim.allocators.base import Allocator, Content, Holdings, InvariantError, Match, Region
 from kvsim.allocators.hybrid.cache import Hit, HybridCache
 from kvsim.allocators.hybrid.memory import Memory
@@ -379,29 +379,35 @@ class Grouped(Allocator):
             for at in self._attention
         ]
 
-    def held_by_kind(self, internal: int, finals: Callable[[], Mapping[int, int]]) -> list[Held]:
-        memory, attention = self.memory, self._attention
-        never = self._dead[:]
-        if self._one_block:
+    def held_by_kind(self, internal: int, finals: Callable[[], Mapping[int, int]]) -> Sequence[Slots]:
+        memory, kinds = self.memory, len(self.kinds)
+        used, tables, cached, never, idle = [[0] * kinds for _ in range(5)]
+        groups = zip(self._kind, self.sizes, memory.used_by, memory.kept_by, self._tables, strict=True)
+        for kind, size, pages, kept, slots in groups:
+            used[kind] += pages * size
+            cached[kind] += kept * size
+            tables[kind] += slots
+        if internal:
+            for at, slots in enumerate(self._never_written(internal, finals)):
+                never[self._kind[at]] += slots
+        if self.idles:
+            for at, kind in enumerate(self._kind):
+                idle[kind] += memory.begun_by(at)
+            idle = [each - one - other for each, one, other in zip(idle, used, cached, strict=True)]
+        return list(zip(used, tables, never, cached, idle, strict=True))
+
+    def _never_written(self, internal: int, finals: Callable[[], Mapping[int, int]]) -> Sequence[int]:
+        """Slots of each group that will never be written: what the finished hold, and ends of tables."""
+        never = self._dead
+        if self._one_block:  # tables of all groups are equally long
             tokens = (internal - sum(never)) // self.slots_per_token
-            for at in attention:
-                never[at] += tokens * self.token_slots[at]
-        elif internal:
-            for seq, final in finals().items():
-                if self._held[seq].retired:
-                    continue
-                for at, slots in zip(attention, self._surpluses(seq, final), strict=True):
+            return [dead + tokens * slots for dead, slots in zip(never, self.token_slots, strict=True)]
+        never = never[:]
+        for seq, final in finals().items():
+            if not self._held[seq].retired:
+                for at, slots in zip(self._attention, self._surpluses(seq, final), strict=True):
                     never[at] += max(0, slots)
-        found = [[0] * 5 for _ in self.kinds]
-        for at, size in enumerate(self.sizes):
-            used, cached, kind = memory.used_by[at] * size, memory.kept_by[at] * size, found[self._kind[at]]
-            kind[0] += used
-            kind[1] += self._tables[at]
-            kind[2] += never[at]
-            kind[3] += cached
-            if self.idles:
-                kind[4] += memory.begun_by(at) - used - cached
-        return [Held(*kind) for kind in found]
+        return never
 
     def _count(self, held: Holding, expired: int, entries: int) -> None:
         self._entries += entries - held.pages

@@ -16,8 +16,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from kvsim.allocators.abilities import InGroups
-from kvsim.allocators.arena import Held
+from kvsim.allocators.arena import Held, Slots
+from kvsim.sim.record.products import sums_of_products
 from kvsim.sim.record.span import Integrals
 
 Sums = list[list[int]]
@@ -54,12 +57,18 @@ class HeldOverTime:
         zeros = [[[0] * len(Held._fields) for _ in kinds] for _ in range(2)]
         return cls(tuple(kinds), tuple(pools), in_words, *zeros)
 
-    def add(self, held: Sequence[Held], times: int, waited: bool) -> None:
-        """Add what each kind held for so long."""
-        for row, kind in zip(self.saturated if waited else self.unsaturated, held, strict=True):
-            for place, slots in enumerate(kind):
-                if slots:
-                    row[place] += slots * times
+    def add(self, held: Sequence[Sequence[Slots]], times: Sequence[int], waited: bool) -> None:
+        """Add what each kind held at some times, each for so long."""
+        columns = np.array(held, np.int64).reshape(len(times), -1).T
+        sums = iter(sums_of_products(columns, np.array(times, np.int64)))
+        for row in self.saturated if waited else self.unsaturated:
+            for place, before in enumerate(row):
+                row[place] = before + next(sums)
+
+    def add_changes(self, changes: Sequence[Slots], waited: bool) -> None:
+        """Add what came within a span, over time."""
+        for row, kind in zip(self.saturated if waited else self.unsaturated, changes, strict=True):
+            row[:] = [before + more for before, more in zip(row, kind, strict=True)]
 
     def whole(self) -> Sums:
         """Over all the time."""
@@ -107,8 +116,8 @@ def rested(held: HeldOverTime, groups: InGroups | None, times: int) -> HeldOverT
     """What is cached or idle in a server that nobody uses, for so long."""
     found = HeldOverTime.none(held.kinds, held.pools, held.in_words)
     if groups is not None:
-        now = [Held(0, 0, 0, kind.cached, kind.idle) for kind in groups.held_by_kind(0, dict)]
-        found.add(now, times, waited=False)
+        now = [(0, 0, 0, cached, idle) for *_, cached, idle in groups.held_by_kind(0, dict)]
+        found.add([now], [times], waited=False)
     return found
 
 

@@ -120,10 +120,10 @@ class Replica:
         if step_log:
             self.observers.append(StepLog(self.recorder, server, scheduler))
         groups = server.memory.abilities.in_groups
-        self._kinds = None
+        self._kinds: KindsLedger | None = None
         if groups is not None and len(groups.kinds) > 1:
             self._kinds = KindsLedger(server, groups, kinds_in_words or {})
-            self.observers.append(self._kinds)
+            self.decide = self._kinds.around(self.decide)
         if server.memory.abilities.after_steps and not server.batch.works_in_spans:
             max_span = 1
         self._planner = Planner(server, scheduler, self.pricing, self.recorder, self.observers, max_span)
@@ -222,6 +222,8 @@ class Replica:
         self.recorder.sample(instant_of(server, 0))
         for observer in self.observers:
             observer.idle()
+        if self._kinds is not None:
+            self._kinds.note(False)
         rest = server.rest()
         if takes and self._arrivals.next_ps < NEVER_PS:
             yield self._alarm.at(self._arrivals.next_ps)
@@ -528,4 +530,4 @@ class Replica:
             most_tokens = self.scheduler.config.max_num_batched_tokens
             tier.saved_ps = self.pricing.prompts_ps(tier.hit_tokens, tier.hit_pairs, most_tokens)
         found = self.recorder.result(server.totals, server.allocator, server.steps, totals, server.holds)
-        return found if self._kinds is None else replace(found, by_kind=self._kinds.held)
+        return found if self._kinds is None else replace(found, by_kind=self._kinds.counted())

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvsim.allocators.arena import Held
 from kvsim.allocators.hybrid.grouped import Grouped
 from kvsim.allocators.hybrid.kinds import page_sizes
 from kvsim.allocators.hybrid.uncached import Uncached
@@ -22,7 +23,6 @@ from kvsim.sim.models.catalog import gpu_named, model_named
 from kvsim.sim.record.metrics import kinds
 from kvsim.sim.run import prepare
 from kvsim.sim.serving.fleet import FleetConfig
-from kvsim.sim.serving.kinds import KindsLedger
 from kvsim.sim.serving.observers import Observer
 from kvsim.sim.workload import PS_PER_S, Workload
 
@@ -97,7 +97,7 @@ class FromTheArena(Observer):
     def __init__(self, replica, groups):
         super().__init__()
         self.server, self.groups, self.looks = replica.server, groups, 0
-        (self.ledger,) = [each for each in replica.observers if isinstance(each, KindsLedger)]
+        self.ledger = replica._kinds
 
     def decided(self, step):
         allocator, lengths = self.server.allocator, self.server.lengths()
@@ -115,7 +115,8 @@ class FromTheArena(Observer):
                     beyond = len(table) - request.final_tokens / group.block_size
                     left = sum(bool(block) for block in table) if seq not in lengths else max(0, beyond)
                     never[name] += round(left * size) if request.internal else 0
-        for (name, slots), held in zip(self.ledger.held.kinds, self.ledger._now, strict=True):
+        for (name, slots), each in zip(self.ledger.held.kinds, self.ledger.now, strict=True):
+            held = Held(*each)
             token = slots * sum(lengths.values()) + held.used - held.tables
             assert (held.used, token) == (used[name], filled[name]), name
             assert held.internal == never[name], name
