@@ -6,7 +6,9 @@
 Shares are of the whole memory, so that with what is free they add up to its ledger.
 """
 
+import re
 from collections.abc import Sequence
+from functools import partial
 from statistics import fmean
 
 from rich.table import Table
@@ -15,6 +17,8 @@ from rich.text import Text
 from kvsim.reports.comparison import ruled_table
 from kvsim.reports.palette import KINDS, Summary, number, percent_text
 from kvsim.reports.quantities import Quantity, at
+
+_PLAIN = re.compile(r"[a-z-]+ layers?.*")
 
 Shares = dict[str, dict[str, float]]
 """Of each kind of layers, in words: per cent of the whole memory by kind of the ledger."""
@@ -50,24 +54,28 @@ def layers_table(seeds: Sequence[Summary], saturated: bool) -> Table | None:
 
 
 def quantities(systems: Sequence[Sequence[Summary]]) -> list[Quantity]:
-    """For a page: what tokens fill of the memory in each kind of layers of any system."""
-    names = dict.fromkeys(name for seeds in systems for name in _groups(seeds[0]))
-    if not names:
-        return []
-    return [
-        Quantity(
-            f"filled by tokens of {_called(systems, name)}",
-            at("memory", "groups", name, "average", "token"),
-            percent_text,
-        )
-        for name in names
-    ]
+    """For a page: what each kind of layers of any system holds of the memory, in tokens and empty."""
+    found = []
+    for name in dict.fromkeys(name for seeds in systems for name in _groups(seeds[0])):
+        called = _called(systems, name)
+        token = at("memory", "groups", name, "average", "token")
+        found.append(Quantity(f"tokens in {called}", token, percent_text))
+        found.append(Quantity(f"empty slots of {called}", partial(_empty, name), percent_text, rare=True))
+    return found
+
+
+def _empty(name: str, summary: Summary) -> float | None:
+    """Per cent of the memory that these layers have and that hold nothing."""
+    parts = [at("memory", "groups", name, "average", kind)(summary) for kind in ("reserved", "internal")]
+    return sum(part for part in parts if part is not None) if parts != [None, None] else None
 
 
 def _called(systems: Sequence[Sequence[Summary]], name: str) -> str:
-    """What all systems that have these layers call them, or else their plain name."""
+    """What all systems that have these layers call them, or else without how they are grouped."""
     words = {_groups(seeds[0])[name]["in_words"] for seeds in systems if name in _groups(seeds[0])}
-    return words.pop() if len(words) == 1 else f"{name} layers"
+    first = str(words.pop())
+    plain = _PLAIN.search(first)
+    return first if not words or plain is None else plain.group()
 
 
 def _groups(summary: Summary) -> dict[str, dict[str, object]]:

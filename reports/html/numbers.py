@@ -20,6 +20,9 @@ ROWS = (
     *q.GOALS,
 )
 
+_LAYERS = ROWS.index(q.SHARING)
+"""Where the rows of kinds of layers stand: behind those of the whole memory."""
+
 
 def numbers(runs: Sequence[Run]) -> dict[str, Any]:
     """The columns' names, and the rows: a name, a text per column, and which of them are the best.
@@ -36,7 +39,7 @@ def numbers(runs: Sequence[Run]) -> dict[str, Any]:
             "texts": [shown(row, seeds) for seeds in columns],
             "best": stars(row, columns, [alike] * len(columns) if row.of_all else fit),
         }
-        for row in (*ROWS, *quantities(columns))
+        for row in (*ROWS[:_LAYERS], *quantities(columns), *ROWS[_LAYERS:])
         if occurs(row, columns)
     ]
     return {
