@@ -1,13 +1,23 @@
 """What each kind of layers holds, in the terminal, on the page and in the figure of waste."""
 
+from pathlib import Path
+
+import matplotlib
 import numpy as np
 import pytest
 from rich.console import Console
+from support.fake_run import fake_run
 
 from kvsim.reports.by_layers import by_layers, layers_table, quantities
+from kvsim.reports.figures.choices import Choices
+from kvsim.reports.figures.ledger import waste
+from kvsim.reports.figures.style import style_named
+from kvsim.reports.figures.systems import systems
+from kvsim.reports.rundir.run import Run, Tables
 from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.models.catalog import gpu_named, model_named
+from kvsim.sim.record.summary import Summary
 from kvsim.sim.run import prepare
 from kvsim.sim.workload import Workload
 
@@ -61,3 +71,30 @@ def test_a_page_names_layers_as_all_systems_have_them(summaries):
     held = summaries["hybrid"]["memory"]["groups"]["window 1,024"]["average"]
     assert empty.read(summaries["hybrid"]) == held["reserved"] + held["internal"]
     assert quantities([[summary_of("llama-3.1-8b")]]) == []
+
+
+@pytest.mark.parametrize("style", ["screen", "paper"])
+def test_the_figure_of_waste_draws_them_below_their_system(summaries, style):
+    runs = []
+    for name, summary in summaries.items():
+        made = fake_run()
+        numbers = Summary({**made["summary"], "memory": summary["memory"], "label": name})
+        columns = Tables(made["requests"], made["timeline"])
+        runs.append(Run(Path(name), name, {**made["config"], "label": name}, numbers, columns))
+    look = style_named(style)
+    with matplotlib.rc_context(look.settings):
+        figure = waste(systems(runs), Choices(look))
+        figure.draw_without_rendering()
+    (axes,) = figure.axes
+    said = [text.get_text().replace("\u00a0", " ").replace("\n", " ") for text in axes.texts]
+    layers = [words for words in said if " layers" in words]
+    assert len(layers) == 6
+    assert layers[0].startswith("1 group of 10 full-attention layers: ")
+    assert layers[5].startswith("1 group of 52 sliding-window layers (1,024 tokens): ")
+    assert "of a pool of" in layers[5]
+    named = [text for text in axes.texts if " layers" in text.get_text()]
+    boxes = [text.get_window_extent() for text in named]
+    assert all(box.x1 <= figure.bbox.x1 for box in boxes)
+    bars = [patch.get_window_extent() for patch in axes.patches if patch.get_width() > 0]
+    over = [(box, bar) for box in boxes for bar in bars if box.y0 < bar.y1 - 2 and bar.y0 < box.y1 - 2]
+    assert not [box for box, bar in over if box.x0 < bar.x1 and bar.x0 < box.x1]
