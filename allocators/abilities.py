@@ -10,12 +10,14 @@ An allocator has an ability if it has its methods; no base class and no flag are
     LeavesBehind   frees what no token sees           Swaps        moves sequences to a host pool
     AfterSteps     works while the next step runs     InSpans      does so for many steps in one call
     ReadsHoles     makes attention read more than contexts
+    InGroups       keeps layers in groups, and knows what each kind of them holds
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self, runtime_checkable
 
+from kvsim.allocators.arena import Slots
 from kvsim.allocators.base import Allocator, Content, Match
 
 
@@ -159,6 +161,35 @@ class ReadsHoles(Protocol):
         """Slots that attention reads in a step with at least one decode."""
 
 
+@runtime_checkable
+class InGroups(Protocol):
+    """Keeps layers in groups, with tables of their own, and knows what each kind of layers holds.
+
+    `kinds`: (name, slots of a token in all groups of these layers), as in `Region.layers`.
+
+    So many slots of a kind hold a token: slots of a token * tokens of all who live + used - tables.
+    """
+
+    kinds: Sequence[tuple[str, int]]
+
+    def held_by_kind(self, internal: int, finals: Callable[[], Mapping[int, int]]) -> Sequence[Slots]:
+        """What each kind holds, where `internal` slots of all will never be written.
+
+        `finals` gives the tokens with which those sequences end that have such slots.
+        """
+
+
+@runtime_checkable
+class GrowsInGroups(Protocol):
+    """Is promised growth, so that what its kinds hold changes within spans."""
+
+    def grown_by_kind(self, used: int, internal: int, left: int) -> Sequence[Slots]:
+        """The same changes by kind: so much more is used and internal, and so much was left behind.
+
+        Slots, or sums of them over time; `used` is less what was left behind.
+        """
+
+
 @dataclass(frozen=True)
 class Abilities:
     """What an allocator can do, and which defaults of the contract it overrides."""
@@ -176,6 +207,8 @@ class Abilities:
     after_steps: AfterSteps | None
     in_spans: InSpans | None
     reads_holes: ReadsHoles | None
+    in_groups: InGroups | None
+    grows_in_groups: GrowsInGroups | None
     surplus: bool
     """`surplus` is not simply `capacity` minus tokens"""
     external_slots: bool
@@ -203,6 +236,8 @@ class Abilities:
             after_steps=allocator if isinstance(allocator, AfterSteps) else None,
             in_spans=allocator if isinstance(allocator, InSpans) else None,
             reads_holes=allocator if isinstance(allocator, ReadsHoles) else None,
+            in_groups=allocator if isinstance(allocator, InGroups) else None,
+            grows_in_groups=allocator if isinstance(allocator, GrowsInGroups) else None,
             surplus=kind.surplus is not Allocator.surplus,
             external_slots=external,
             rests=external or allocator.idles or allocator.caches,

@@ -44,6 +44,25 @@ class Ledger(NamedTuple):
         return sum(self)
 
 
+Slots = tuple[int, int, int, int, int]
+"""Those of one kind of layers, as `Held` names them; plain where many are made."""
+
+
+class Held(NamedTuple):
+    """What one kind of layers holds of an arena, in slots."""
+
+    used: int
+    """allocated"""
+    tables: int
+    """of whole tables, what was freed behind a window included; nothing where a sequence has a state"""
+    internal: int
+    """allocated, will never be written"""
+    cached: int
+    """hold a prefix that nobody uses"""
+    idle: int = 0
+    """empty in large pages of this kind"""
+
+
 class Region(NamedTuple):
     """A range of addresses: `owners` holds the ids of the sequences there, none when it is free."""
 

@@ -1,5 +1,6 @@
 """A run's options for its allocator: integers and short words; each allocator uses those it knows."""
 
+from collections.abc import Iterable
 from enum import Enum
 from typing import NamedTuple, TypeVar
 
@@ -65,6 +66,11 @@ def layers_named(kind: str, reach: int | None = None) -> str:
     if reach is None:
         return "states" if kind == "state" else kind
     return f"{kind} {reach:,}"
+
+
+def kinds_of(names: Iterable[str]) -> list[str]:
+    """The different ones of these names: full attention first, states last."""
+    return sorted(dict.fromkeys(names), key=lambda name: (name == "states", name != "full"))
 
 
 class LayerGroup(NamedTuple):

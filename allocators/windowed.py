@@ -30,14 +30,14 @@ A sequence holds a row of blocks for each stretch of its tokens:
               '- behind = 2 -------'                          w0 v0 w1 v1 were freed; length = 4
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from mypy_extensions import mypyc_attr
 
-from kvsim.allocators.arena import Table, layout_of_tables
+from kvsim.allocators.arena import Slots, Table, layout_of_tables
 from kvsim.allocators.base import Allocator, Holdings, InvariantError, Layout, Region
-from kvsim.allocators.options import Groups, Order
+from kvsim.allocators.options import Groups, Order, kinds_of
 from kvsim.allocators.pool import FreeList
 
 
@@ -58,11 +58,12 @@ class Holding:
         Slots that the sequence has freed.
     """
 
-    __slots__ = ("behind", "blocks", "expired", "length", "start", "tokens")
+    __slots__ = ("behind", "blocks", "expired", "length", "retired", "start", "tokens")
 
     def __init__(self) -> None:
         self.blocks: list[int] = []
         self.length = self.behind = self.start = self.tokens = self.expired = 0
+        self.retired = False
 
     def __repr__(self) -> str:
         return f"{self.length} blocks in each group, {self.behind} behind the window"
@@ -105,6 +106,8 @@ class Windowed(Allocator):
         self.order = order
         self._leaving = [at >= groups.full for at in range(groups.each)]  # is a group windowed?
         self._layers = groups.names
+        self._name_kinds()
+        self._left_by_retired = 0
         self._pool = FreeList(self.num_blocks, order)
         self._held: Holdings[Holding] = Holdings()
 
@@ -248,18 +251,59 @@ class Windowed(Allocator):
         held = self._held.pop(seq, None)
         if held is None:
             raise self._held.holds_nothing(seq)
-        self.expired_slots -= held.expired
+        self._forget(held)
         self._pool.give_back_each([self._table(held, group) for group in range(self.groups.each)])
         self.used_slots -= self._slots(held)
 
     def retire(self, seq: int) -> int:
         held = self._held[seq]
+        self._left_by_retired += held.expired
         self.expired_slots -= held.expired  # they no longer belong to a living sequence
-        held.expired = 0
+        held.retired = True
         return self._slots(held)
+
+    def _forget(self, held: Holding) -> None:
+        """A sequence leaves: what it left behind is counted no longer."""
+        if held.retired:
+            self._left_by_retired -= held.expired
+        else:
+            self.expired_slots -= held.expired
 
     def _slots(self, held: Holding) -> int:
         return (self.groups.each * held.length - self.groups.windowed * held.behind) * self.block_size
+
+    # -- counting -----------------------------------------------------------------------------
+
+    def _name_kinds(self, *states: str) -> None:
+        """Note each kind of layers with its groups; states come last, and their groups take no token."""
+        layers = self._layers
+        self._leaving_kinds = {name for name, leaves in zip(layers, self._leaving, strict=True) if leaves}
+        self.kinds = [(name, layers.count(name)) for name in kinds_of(layers)]
+        self.kinds += [(name, 0) for name in states]
+
+    def held_by_kind(self, internal: int, finals: Callable[[], Mapping[int, int]]) -> Sequence[Slots]:
+        """All tables have the same length; what the retired hold will never be written."""
+        gone, states = self._left_by_retired, self.state_slots
+        found = self._by_kind(self.used_slots - states, internal, self.expired_slots + gone, gone)
+        if states:
+            found[-1] = (states, 0, 0, 0, 0)
+        return found
+
+    def grown_by_kind(self, used: int, internal: int, left: int) -> Sequence[Slots]:
+        """As `held_by_kind`; states do not grow."""
+        return self._by_kind(used, internal, left, 0)
+
+    def _by_kind(self, used: int, internal: int, left: int, gone: int) -> list[Slots]:
+        """`gone`: of what was left behind, that of the retired."""
+        each, leaving = self.groups.each, self.groups.windowed
+        table, never = (used + left) // each, (internal + gone) // each
+        found: list[Slots] = []
+        for name, groups in self.kinds:
+            leaves = groups if name in self._leaving_kinds else 0
+            less = leaves * gone // leaving
+            held = groups * table - leaves * left // leaving
+            found.append((held, groups * table - less, groups * never - less, 0, 0))
+        return found
 
     # -- looking ------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvsim.reports import clocks, palette
+from kvsim.reports.by_layers import layers_table
 from kvsim.reports.comparison import Comparison, Ranking, ruled_table
 from kvsim.reports.goals import in_words
 from kvsim.reports.headline import headline, verdict
@@ -50,6 +51,8 @@ def run_table(seeds: System) -> RenderableType:
         parts += [LedgerBar(percent), ""]
     if all(summary["requests"]["finished"] for summary in seeds):
         parts += [_latency_table(seeds), "", _memory_table(seeds), ""]
+        apart = layers_table(seeds, palette.shares_of_all(seeds)[1])
+        parts += [apart, ""] if apart is not None else []
     pools = pools_table(seeds)
     parts += [pools, ""] if pools is not None else []
     parts.append(_facts(seeds))

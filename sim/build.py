@@ -19,6 +19,7 @@ from kvsim.sim.cost.named import check_cost, cost_class, cost_of
 from kvsim.sim.cost.step_cost import CostModel
 from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.deployment.draft import of_draft_alone, with_modules
+from kvsim.sim.deployment.kinds import kinds_in_words
 from kvsim.sim.deployment.memory import KvCapacity, kv_capacity
 from kvsim.sim.deployment.registry import Classes, usual_scheduler
 from kvsim.sim.deployment.sharing import SharedTiers
@@ -482,6 +483,7 @@ class _Maker:
             scheduler,
             self.cost,
             self.log,
+            kinds_in_words=kinds_in_words(self.found.kept.hybrid, self.found.kept.groups),
             max_span=self.max_span,
             step_log=self.step_log,
             check=self.check,

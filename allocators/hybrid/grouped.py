@@ -19,10 +19,11 @@ is not reached. Nothing is promised: that takes a run without prefixes (uncached
 """
 
 from bisect import bisect_right
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import overload
 
+from kvsim.allocators.arena import Slots
 from kvsim.allocators.base import Allocator, Content, Holdings, InvariantError, Match, Region
 from kvsim.allocators.hybrid.cache import Hit, HybridCache
 from kvsim.allocators.hybrid.memory import Memory
@@ -30,7 +31,7 @@ from kvsim.allocators.hybrid.pool import NULL
 from kvsim.allocators.hybrid.specs import GroupSpec, specs
 from kvsim.allocators.hybrid.tables import Text
 from kvsim.allocators.options import Hybrid as Layers
-from kvsim.allocators.options import layers_named
+from kvsim.allocators.options import kinds_of, layers_named
 from kvsim.allocators.texts import Keys, Texts
 
 NOT_PLACED = -1
@@ -78,12 +79,13 @@ class HybridMatch(Match):
 
 
 class Holding:
-    """A sequence: its text, its capacity, and where its last two pieces began."""
+    """A sequence: its text, its capacity, slots of its tables, and where its last two pieces began."""
 
-    __slots__ = ("capacity", "decoded", "expired", "pages", "start", "text", "tokens")
+    __slots__ = ("capacity", "decoded", "expired", "pages", "retired", "start", "tables", "text", "tokens")
 
-    def __init__(self, text: Text) -> None:
+    def __init__(self, text: Text, groups: int) -> None:
         self.text = text
+        self.tables, self.retired = [0] * groups, False
         self.tokens = self.capacity = self.start = self.decoded = 0
         self.expired = self.pages = 0
 
@@ -109,6 +111,8 @@ class Grouped(Allocator):
     ----------
     names : list of str
         What the layers of each group are called.
+    kinds : list of (str, int)
+        The different ones of these names, and the slots of a token in all such layers.
     sizes, token_slots : list of int
         Slots of a page of each group, and of a token there; a state has no tokens.
     """
@@ -143,12 +147,20 @@ class Grouped(Allocator):
             for group, size in zip(self.groups, sizes, strict=True)
         ]
         self.slots_per_token = sum(self.token_slots)
+        per_token = dict.fromkeys(kinds_of(self.names), 0)
+        for name, slots in zip(self.names, self.token_slots, strict=True):
+            per_token[name] += slots
+        self.kinds = list(per_token.items())
+        self._kind = [list(per_token).index(name) for name in self.names]
+        self._tables, self._dead = [0] * len(self.groups), [0] * len(self.groups)
         self._attention = [at for at, group in enumerate(self.groups) if group.kind != "state"]
         self._texts = Texts(self.cache.hash_size)
         self._prompts: dict[int, int] = {}
         self._held: Holdings[Holding] = Holdings()
         self._entries = 0
         self._events = sorted({event for group in self.groups for event in self._events_of(group)})
+        self._of_state = [at for at, group in enumerate(self.groups) if group.kind == "state"]
+        self._one_block = len({self.groups[at].block_size for at in self._attention}) == 1
         self._pools = [(pool, size) for pool, size in zip(self.memory.pools, self.sizes, strict=True)]
         if len({id(pool) for pool in self.memory.pools}) == 1:
             del self._pools[1:]
@@ -233,7 +245,7 @@ class Grouped(Allocator):
         self.memory.tick()
         if not self.cache.place(text, computed, tokens - computed, hit=hit):
             return False
-        held = self._held[seq] = Holding(text)
+        held = self._held[seq] = Holding(text, len(self.groups))
         self._settle(held, computed, tokens)
         held.capacity = tokens
         return True
@@ -279,9 +291,11 @@ class Grouped(Allocator):
         expired = entries = 0
         for at in self._attention:
             table = self.cache.groups[at].tables[held.text.sequence]
-            nulls, size = table.count(NULL), self.sizes[at]
+            nulls, size, slots = table.count(NULL), self.sizes[at], len(table) * self.sizes[at]
             expired += nulls * size
-            entries += (len(table) - nulls) * size
+            entries += slots - nulls * size
+            self._tables[at] += slots - held.tables[at]
+            held.tables[at] = slots
         self._count(held, expired, entries)
         held.start, held.tokens = start, tokens
 
@@ -297,14 +311,22 @@ class Grouped(Allocator):
             raise self._held.holds_nothing(seq)
         self.memory.tick()
         self.cache.release(seq)
+        for at, slots in enumerate(held.tables):
+            self._tables[at] -= slots
+            self._dead[at] -= slots * held.retired
         self._count(held, 0, 0)
 
     def retire(self, seq: int) -> int:
+        """Of a finished one, only what it holds counts: its tables end with what was freed of them."""
         held = self._held[seq]
-        pages = held.pages
         self.expired_slots -= held.expired
-        held.expired = 0
-        return pages
+        held.expired, held.retired = 0, True
+        for at in self._attention:
+            freed = self.cache.groups[at].tables[seq].count(NULL) * self.sizes[at]
+            held.tables[at] -= freed
+            self._tables[at] -= freed
+            self._dead[at] += held.tables[at]
+        return held.pages
 
     # -- keeping prefixes ---------------------------------------------------------------------
 
@@ -345,11 +367,47 @@ class Grouped(Allocator):
     # -- counting -----------------------------------------------------------------------------
 
     def surplus(self, seq: int, tokens: int) -> int:
-        tables = self.cache.groups
-        return sum(
-            (len(tables[at].tables[seq]) * tables[at].block_size - tokens) * self.token_slots[at]
+        """Slots beyond so many tokens in all groups that have some; below 0: what all of them lack."""
+        left = self._surpluses(seq, tokens)
+        return sum([each for each in left if each > 0]) or sum(left)
+
+    def _surpluses(self, seq: int, tokens: int) -> list[int]:
+        """The same of each group with attention."""
+        tables, slots = self.cache.groups, self.token_slots
+        return [
+            (len(tables[at].tables[seq]) * tables[at].block_size - tokens) * slots[at]
             for at in self._attention
-        )
+        ]
+
+    def held_by_kind(self, internal: int, finals: Callable[[], Mapping[int, int]]) -> Sequence[Slots]:
+        memory, kinds = self.memory, len(self.kinds)
+        used, tables, cached, never, idle = [[0] * kinds for _ in range(5)]
+        groups = zip(self._kind, self.sizes, memory.used_by, memory.kept_by, self._tables, strict=True)
+        for kind, size, pages, kept, slots in groups:
+            used[kind] += pages * size
+            cached[kind] += kept * size
+            tables[kind] += slots
+        if internal:
+            for at, slots in enumerate(self._never_written(internal, finals)):
+                never[self._kind[at]] += slots
+        if self.idles:
+            for at, kind in enumerate(self._kind):
+                idle[kind] += memory.begun_by(at)
+            idle = [each - one - other for each, one, other in zip(idle, used, cached, strict=True)]
+        return list(zip(used, tables, never, cached, idle, strict=True))
+
+    def _never_written(self, internal: int, finals: Callable[[], Mapping[int, int]]) -> Sequence[int]:
+        """Slots of each group that will never be written: what the finished hold, and ends of tables."""
+        never = self._dead
+        if self._one_block:  # tables of all groups are equally long
+            tokens = (internal - sum(never)) // self.slots_per_token
+            return [dead + tokens * slots for dead, slots in zip(never, self.token_slots, strict=True)]
+        never = never[:]
+        for seq, final in finals().items():
+            if not self._held[seq].retired:
+                for at, slots in zip(self._attention, self._surpluses(seq, final), strict=True):
+                    never[at] += max(0, slots)
+        return never
 
     def _count(self, held: Holding, expired: int, entries: int) -> None:
         self._entries += entries - held.pages
@@ -362,8 +420,9 @@ class Grouped(Allocator):
         used = states = cached = 0
         for pool, size in self._pools:
             used += pool.in_use * size
-            states += pool.states * size
             cached += pool.cached * size
+        for at in self._of_state:
+            states += self.memory.used_by[at] * self.sizes[at]
         self.used_slots, self.state_slots, self.cached_slots = used, states, cached
         self.shared_tokens = self._entries - (used - states)
 

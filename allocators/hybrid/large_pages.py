@@ -101,6 +101,8 @@ class LargePages:
         Large pages with cached and free small pages only: they can be evicted.
     partly : list of int
         Small pages of each kind, free or cached, in large pages that hold something too.
+    begun_by : list of int
+        Large pages in use of each kind.
     evicted : int
         Cached small pages given up.
     """
@@ -124,7 +126,7 @@ class LargePages:
         self.count = capacity_bytes // self.large_bytes
         self.each = [self.large_bytes // size for size in self.page_bytes]
         self.whole = self.evicted = 0
-        self.partly = [0] * len(self.each)
+        self.partly, self.begun_by = [0] * len(self.each), [0] * len(self.each)
         self.holding, self.kept = [0] * len(self.each), [0] * len(self.each)
         self._on_evict, self._packs = on_evict, packs
         self._planned = [0] * len(self.each)
@@ -279,6 +281,7 @@ class LargePages:
         large = self._free.pop()
         self._pages[large] = Large(kind, request, self.each[kind])
         self.partly[kind] += self.each[kind]
+        self.begun_by[kind] += 1
         return self._hold(large)
 
     def _evict_whole(self) -> None:
@@ -360,5 +363,5 @@ class LargePages:
 
     def _retire(self, large: int) -> None:
         """A large page without a small one in use belongs to nobody."""
-        del self._pages[large]
+        self.begun_by[self._pages.pop(large).kind] -= 1
         self._free.append(large)

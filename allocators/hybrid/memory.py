@@ -23,10 +23,13 @@ class Memory:
         Slots of a page of each group.
     slots : int
         Of all pages together.
+    used_by, kept_by : list of int
+        Pages of each group in use, and cached.
     """
 
     def __init__(self, pools: Sequence[Blocks], sizes: Sequence[int], slots: int) -> None:
         self.pools, self.sizes, self.slots = list(pools), list(sizes), slots
+        self.used_by, self.kept_by = pools[0].used_by, pools[0].kept_by
 
     def room(self, needed: Sequence[int], hits: Sequence[Sequence[int]], spare: int = 0) -> bool:
         """Whether each group can have so many blocks, those free ones included that it hits.
@@ -66,12 +69,16 @@ class Memory:
         """Slots of all that."""
         return 0
 
+    def begun_by(self, group: int) -> int:
+        """Those of a group."""
+        return 0
+
 
 class OnePool(Memory):
     """All groups draw from one pool."""
 
     def __init__(self, groups: int, blocks: int, caching: bool, page_slots: int = 1) -> None:
-        self.pool = BlockPool(blocks, caching)
+        self.pool = BlockPool(blocks, caching, [0] * groups, [0] * groups)
         super().__init__([self.pool] * groups, [page_slots] * groups, blocks * page_slots)
 
     def room(self, needed: Sequence[int], hits: Sequence[Sequence[int]], spare: int = 0) -> bool:
@@ -92,7 +99,8 @@ class SplitPools(Memory):
     def __init__(self, blocks: Sequence[int], sizes: Sequence[int], caching: bool) -> None:
         slots = [count * size for count, size in zip(blocks, sizes, strict=True)]
         self._slots, self._starts = slots, [0, *accumulate(slots)]
-        super().__init__([BlockPool(count, caching) for count in blocks], sizes, sum(slots))
+        counts = [0] * len(blocks), [0] * len(blocks)
+        super().__init__([BlockPool(count, caching, *counts) for count in blocks], sizes, sum(slots))
 
     def room(self, needed: Sequence[int], hits: Sequence[Sequence[int]], spare: int = 0) -> bool:
         """Whether each pool has its group's."""
@@ -119,9 +127,11 @@ class SmallPages(Blocks):
     ends of prefixes go first, of every kind alike.
     """
 
-    def __init__(self, arena: LargePages, kind: int, caching: bool) -> None:
+    def __init__(
+        self, arena: LargePages, kind: int, caching: bool, used_by: list[int], kept_by: list[int]
+    ) -> None:
         self._arena, self._kind, self._each = arena, kind, arena.each[kind]
-        super().__init__(arena.count * arena.each[kind], caching)
+        super().__init__(arena.count * arena.each[kind], caching, used_by, kept_by)
 
     def page(self, block: int) -> Small:
         """Where a block is."""
@@ -139,7 +149,7 @@ class SmallPages(Blocks):
         return self.block(page)
 
     def _unlink(self, block: int) -> None:
-        self.cached -= self.is_cached(block)
+        self._count(block, -1)
         self._arena.hit(self.page(block))
         self.free -= 1
 
@@ -150,7 +160,7 @@ class SmallPages(Blocks):
             page = self.page(block)
             self._arena.use(page, self.key_tokens[block])
             self._arena.release(page, keep=True)
-            self.cached += self.is_cached(block)
+            self._count(block, 1)
         self.free += len(unknown) + len(known)
 
     def was_evicted(self, page: Small) -> None:
@@ -179,7 +189,8 @@ class LargePageMemory(Memory):
                 f"multiple of pages of {' and '.join(f'{size:,}' for size in page_sizes)}, for each kind, "
                 f"got {capacity:,}"
             )
-        self.kinds = [SmallPages(self.arena, kind, caching) for kind in range(len(page_sizes))]
+        counts = [0] * len(page_sizes), [0] * len(page_sizes)
+        self.kinds = [SmallPages(self.arena, kind, caching, *counts) for kind in range(len(page_sizes))]
         super().__init__(self.kinds, page_sizes, self.arena.count * self.arena.large_bytes)
 
     def _evicted(self, kind: int, page: Small) -> None:
@@ -217,3 +228,6 @@ class LargePageMemory(Memory):
     @property
     def begun_slots(self) -> int:
         return (self.arena.count - self.arena.free) * self.arena.large_bytes
+
+    def begun_by(self, group: int) -> int:
+        return self.arena.begun_by[group] * self.arena.large_bytes

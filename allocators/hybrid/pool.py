@@ -27,19 +27,22 @@ class Blocks:
         Blocks that nobody refers to.
     cached : int
         Those of them that hold a text that others may have too.
-    states : int
-        Blocks in use that were taken for states.
+    used_by, kept_by : list of int
+        Of the blocks in use, and of the cached ones, how many each group has; pools may share these lists.
     """
 
-    def __init__(self, blocks: int, caching: bool) -> None:
+    def __init__(
+        self, blocks: int, caching: bool, used_by: list[int] | None = None, kept_by: list[int] | None = None
+    ) -> None:
         if blocks < 1:
             raise ValueError(f"blocks must be at least 1, got {blocks}")
         self.blocks = blocks
         self.caching = caching
         self.free = blocks
         self.cached = 0
-        self.states = 0
-        self._of_state = bytearray(blocks + 1)
+        self.used_by = [0] if used_by is None else used_by
+        self.kept_by = [0] if kept_by is None else kept_by
+        self._group = [0] * (blocks + 1)
         self.references = [0] * (blocks + 1)
         self.keys: list[Key | None] = [None] * (blocks + 1)
         self.key_tokens = [0] * (blocks + 1)
@@ -78,8 +81,8 @@ class Blocks:
         """Different texts that some block holds."""
         return len(self._holding)
 
-    def take(self, count: int, of_state: bool = False, owner: int = 0) -> list[int]:
-        """Free blocks for a sequence, each with one reference; what they held is forgotten."""
+    def take(self, count: int, group: int = 0, owner: int = 0) -> list[int]:
+        """Free blocks for a group of a sequence, each with one reference; what they held is forgotten."""
         if count > self.free:
             raise RuntimeError(f"{count} blocks are wanted and {self.free} are free")
         found = []
@@ -87,9 +90,9 @@ class Blocks:
             block = self._choose(owner)
             self.references[block] = 1
             self.forget(block)
-            self._of_state[block] = of_state
+            self._group[block] = group
             found.append(block)
-        self.states += count * of_state
+        self.used_by[group] += count
         return found
 
     def touch(self, blocks: Iterable[int]) -> None:
@@ -99,7 +102,7 @@ class Blocks:
                 continue
             if self.references[block] == 0:
                 self._unlink(block)
-                self.states += self._of_state[block]
+                self.used_by[self._group[block]] += 1
             self.references[block] += 1
 
     def give(self, blocks: Iterable[int]) -> None:
@@ -113,7 +116,7 @@ class Blocks:
             if self.references[block] < 0:
                 raise RuntimeError(f"block {block} was released more often than it was taken")
             if self.references[block] == 0:
-                self.states -= self._of_state[block]
+                self.used_by[self._group[block]] -= 1
                 (known if self.caching and self.keys[block] is not None else unknown).append(block)
         self._set_free(unknown, known)
 
@@ -155,7 +158,7 @@ class Blocks:
         key = self.keys[block]
         if key is None:
             return
-        self.cached -= self.is_cached(block)
+        self._count(block, -1)
         for each in (key, *self._more.pop(block, ())):
             holding = self._holding[each]
             del holding[block]
@@ -178,12 +181,21 @@ class Blocks:
         key = self.keys[block]
         return self.references[block] == 0 and key is not None and isinstance(key[0], int)
 
+    def _count(self, block: int, more: int) -> None:
+        """Count one more block, or one less, if it is cached."""
+        key = self.keys[block]
+        if key is not None and isinstance(key[0], int) and self.references[block] == 0:
+            self.cached += more
+            self.kept_by[self._group[block]] += more
+
 
 class BlockPool(Blocks):
     """One free queue for all groups."""
 
-    def __init__(self, blocks: int, caching: bool) -> None:
-        super().__init__(blocks, caching)
+    def __init__(
+        self, blocks: int, caching: bool, used_by: list[int] | None = None, kept_by: list[int] | None = None
+    ) -> None:
+        super().__init__(blocks, caching, used_by, kept_by)
         self._after = [*range(1, blocks + 1), 0]
         self._before = [blocks, *range(blocks)]
 
@@ -207,13 +219,13 @@ class BlockPool(Blocks):
             self._link(block, self._before[NULL], NULL)
 
     def _unlink(self, block: int) -> None:
-        self.cached -= self.is_cached(block)
+        self._count(block, -1)
         before, after = self._before[block], self._after[block]
         self._after[before], self._before[after] = after, before
         self.free -= 1
 
     def _link(self, block: int, before: int, after: int) -> None:
-        self.cached += self.is_cached(block)
+        self._count(block, 1)
         self._before[block], self._after[block] = before, after
         self._after[before] = self._before[after] = block
         self.free += 1

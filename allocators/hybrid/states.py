@@ -199,7 +199,7 @@ class StateTables(GroupTables):
             if sequence in self._started or table:
                 self._last[sequence] = len(table) - 1
             table.extend([NULL] * (required - 1 - inside - len(table)))
-            blocks = self.pool.take(max(required - len(table), 0) + shares, True, sequence)
+            blocks = self.pool.take(max(required - len(table), 0) + shares, self.group, sequence)
             if shares:
                 self._own_state(sequence, blocks.pop(0))
             table.extend(blocks)

@@ -144,10 +144,10 @@ class GroupTables:
         """Blocks for so many tokens; `needed` has said that they are there."""
         table = self.tables.setdefault(text.sequence, [])
         if text.sequence in self._shared_tail:
-            self._own_tail(text.sequence, self.pool.take(1, self.of_state, text.sequence)[0])
+            self._own_tail(text.sequence, self.pool.take(1, self.group, text.sequence)[0])
         missing = -(-tokens // self.block_size) - len(table)
         if missing > 0:
-            table.extend(self.pool.take(missing, self.of_state, text.sequence))
+            table.extend(self.pool.take(missing, self.group, text.sequence))
 
     def _own_tail(self, sequence: int, block: int) -> None:
         """Put a copy in the place of the shared tail; both stay until the copy has been made."""

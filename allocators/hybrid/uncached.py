@@ -73,6 +73,7 @@ class Uncached(Windowed):
         if windowed:
             self._leaving = leaving
         self._layers = [layers_named(group.kind, group.reach) for group in attention]
+        self._name_kinds(*[layers_named("state")] * (len(attention) < len(layers.groups)))
         at_once = min(reach - (not self._chunks) + layers.in_flight_tokens, max_model_len)
         self._most_blocks = -(-at_once // size) + (not self._chunks) if windowed else NEVER_REACHED
         self._late = layers.late
@@ -134,7 +135,7 @@ class Uncached(Windowed):
             else:
                 self._pool.give_back(self._table(held, group))
                 group += 1
-        self.expired_slots -= held.expired
+        self._forget(held)
         self.used_slots -= self._slots(held) + self._states * self.block_size
         self.state_slots -= self._states * self.block_size
 

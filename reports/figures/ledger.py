@@ -1,6 +1,6 @@
 """memory: the ledger over time, stacked to 100 %. waste: the ledger as one bar per system."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,10 +10,11 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import StepPatch
 
 from kvsim.reports import palette
+from kvsim.reports.by_layers import by_layers
 from kvsim.reports.figures import pieces
 from kvsim.reports.figures.choices import Choices
 from kvsim.reports.figures.over_time import duration, memory_panels, slice_means
-from kvsim.reports.figures.sheet import new_sheet
+from kvsim.reports.figures.sheet import new_sheet, wrapped
 from kvsim.reports.figures.style import Style
 from kvsim.reports.figures.systems import System, rankable, shares_of_all, under_loads
 from kvsim.reports.palette import KINDS
@@ -21,6 +22,9 @@ from kvsim.reports.quantities import TOKENS_WAITING
 from kvsim.reports.rundir.run import Run
 from kvsim.reports.seeds.intervals import Interval
 from kvsim.reports.seeds.words import with_spread
+
+_LAYERS_BAR = 0.22
+"""Height of a bar for a kind of layers, in rows of systems."""
 
 
 def memory(systems: Sequence[System], choices: Choices) -> Figure:
@@ -80,14 +84,19 @@ def waste(systems: Sequence[System], choices: Choices) -> Figure:
     style = choices.style
     shares, wastes, saturated = shares_of_all(systems)
     when = "while requests wait" if saturated else "over the whole run"
-    figure = new_sheet(style, 1.9 + 0.55 * len(systems), _waste_headline(systems, shares, wastes, when))
+    apart = [by_layers([run.summary for run in system.runs], saturated) for system in systems]
+    below = 0.95 if style.narrow else 0.72  # of each kind of layers, with its name
+    rows = np.cumsum([0, *[1 + below * len(each) for each in apart]])
+    figure = new_sheet(style, 1.9 + 0.55 * float(rows[-1]), _waste_headline(systems, shares, wastes, when))
     axes = figure.subplots()
     kinds = palette.kinds_of(run.summary for system in systems for run in system.runs)
-    for row, (share, wasted) in enumerate(zip(shares, wastes, strict=True)):
+    for row, share, wasted, layers in zip(rows.tolist(), shares, wastes, apart, strict=False):
         _bar(axes, style, row, {kind: share[kind] for kind in kinds}, wasted)
+        for place, (words, held) in enumerate(layers.items(), 1):
+            _layers_bar(axes, style, row + (0.18 if style.narrow else 0.1) + below * place, words, held)
     names = [pieces.row_name(style, system.name) for system in systems]
-    pieces.bars_named(axes, style, range(len(systems)), names)
-    axes.set(xlim=(0, 100), ylim=(len(systems) - 0.5, -0.5), xticks=(0, 25, 50, 75, 100))
+    pieces.bars_named(axes, style, rows[:-1].tolist(), names)
+    axes.set(xlim=(0, 100), ylim=(rows[-1] - 0.5, -0.5), xticks=(0, 25, 50, 75, 100))
     pieces.memory_shares(axes, figure, style, kinds, saturated)
     return figure
 
@@ -109,6 +118,21 @@ def _bar(axes: Axes, style: Style, row: int, percent: dict[str, float], waste: I
     if style.narrow or not waste.fixed:
         end = end.replace(" waste", "\nwaste")
     axes.annotate(end, (100, row), (6, 0), textcoords="offset points", va="center", fontweight="bold")
+
+
+def _layers_bar(axes: Axes, style: Style, row: float, words: str, percent: Mapping[str, float]) -> None:
+    """What one kind of layers holds, thinner, under the bar of all; its name and its sum above it."""
+    left = 0.0
+    for kind, share in percent.items():
+        look = style.kinds[kind]
+        how: Any = {"color": look.colour, "hatch": look.hatch, "edgecolor": style.seam}
+        axes.barh(row, share, _LAYERS_BAR, left, linewidth=0.53 * style.line, **how)
+        left += share
+    pool = f" of a pool of {pieces.percent(left)}" if "free" in percent else ""
+    held = pieces.percent(left - percent.get("free", 0.0))
+    said = wrapped(f"{words}: {held}{pool}".replace(" %", "\u00a0%"), 54 if style.narrow else 90)
+    text: Any = {"textcoords": "offset points", "va": "bottom", "fontsize": style.small_pt}
+    axes.annotate(said, (0, row - _LAYERS_BAR / 2), (0, 1), color=style.ink, **text)
 
 
 def _waste_headline(

@@ -4,13 +4,16 @@ requests   TTFT, TPOT and E2E: a dot per request, with the lines of equality and
 time       simulated over measured by arrival time: a dot per request, and the median of parts of the run
 """
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from kvsim.reports.figures import pieces
 from kvsim.reports.figures.sheet import new_sheet, save, sign
@@ -22,6 +25,7 @@ MOST_PARTS = 20
 TICKS = (1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0, 100.0, 1000.0)
 """Ratios that an axis may show besides 1."""
 SCALES = {"TTFT": (1.0, "s"), "TPOT": (1e3, "ms"), "E2E": (1.0, "s")}
+_NONE = "no request was served on both sides"
 Pair = tuple[Floats, Floats]
 
 
@@ -53,31 +57,60 @@ def _known(pair: Pair) -> Pair:
 
 def _requests(replayed: Replayed, style: Style) -> Figure:
     columns = {what: _known(pair) for what, pair in replayed.latencies.items()}
-    offs = [
-        f"{what}\u00a0{100 * (np.mean(pair[1]) / np.mean(pair[0]) - 1):+.1f}\u00a0%"
-        for what, pair in columns.items()
-        if len(pair[0])
-    ]
-    figure = new_sheet(style, 3.5, f"{replayed.name}, simulated over measured: {', '.join(offs)}")
+    figure = new_sheet(style, 3.5, _headline(replayed, columns))
     panels = figure.subplots(1, len(columns))
     for axes, (what, pair) in zip(panels, columns.items(), strict=True):
         scale, unit = SCALES[what]
         measured, simulated = scale * pair[0], scale * pair[1]
         look = style.look(0)
-        axes.plot(measured, simulated, ".", color=look.colour, ms=4, alpha=0.7, mew=0)
-        _equal(axes, style, measured, simulated)
         axes.set(title=what, xlabel=f"measured, {unit}")
+        if not len(measured):
+            _say_nothing(axes, style)
+            continue
+        axes.plot(measured, simulated, ".", color=look.colour, **_dots(len(measured)))
+        _equal(axes, style, measured, simulated)
     panels[0].set_ylabel("simulated")
-    band = f"dotted: {100 * (pieces.BAND - 1):.0f} % off"
-    small = {"fontsize": style.small_pt, "color": style.muted}
-    panels[-1].text(0.97, 0.04, band, transform=panels[-1].transAxes, ha="right", va="bottom", **small)
+    band = f"{100 * (pieces.BAND - 1):.0f} % off"
+    if style.narrow:
+        pieces.legend_below(figure, style, [Line2D([], [], color=style.ink, lw=0.6, ls=":", label=band)])
+    elif len(columns["E2E"][0]):
+        small = {"fontsize": style.small_pt, "color": style.muted, "ha": "right", "va": "bottom"}
+        panels[-1].text(0.97, 0.04, f"dotted: {band}", transform=panels[-1].transAxes, **small)
     return figure
+
+
+def _headline(replayed: Replayed, columns: Mapping[str, Pair]) -> str:
+    """How far the means are off, and of how many requests where some were not served."""
+    offs = [
+        f"{what} {_off_in_words(float(np.mean(pair[1]) / np.mean(pair[0])))}".replace(" ", "\u00a0")
+        for what, pair in columns.items()
+        if len(pair[0])
+    ]
+    if not offs:
+        return f"{replayed.name}: {_NONE}"
+    served, sent = len(columns["E2E"][0]), len(replayed.latencies["E2E"][0])
+    of = f" ({served:,} of {sent:,} requests)" if served < sent else ""
+    return f"{replayed.name}, simulated over measured{of}: {', '.join(offs)}"
+
+
+def _off_in_words(ratio: float) -> str:
+    """As `_off`, with a decimal, but `+0.0 %` where hardly anything is off."""
+    return f"{round(100 * (ratio - 1), 1) + 0.0:+.1f} %" if 1 / 2 <= ratio <= 2 else _off(ratio)
+
+
+def _dots(count: int) -> dict[str, Any]:
+    """How so many dots look: few are seen, many leave their density to be seen."""
+    size, alpha = (9, 0.9) if count <= 10 else (4, 0.7) if count <= 2_000 else (2.5, 0.3)
+    return {"ms": size, "alpha": alpha, "mew": 0}
+
+
+def _say_nothing(axes: Axes, style: Style) -> None:
+    axes.set(xticks=(), yticks=())
+    pieces.say(axes, style, "of no\nrequest on\nboth sides")
 
 
 def _equal(axes: Axes, style: Style, measured: Floats, simulated: Floats) -> None:
     """Axes of the same range with the line of equality, and ticks that suit the range."""
-    if not len(measured):
-        return
     low = min(measured.min(), simulated.min()) / 1.15
     high = max(measured.max(), simulated.max()) * 1.15
     pieces.equality(axes, style, low, high)
@@ -85,28 +118,37 @@ def _equal(axes: Axes, style: Style, measured: Floats, simulated: Floats) -> Non
     decades = np.log10(high / low)
     subs = (1.0,) if decades > 2 else (1.0, 2.0, 5.0) if decades > 0.8 else (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(LogLocator(subs=subs))
+        axis.set_major_locator(LogLocator(subs=subs) if decades > 0.5 else MaxNLocator(3))
+        axis.set_minor_locator(NullLocator())
     axes.tick_params(which="both", labelsize=style.small_pt)
 
 
 def _time(replayed: Replayed, style: Style) -> Figure:
     columns, start = replayed.latencies, replayed.start_s
     when = np.arange(len(columns["E2E"][0]), dtype=np.float64) if start is None else start
-    figure = new_sheet(style, 4.6, f"{replayed.name}: error over the run, of each request and of its parts")
+    anybody = any(len(_known(pair)[0]) for pair in columns.values())
+    said = "error over the run, of each request and of its parts" if anybody else _NONE
+    figure = new_sheet(style, 4.6, f"{replayed.name}: {said}")
     panels = figure.subplots(len(columns), 1, sharex=True)
     for place, (axes, (what, pair)) in enumerate(zip(panels, columns.items(), strict=True)):
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = pair[1] / pair[0]
         there = np.isfinite(ratio) & (ratio > 0)
+        axes.set_ylabel(f"{what}, off")
+        if not there.any():
+            axes.set_yticks(())
+            pieces.say(axes, style, "of no request on both sides")
+            continue
         times, medians = _medians(when[there], ratio[there])
         most = _ratios(axes, ratio[there])
         kept = np.clip(ratio[there], 1 / most, most)
-        dots = {"ms": 4, "alpha": 0.7, "mew": 0, "clip_on": False}
-        axes.plot(when[there], kept, ".", color=style.look(place).colour, **dots)
+        how = {"color": style.look(place).colour, "clip_on": False}
+        axes.plot(when[there], kept, ".", **how, **_dots(len(kept)))
         axes.plot(times, medians, "-", color=style.ink, lw=style.line)
         axes.axhline(1, color=style.muted, lw=style.line / 2, zorder=0)
-        axes.set_ylabel(f"{what}, off")
     figure.align_ylabels(panels)
+    if not anybody:
+        panels[-1].set_xticks(())
     panels[-1].set_xlabel("request" if start is None else "sent at, s")
     return figure
 

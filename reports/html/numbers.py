@@ -5,6 +5,7 @@ from typing import Any
 
 from kvsim.reports import quantities as q
 from kvsim.reports.alike import one_traffic
+from kvsim.reports.by_layers import quantities
 from kvsim.reports.html.words import group_label, grouped
 from kvsim.reports.ranked import different_clocks, ranked
 from kvsim.reports.rundir.run import Run
@@ -18,6 +19,9 @@ ROWS = (
     *q.TIER,
     *q.GOALS,
 )
+
+_LAYERS = ROWS.index(q.SHARING)
+"""Where the rows of kinds of layers stand: behind those of the whole memory."""
 
 
 def numbers(runs: Sequence[Run]) -> dict[str, Any]:
@@ -35,7 +39,7 @@ def numbers(runs: Sequence[Run]) -> dict[str, Any]:
             "texts": [shown(row, seeds) for seeds in columns],
             "best": stars(row, columns, [alike] * len(columns) if row.of_all else fit),
         }
-        for row in ROWS
+        for row in (*ROWS[:_LAYERS], *quantities(columns), *ROWS[_LAYERS:])
         if occurs(row, columns)
     ]
     return {

@@ -262,11 +262,26 @@ def _check_summary(path: Path, summary: dict[str, Any]) -> None:
     """Raise KvsimError unless the sections hold numbers, or null for missing ones."""
     _check_objects(path, summary, (*_SECTIONS[1:], "cost"))
     _check_objects(path, summary["latency"], summary["latency"])
-    for section in ("requests", "throughput", "latency", "memory"):
+    memory = {name: value for name, value in summary["memory"].items() if name != "groups"}
+    for section in ("requests", "throughput", "latency"):
         _check_numbers(path, section, summary[section])
+    _check_numbers(path, "memory", memory)
+    _check_layers(path, summary["memory"].get("groups", {}))
     finished = summary["requests"].get("finished")
     if not isinstance(finished, int):
         raise KvsimError(f"{path} is damaged: requests.finished must be a whole number, got {finished!r}")
+
+
+def _check_layers(path: Path, groups: object) -> None:
+    """Raise KvsimError unless each kind of layers has its words, and its shares of the memory."""
+    if not isinstance(groups, dict) or not all(isinstance(each, dict) for each in groups.values()):
+        raise KvsimError(f"{path} is damaged: memory.groups must hold objects, got {groups!r}")
+    for name, each in groups.items():
+        if not isinstance(each.get("in_words"), str):
+            raise KvsimError(f"{path} is damaged: memory.groups.{name}.in_words must be a text")
+        shares = {part: each.get(part) or {} for part in ("average", "saturated")}
+        _check_objects(path, shares, shares)
+        _check_numbers(path, f"memory.groups.{name}", shares)
 
 
 def _check_numbers(path: Path, name: str, found: object) -> None:

@@ -11,6 +11,8 @@ from typing import TypeVar
 
 import numpy as np
 
+from kvsim.sim.record import by_kind
+from kvsim.sim.record.by_kind import HeldOverTime
 from kvsim.sim.record.histogram import Histogram
 from kvsim.sim.record.recorder import Result
 from kvsim.sim.record.span import Integrals
@@ -55,17 +57,25 @@ def together(results: Sequence[Result], servers: Sequence[Server]) -> Result:
     capacity = sum(result.capacity_slots for result in results) // len(results)
     saturated = [replace(result.saturated) for result in results]
     unsaturated = [replace(result.unsaturated) for result in results]
+    idling: list[HeldOverTime | None] = []
     for result, server, sums in zip(results, servers, unsaturated, strict=True):
         idle_ps = max(end_ps - result.saturated.time_ps - result.unsaturated.time_ps, 0)
         sums.time_ps += idle_ps
         external, cached, idle, shared, _ = server.rest()  # what a dead server held is gone
         sums.add_rest(idle_ps, (external, cached, idle, shared, 0))
+        idling.append(
+            None
+            if result.by_kind is None
+            else by_kind.rested(result.by_kind, server.memory.abilities.in_groups, idle_ps)
+        )
+    found = _counted(results)
     for part_of in (saturated, unsaturated):
         for result, sums in zip(results, part_of, strict=True):
             sums.beyond = (result.capacity_slots - capacity) * sums.time_ps
     steps = [result.steps for result in results if result.steps is not None]
     return replace(
-        _counted(results),
+        found,
+        by_kind=by_kind.together([found.by_kind, *idling]),
         timeline=_joined([result.timeline for result in results], "time_ps"),
         steps=_joined(steps, "start_ps") if steps else None,
         saturated=_sum(saturated),
@@ -87,6 +97,7 @@ def _counted(results: Sequence[Result]) -> Result:
         upkeep=_added(UpkeepTotals, [result.upkeep for result in results if result.upkeep is not None]),
         drafts=_drafts([result.drafts for result in results if result.drafts is not None]),
         tier=_added(TierTotals, [result.tier for result in results if result.tier is not None]),
+        by_kind=by_kind.together([result.by_kind for result in results]),
         memory_stats=_counts([result.memory_stats or {} for result in results]),
         **{name: sum(getattr(result, name) for result in results) for name in ADDED},
         **{name: max(getattr(result, name) for result in results) for name in LARGEST},

@@ -224,6 +224,7 @@ def summary(result: Result, table: Mapping[str, Column]) -> dict[str, object]:
             "saved_by_sharing": _percent(whole.shared, whole.time_ps * result.capacity_slots + whole.beyond),
             "peak_used_tokens": result.peak_used_tokens,
             "external_fragmentation_refusals": result.fragmented_refusals,
+            **({} if result.by_kind is None else {"groups": _by_kind(result, whole)}),
         },
         "engine": {
             "steps": result.step_count,
@@ -347,6 +348,35 @@ def kinds(sums: Integrals, capacity: int, known: Container[str] = ()) -> dict[st
         "external": sums.external,
         **({"idle": sums.idle} if "idle" in known else {}),
         "free": capacity * sums.time_ps + sums.beyond - sums.used - sums.cached - sums.external - sums.idle,
+    }
+
+
+def _by_kind(result: Result, whole: Integrals) -> dict[str, object]:
+    """The same shares of the whole capacity by kind of layers; `in_words` says which these are."""
+    held = result.by_kind
+    assert held is not None
+    average = _shares_by_kind(held.ledger(held.whole(), whole), result, whole)
+    saturated = _shares_by_kind(held.ledger(held.saturated, result.saturated), result, result.saturated)
+    return {
+        name: {
+            "in_words": held.in_words.get(name, name),
+            "average": average[name],
+            "saturated": saturated[name],
+        }
+        for name in average
+    }
+
+
+def _shares_by_kind(
+    ledgers: Mapping[str, Mapping[str, int]], result: Result, sums: Integrals
+) -> dict[str, Numbers | None]:
+    """Per cent of capacity x time; None for no time at all."""
+    whole, idles = result.capacity_slots * sums.time_ps + sums.beyond, "idle" in result.timeline
+    return {
+        name: {kind: _percent(slots, whole) for kind, slots in ledger.items() if kind != "idle" or idles}
+        if sums.time_ps
+        else None
+        for name, ledger in ledgers.items()
     }
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from mypy_extensions import mypyc_attr
 
 from kvsim.allocators.base import Allocator
+from kvsim.sim.record.by_kind import HeldOverTime
 from kvsim.sim.record.counting import COMPILED, Counting
 from kvsim.sim.record.histogram import Histogram
 from kvsim.sim.record.limits import LIMITS
@@ -131,6 +132,8 @@ class Result:
     """traffic to the tier below the memory, if there is one"""
     drafts: DraftTotals | None = None
     """what became of drafts, if the engine speculates"""
+    by_kind: HeldOverTime | None = None
+    """what each kind of layers held, if unlike layers are kept in groups"""
     memory_stats: dict[str, int] | None = None
     """what a deep-learning framework would report about its memory, if it manages it"""
 

@@ -160,8 +160,19 @@ class Shares(Part):
     free: float
 
 
+class KindOfLayers(Part):
+    """What one kind of layers holds of the memory, in percent of all of it; `free` where it has a pool."""
+
+    in_words: str
+    average: Shares | None
+    saturated: Shares | None
+
+
 class Memory(Part):
-    """KV memory, time-weighted: over the whole run, and while requests waited (`saturated`)."""
+    """KV memory, time-weighted: over the whole run, and while requests waited (`saturated`).
+
+    `groups`, where unlike layers are kept in groups: a `KindOfLayers` for each kind.
+    """
 
     capacity_tokens: int
     average: Shares | None
@@ -170,6 +181,7 @@ class Memory(Part):
     saved_by_sharing: float | None
     peak_used_tokens: int
     external_fragmentation_refusals: int
+    groups: Part | None
 
 
 class Engine(Part):

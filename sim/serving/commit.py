@@ -16,6 +16,7 @@ from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.serving.arrivals import Arrivals
 from kvsim.sim.serving.decision import Decision
 from kvsim.sim.serving.input_queue import InputQueue
+from kvsim.sim.serving.kinds import KindsLedger
 from kvsim.sim.serving.observers import Observer
 from kvsim.sim.serving.planner import Planner
 from kvsim.sim.serving.pricing import Pricing
@@ -54,12 +55,15 @@ class Commit:
         self._after_steps: list[Callable[[], None]] = []
         self._record: Callable[[Span], None] = recorder.add
 
-    def begin(self, arrivals: Arrivals, inputs: InputQueue) -> None:
+    def begin(self, arrivals: Arrivals, inputs: InputQueue, kinds: KindsLedger | None) -> None:
         """The replica starts to serve: collect who hears of steps, and who acts after them."""
         server, pricing, scheduler, observers = self._server, self._pricing, self._scheduler, self._observers
         self._arrivals = arrivals
         self._keep = self._recorder.keeper()
         self._record = self._keep if server.progress.linear else self._record_unlike
+        grows = server.memory.abilities.grows_in_groups
+        if kinds is not None and grows is not None:
+            self._record = kinds.with_growth(self._record, grows)
         if observers:
             self._hear_of.append(self._tell_passed)
         if pricing.hears:

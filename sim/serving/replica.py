@@ -15,6 +15,7 @@ starts at t, unless an asynchronous engine has decided it already (input_queue.p
 
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterable
+from dataclasses import replace
 
 import simpy
 
@@ -32,6 +33,7 @@ from kvsim.sim.serving.arrivals import Arrivals, Promise
 from kvsim.sim.serving.commit import Commit
 from kvsim.sim.serving.decision import NEVER_PS, Decision
 from kvsim.sim.serving.input_queue import InputQueue
+from kvsim.sim.serving.kinds import KindsLedger
 from kvsim.sim.serving.observers import Checks, EventLog, MapDrawer, Observer, Pace, StepLog
 from kvsim.sim.serving.planner import Planner
 from kvsim.sim.serving.pricing import Pricing
@@ -60,6 +62,8 @@ class Replica:
         Whether a step is decided when the one before it begins (input_queue.py).
     events, memory_map : Events, MemoryMap, optional
         Where to write down what happens to each request, and what lies where.
+    kinds_in_words : dict of str, optional
+        Of each kind of layers, where they are kept in groups: what the results call it.
 
     Attributes
     ----------
@@ -91,6 +95,7 @@ class Replica:
         hears_late: bool = False,
         events: Events | None = None,
         memory_map: MemoryMap | None = None,
+        kinds_in_words: dict[str, str] | None = None,
     ) -> None:
         self.server = server
         self.scheduler = scheduler
@@ -111,6 +116,11 @@ class Replica:
             self.observers.append(MapDrawer(memory_map, server))
         if step_log:
             self.observers.append(StepLog(self.recorder, server, scheduler))
+        groups = server.memory.abilities.in_groups
+        self._kinds: KindsLedger | None = None
+        if groups is not None and len(groups.kinds) > 1:
+            self._kinds = KindsLedger(server, groups, kinds_in_words or {})
+            self.decide = self._kinds.around(self.decide)
         if server.memory.abilities.after_steps and not server.batch.works_in_spans:
             max_span = 1
         self._planner = Planner(server, scheduler, self.pricing, self.recorder, self.observers, max_span)
@@ -138,7 +148,7 @@ class Replica:
             self._planner.coming = arrivals
         if server.batch.works_in_spans and not takes:
             self._planner.most_steps = 1  # who comes could end a span whose work is done
-        self.commit.begin(arrivals, self.input_queue)
+        self.commit.begin(arrivals, self.input_queue, self._kinds)
         self._alarm.begin(env, self._serve(takes), self.place)
 
     def _serve(self, takes: bool) -> Process:
@@ -191,6 +201,8 @@ class Replica:
         self.recorder.sample(instant_of(server, kept[0]))
         for observer in self.observers:
             observer.idle()
+        if self._kinds is not None:
+            self._kinds.note(False)
         held_by = limit(server, self.scheduler) if server.waiting else ""
         rest = server.rest()
         if takes and self._arrivals.next_ps < NEVER_PS:
@@ -403,4 +415,5 @@ class Replica:
         if tier is not None:
             most_tokens = self.scheduler.config.max_num_batched_tokens
             tier.saved_ps = self.pricing.prompts_ps(tier.hit_tokens, tier.hit_pairs, most_tokens)
-        return self.recorder.result(server.totals, server.allocator, server.steps, totals, server.holds)
+        found = self.recorder.result(server.totals, server.allocator, server.steps, totals, server.holds)
+        return found if self._kinds is None else replace(found, by_kind=self._kinds.counted())

@@ -37,6 +37,7 @@ SELDOM = (
     "cost.validated.",
     "memory.average.idle",
     "memory.saturated.idle",
+    "memory.groups",
     *GOALS,
 )
 """Of few allocators or fleets, with goals, drafts, a tier or clients, and where the clock was validated."""
@@ -74,9 +75,11 @@ def test_what_few_allocators_have_is_declared_too():
     mixed = kvsim.simulate(clients_mix="A:1:ttft=1", num_prompts=5)
     apart = kvsim.simulate(model="llama-3.1-8b", gpu="h100", pool=["prefill:1", "decode:1"], num_prompts=5)
     moved = kvsim.simulate(model="llama-3.1-8b", replicas=2, migrate="llumnix", num_prompts=5)
+    hybrid = kvsim.simulate(model="gemma-3-27b", gpu="h100", num_prompts=3)
+    by_name = ("service.clients", "memory.groups")
     found = {
-        "service.clients" if name.startswith("service.clients.") else name
-        for each in (run, tensors, validated, drafts, tiered, mixed, apart, moved)
+        next((part for part in by_name if name.startswith(f"{part}.")), name)
+        for each in (run, tensors, validated, drafts, tiered, mixed, apart, moved, hybrid)
         for name in each.summary.flat()
         if name.startswith(SELDOM)
     }

@@ -1,0 +1,129 @@
+"""The ledger by kind of layers, where a model keeps unlike layers in groups: sums over time, as of the whole.
+
+    full             token | reserved | internal | cached       4 groups of 9 layers, say
+    window 1,024     token | reserved | internal | cached       of one pool, or each of its own
+    anybody's        free | external                            where they share one pool
+
+All integers are slot-picoseconds. A kind's tokens follow from those of all: so many slots of each kind take a
+token, whoever has it, but for what was freed behind windows or is held twice.
+
+    token = slots of a token * tokens of all who live + used - tables      (`Held`, allocators/arena.py)
+
+What all who live have, over time, is the only unknown, and the sum over all kinds says it.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kvsim.allocators.abilities import InGroups
+from kvsim.allocators.arena import Held, Slots
+from kvsim.sim.record.products import sums_of_products
+from kvsim.sim.record.span import Integrals
+
+Sums = list[list[int]]
+"""A row for each kind of layers, of the sums over time of what `Held` names."""
+
+
+@dataclass
+class HeldOverTime:
+    """What each kind of layers held.
+
+    Attributes
+    ----------
+    kinds : tuple of (str, int)
+        Their names, and the slots that a token takes in all of them.
+    pools : tuple of (str, int)
+        The slots that only they may use, where each has a pool; empty: they share one.
+    in_words : dict of str
+        Some of these layers: `4 groups of 9 sliding-window layers`.
+    saturated, unsaturated : Sums
+        While somebody waited, and while nobody did.
+    """
+
+    kinds: tuple[tuple[str, int], ...]
+    pools: tuple[tuple[str, int], ...]
+    in_words: dict[str, str]
+    saturated: Sums
+    unsaturated: Sums
+
+    @classmethod
+    def none(
+        cls, kinds: Sequence[tuple[str, int]], pools: Sequence[tuple[str, int]], in_words: dict[str, str]
+    ) -> "HeldOverTime":
+        """Nothing was held yet."""
+        zeros = [[[0] * len(Held._fields) for _ in kinds] for _ in range(2)]
+        return cls(tuple(kinds), tuple(pools), in_words, *zeros)
+
+    def add(self, held: Sequence[Sequence[Slots]], times: Sequence[int], waited: bool) -> None:
+        """Add what each kind held at some times, each for so long."""
+        columns = np.array(held, np.int64).reshape(len(times), -1).T
+        sums = iter(sums_of_products(columns, np.array(times, np.int64)))
+        for row in self.saturated if waited else self.unsaturated:
+            for place, before in enumerate(row):
+                row[place] = before + next(sums)
+
+    def add_changes(self, changes: Sequence[Slots], waited: bool) -> None:
+        """Add what came within a span, over time."""
+        for row, kind in zip(self.saturated if waited else self.unsaturated, changes, strict=True):
+            row[:] = [before + more for before, more in zip(row, kind, strict=True)]
+
+    def whole(self) -> Sums:
+        """Over all the time."""
+        return _added(self.saturated, self.unsaturated)
+
+    def ledger(self, sums: Sums, whole: Integrals) -> dict[str, dict[str, int]]:
+        """The kinds of the ledger by kind of layers; `whole`: of all layers, over the same time.
+
+        Tokens that wait for another server to read them are among `token`; `free` includes `external`.
+        """
+        tokens = whole.token - sum(used - tables for used, tables, *_ in sums)
+        per_token = sum(slots for _, slots in self.kinds)
+        pools = Counter[str]()
+        for name, slots in self.pools:
+            pools[name] += slots
+        found = {}
+        for (name, slots), (used, tables, internal, cached, idle) in zip(self.kinds, sums, strict=True):
+            token = (slots * tokens // per_token if per_token else 0) + used - tables
+            found[name] = {
+                "token": token,
+                "reserved": used - internal - token,
+                "internal": internal,
+                "cached": cached,
+                "idle": idle,
+            }
+            if name in pools:
+                found[name]["free"] = pools[name] * whole.time_ps - used - cached - idle
+        return found
+
+
+def together(parts: Sequence[HeldOverTime | None]) -> HeldOverTime | None:
+    """What several servers held; None where one of them keeps its layers in another way."""
+    first = parts[0]
+    if first is None or any(part is None or _layers(part) != _layers(first) for part in parts):
+        return None
+    found = HeldOverTime.none(first.kinds, first.pools, first.in_words)
+    for part in parts:
+        if part is not None:
+            found.saturated = _added(found.saturated, part.saturated)
+            found.unsaturated = _added(found.unsaturated, part.unsaturated)
+    return found
+
+
+def rested(held: HeldOverTime, groups: InGroups | None, times: int) -> HeldOverTime | None:
+    """What is cached or idle in a server that nobody uses, for so long."""
+    found = HeldOverTime.none(held.kinds, held.pools, held.in_words)
+    if groups is not None:
+        now = [(0, 0, 0, cached, idle) for *_, cached, idle in groups.held_by_kind(0, dict)]
+        found.add([now], [times], waited=False)
+    return found
+
+
+def _layers(held: HeldOverTime) -> tuple[object, ...]:
+    return held.kinds, held.pools, held.in_words
+
+
+def _added(one: Sums, other: Sums) -> Sums:
+    return [[a + b for a, b in zip(*rows, strict=True)] for rows in zip(one, other, strict=True)]
