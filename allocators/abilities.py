@@ -1,14 +1,14 @@
-"""What some allocators can do beside the contract: small protocols, asked for once.
+"""What some allocators can do beyond the contract: small protocols, each checked once.
 
-    abilities = Abilities.of(allocator)        the engine asks when it builds a server, and never again
-    abilities.prefixes                         the allocator as one that keeps prefixes, or None
+    abilities = Abilities.of(allocator)        the engine checks once, when it builds a server
+    abilities.prefixes                         the allocator, if it keeps prefixes, or None
 
-An allocator has an ability if it has its methods; no class need be named, and no flag be set.
+An allocator has an ability if it has its methods; no base class and no flag are needed.
 
-    Prefixes       finds texts again                  Forks        copies sequences, sharing what they hold
-    Pieces         is told where prompts end          Branches     and lets copies take the places of others
+    Prefixes       finds cached texts                 Forks        copies sequences, sharing what they hold
+    Pieces         is told where prompts end          Branches     lets copies replace other sequences
     LeavesBehind   frees what no token sees           Swaps        moves sequences to a host pool
-    AfterSteps     works while the next step runs     InSpans      and does so for many steps at once
+    AfterSteps     works while the next step runs     InSpans      does so for many steps in one call
     ReadsHoles     makes attention read more than contexts
 """
 
@@ -21,57 +21,57 @@ from kvsim.allocators.base import Allocator, Content, Match
 
 @runtime_checkable
 class Prefixes(Protocol):
-    """Keeps what was computed, to be found by its text; an allocator that can does so where it `caches`.
+    """Keeps computed tokens, to be found by text; an allocator that can does so if it `caches`.
 
-    Where a sequence's largest moment is not its end, `can_hold_after(match, tokens, bound)` says whether one
+    If a sequence's peak is not at its end, `can_hold_after(match, tokens, bound)` says whether a sequence
     that shares what `match` found would find room all the way, as `can_hold` does.
     """
 
     def match(self, content: Content, own: int, most: int) -> Match:
-        """Look up a sequence's text: how much of its first `most` tokens is there already.
+        """Look up a sequence's text: how much of its first `most` tokens is already there.
 
-        `content` is the part that other sequences may have too; what follows it can only be found by the
-        sequence itself, by the name `own`, after `evict`. Changes nothing.
+        `content` is the part that other sequences may share. Only the sequence itself can find what
+        follows, by the name `own`, after `evict`. Changes nothing.
         """
 
     def admit_after(self, match: Match, seq: int, tokens: int, bound: int) -> bool:
-        """As `admit`, but share what `match` found: of `tokens`, the first `match.tokens` are there."""
+        """Like `admit`, but share what `match` found: the first `match.tokens` of `tokens` are there."""
 
     def fill(self, seq: int, tokens: int) -> None:
-        """Say that the first `tokens` tokens of a sequence are computed: `match` finds them from now on."""
+        """Report that the first `tokens` tokens of a sequence are computed: `match` now finds them."""
 
 
 @runtime_checkable
 class Pieces(Protocol):
-    """Is told where prompts end and when steps begin, as states and windows are kept at few places only.
+    """Is told where prompts end and when steps begin, as states and windows are kept at few places.
 
-    `ends_pieces`: whether it says where pieces of prompts end, as states can be kept only there.
+    `ends_pieces`: whether it decides where chunks of prompts end, as states can be kept only there.
     """
 
     ends_pieces: bool
 
     def introduce(self, own: int, prompt_tokens: int) -> None:
-        """Say how long the prompt of the sequence named `own` is, before `match`."""
+        """Report the prompt length of the sequence named `own`, before `match`."""
 
     def new_step(self) -> None:
-        """A step is to be decided: what the last one computed may be hit."""
+        """A step is about to be scheduled: hits may use what the last one computed."""
 
     def decided(self) -> None:
-        """The step is decided: what was copied from need not be kept any longer."""
+        """The step is scheduled: sources of copies need not be kept any longer."""
 
     def piece(self, match: Match | None, seq: int, start: int, tokens: int, most: int) -> int:
-        """How many of these tokens of a prompt to compute now, of a step's `most`; 0: none, for now.
+        """How many of these prompt tokens to compute now, within a step's `most`; 0: none for now.
 
-        Of a new sequence with this `match`, else of one that runs.
+        With a `match` the sequence is new; otherwise it is running.
         """
 
 
 @runtime_checkable
 class LeavesBehind(Protocol):
-    """Frees what lies behind the windows of a sequence that has room still."""
+    """Frees what lies behind the windows of a sequence that still has room."""
 
     def leaves_at(self, seq: int) -> int:
-        """Tokens with which a sequence frees what is behind its windows: it must grow then.
+        """Token count at which a sequence must grow, to free what is behind its windows.
 
         0: it never does, or `capacity` ends there.
         """
@@ -79,36 +79,36 @@ class LeavesBehind(Protocol):
 
 @runtime_checkable
 class Forks(Protocol):
-    """Lets sequences begin as copies of others."""
+    """Lets sequences start as copies of others."""
 
     def fork(self, parent: int, child: int, tokens: int) -> bool:
-        """Let `child` start as a copy of all `tokens` of `parent`, sharing slots; False when out of room."""
+        """Start `child` as a copy of all `tokens` of `parent`, sharing slots; False if there is no room."""
 
 
 @runtime_checkable
 class Branches(Forks, Protocol):
-    """Lets copies take the places of others, step by step, as beam search does.
+    """Lets copies replace other sequences, step by step, as beam search does.
 
-    `copies_on_write`: `fork` copies nothing, and who writes behind a shared last token then copies the tokens
-    of its block, but for the last who shares it.
+    `copies_on_write`: `fork` copies nothing; a sequence that writes behind a shared last token then copies
+    the tokens of its block, except the last sequence that shares it.
     """
 
     copies_on_write: bool
 
     def fork_over(self, seq: int, parent: int, child: int, tokens: int) -> bool:
-        """`fork`, then `release` of `seq`, whose place the child takes; False, and no change: no room."""
+        """`fork`, then `release` `seq`, which the child replaces; False, with no change, if no room."""
 
     def branch(self, forks: list[tuple[int, int, int, int]], writers: list[tuple[list[int], int]]) -> None:
-        """`fork_over` of each (seq, parent, child, tokens), then `grow` of those who write.
+        """`fork_over` each (seq, parent, child, tokens), then `grow` the writers.
 
-        These are (sequences of one search, tokens that each of them gets to, one more than it has). For all
-        of that there must be room, else InvariantError is raised.
+        A writer is (sequences of one search, tokens that each of them will have, one more than it has now).
+        Raises InvariantError unless there is room for all of it.
         """
 
 
 @runtime_checkable
 class Swaps(Protocol):
-    """Moves sequences to a pool in the host's memory, all they hold or nothing."""
+    """Moves sequences to a pool in host memory, all they hold or nothing."""
 
     host_capacity_slots: int
     host_used_slots: int
@@ -117,10 +117,10 @@ class Swaps(Protocol):
         """Slots that these sequences hold together, here or in the host pool; shared ones count once."""
 
     def swap_out(self, seqs: Sequence[int]) -> bool:
-        """Move sequences to the host pool, with what they share among each other; False: no room there."""
+        """Move sequences to the host pool, keeping what they share with each other; False: no room there."""
 
     def swap_in(self, seqs: Sequence[int]) -> bool:
-        """Bring swapped sequences back; False when there is no room."""
+        """Bring swapped sequences back; False if there is no room."""
 
 
 @runtime_checkable
@@ -128,48 +128,48 @@ class AfterSteps(Protocol):
     """Works between steps: the engine then plans one step at a time, unless it is `InSpans` too."""
 
     def after_step(self, lengths: Mapping[int, int]) -> None:
-        """A step is over, in which the living sequences have come to hold so many tokens.
+        """A step has ended; `lengths` gives the tokens of the living sequences.
 
-        What is mapped, unmapped or copied here is done while the next step computes; in any other call, the
-        step waits for it. It may give sequences room ahead, if `growth_unit` is 0.
+        Work that maps, unmaps or copies here runs while the next step computes; in any other call, the step
+        waits for it. It may give sequences room in advance, if `growth_unit` is 0.
         """
 
 
 @runtime_checkable
 class InSpans(Protocol):
-    """Works behind the steps of a span as it would step by step."""
+    """Does the work after the steps of a span as if step by step."""
 
     def grow_mapped(self, seqs: Sequence[int]) -> bool:
-        """Grow full sequences by `grows_by` each, in this order, if that maps nothing; else do nothing."""
+        """Grow full sequences by `grows_by` each, in this order, if this maps nothing; else do nothing."""
 
     def pass_steps(self, growths: Iterator[Sequence[int]], most_ns: int) -> list[int]:
-        """Steps pass: `after_step`, then `grow_mapped` by the sequences that the next one names, and so on.
+        """Pass steps: `after_step`, then `grow_mapped` for the sequences that the next step names, and so on.
 
-        Each step adds a token to each living sequence, the one that has begun already, too. Where the work
-        after a step might take longer than `most_ns`, or a growth have to map, neither is done any more.
-        Returns the idle slots in each step that was begun.
+        Each step, including the one that has already begun, adds a token to each living sequence. Stops
+        when the work after a step might take longer than `most_ns`, or when a growth would have to map.
+        Returns the idle slots in each step begun.
         """
 
 
 @runtime_checkable
 class ReadsHoles(Protocol):
-    """Makes attention read slots that hold no token of the contexts: each step is then priced by itself."""
+    """Makes attention read slots that hold no token of the contexts: each step is then priced separately."""
 
     def read_slots(self) -> int:
-        """Slots that attention reads in a step in which somebody decodes."""
+        """Slots that attention reads in a step with at least one decode."""
 
 
 @dataclass(frozen=True)
 class Abilities:
-    """What an allocator can do, and what of the contract it says in a way of its own."""
+    """What an allocator can do, and which defaults of the contract it overrides."""
 
     prefixes: Prefixes | None
     """it keeps prefixes now"""
     can_hold_after: Callable[[Match, int, int], bool] | None
-    """as `can_hold`, for a new sequence that shares what `match` found"""
+    """like `can_hold`, for a new sequence that shares what `match` found"""
     pieces: Pieces | None
     ends_pieces: Pieces | None
-    """the same, if it says where pieces end"""
+    """the same object as `pieces`, if it decides where chunks end"""
     leaves_behind: LeavesBehind | None
     branches: Branches | None
     swaps: Swaps | None
@@ -177,7 +177,7 @@ class Abilities:
     in_spans: InSpans | None
     reads_holes: ReadsHoles | None
     surplus: bool
-    """`surplus` is not what `capacity` leaves"""
+    """`surplus` is not simply `capacity` minus tokens"""
     external_slots: bool
     """free slots may be external"""
     rests: bool
@@ -185,7 +185,7 @@ class Abilities:
 
     @classmethod
     def of(cls, allocator: Allocator) -> Self:
-        """Of an allocator, by the methods that it has."""
+        """The abilities of an allocator, by the methods it has."""
         kind = type(allocator)
         prefixes = allocator if allocator.caches and isinstance(allocator, Prefixes) else None
         pieces = allocator if isinstance(allocator, Pieces) else None

@@ -1,16 +1,16 @@
 """Where every slot is: the kinds of the ledger, and ranges of addresses.
 
-    kind       who has it            what is in it
+    kind       held by               contents
     token      a living sequence     keys and values, or a recurrent state
     reserved   a sequence            nothing yet
     internal   a sequence            nothing, ever
-    cached     nobody                a prefix that may be hit again
-    idle       nobody                nothing, but the allocator holds it ready: mapped pages, cached segments
-    external   nobody                nothing, in pieces too small
-    free       nobody                nothing
+    cached     none                  a prefix that may be hit again
+    idle       none                  nothing, but the allocator keeps it ready: mapped pages, cached segments
+    external   none                  nothing, in pieces too small
+    free       none                  nothing
 
-Arenas are counted in slots (allocators/base.py); where a slot is a grain of bytes, a token takes several.
-Where layers are kept in groups, a range says of which layers, and so does what only these may use.
+Arenas are counted in slots (allocators/base.py); if a slot is a grain of bytes, a token takes several. If
+layers are kept in groups, a range names its layers, and so does a free range that only these may use.
 """
 
 import re
@@ -30,13 +30,13 @@ class Ledger(NamedTuple):
     internal: int
     """allocated, will never be written again: the tail of the last block, rounding, over-reservation"""
     cached: int
-    """hold a prefix that nobody uses now but may still be hit"""
+    """hold a prefix that no sequence uses now but that may still be hit"""
     external: int
     """free, but in extents too small for the request at the head of the queue"""
     free: int
     """the rest"""
     idle: int = 0
-    """empty, mapped or cached by the allocator: can be taken back for any use, at a price"""
+    """empty, mapped or cached by the allocator: can be reclaimed for any use, at a cost"""
 
     @property
     def total(self) -> int:
@@ -45,13 +45,13 @@ class Ledger(NamedTuple):
 
 
 class Region(NamedTuple):
-    """A range of addresses: `owners` holds the ids of the sequences there, none when it is free."""
+    """A range of addresses: `owners` holds the ids of the sequences there, empty if it is free."""
 
     start: int
     size: int
     owners: tuple[int, ...]
     first: int = 0
-    """which token of its owners lies at `start`; those behind it follow in order"""
+    """which token of its owners lies at `start`; the next tokens follow in order"""
     cached: bool = False
     """free, but it still holds a prefix that may be hit"""
     idle: bool = False
@@ -59,16 +59,16 @@ class Region(NamedTuple):
     per_token: int = 1
     """slots that a token takes here"""
     layers: str = ""
-    """whose it is, where layers are kept in groups: `full`, `window 1,024`; "" for any"""
+    """its layers, if layers are kept in groups: `full`, `window 1,024`; "" for any"""
 
     def filled(self, lengths: Mapping[int, int]) -> int:
-        """Slots from `start` on that hold a token, when each living sequence has `lengths` of them."""
+        """Slots from `start` on that hold a token, given the tokens of each living sequence."""
         longest = max([lengths.get(seq, 0) for seq in self.owners], default=0)
         return max(0, min((longest - self.first) * self.per_token, self.size))
 
 
 def as_regions(rows: Iterable[tuple[object, ...]]) -> Iterator[Region]:
-    """Regions of rows that hold a value for each field; quicker than to call `Region` for each."""
+    """Regions from rows with a value per field; faster than calling `Region` for each."""
     return map(tuple.__new__, repeat(Region), rows)
 
 
@@ -82,30 +82,30 @@ def equal_regions(
     per_token: Iterable[int] = repeat(1),
     layers: Iterable[str] = repeat(""),
 ) -> Iterator[Region]:
-    """Regions of `size` each, the first at 0, of columns."""
+    """Regions of `size` each, the first at 0, from columns."""
     starts = range(0, len(owners) * size, size)
     columns = (starts, repeat(size), owners, firsts, cached, idle, per_token, layers)
     return as_regions(zip(*columns, strict=False))
 
 
 class Layout(NamedTuple):
-    """Regions as columns, which is quicker where there are many: ranges, arrays, or lists."""
+    """Regions as columns, which is faster if there are many: ranges, arrays, or lists."""
 
     starts: Sequence[int]
     sizes: Sequence[int]
     which: Sequence[int]
-    """the owners, as a place in `owners`"""
+    """the owners, as an index into `owners`"""
     owners: Sequence[tuple[int, ...]]
-    """different ones, each once; nobody comes first"""
+    """distinct owner tuples, each once; the empty one comes first"""
     firsts: Sequence[int]
     cached: Sequence[int]
     """1 or 0"""
     idle: Sequence[int] = ()
     """1 or 0; empty: nothing is"""
     per_token: Sequence[int] = ()
-    """slots that a token takes; empty: one everywhere"""
+    """slots per token; empty: one everywhere"""
     layers: Sequence[str] = ()
-    """of which layers; empty: of all"""
+    """the layers; empty: all"""
 
     @classmethod
     def of(cls, regions: Iterator[Region]) -> "Layout":
@@ -116,7 +116,7 @@ class Layout(NamedTuple):
         return cls(starts, sizes, which, list(place), firsts, cached, idle, per_token, layers)
 
     def regions(self) -> Iterator[Region]:
-        """One by one."""
+        """The regions, one by one."""
         count = len(self.starts)
         idle = map(bool, self.idle) if self.idle else iter([False] * count)
         per_token = self.per_token or [1] * count
@@ -128,21 +128,21 @@ class Layout(NamedTuple):
 
 _LENT, _CACHED = 1, 2
 _TOGETHER = re.compile(rb"\x01|\x02+|\x00+")
-"""What is one region: an allocated block, blocks that are cached, blocks that are free."""
+"""What forms one region: one allocated block, consecutive cached blocks, consecutive free blocks."""
 
 
 class Table(NamedTuple):
-    """A block table of a sequence, from a token on."""
+    """A block table of a sequence, starting at a token."""
 
     seq: int
     first: int
     """the token at the start of the first block"""
     blocks: Sequence[int | None]
-    """None: that one is lost"""
+    """None: that block was freed"""
     per_token: int = 1
     """slots that a token takes"""
     layers: str = ""
-    """as of a region"""
+    """as in `Region`"""
 
 
 def layout_of_tables(
@@ -152,18 +152,18 @@ def layout_of_tables(
     cached: Iterable[int | None] = (),
     pools: Sequence[tuple[str, int]] = (),
 ) -> Layout:
-    """A layout of blocks of `size`, the first at 0: each allocated one, and all that is free between them.
+    """A layout of blocks of `size`, the first at 0: each allocated block, and the free ranges between them.
 
-    A block may stand in the tables of several sequences. `cached` are blocks that hold a prefix, where
-    nobody has them. `pools` are the arena's parts of their own, as in `Allocator.pools`. Owners come in the
-    order of their first addresses.
+    A block may be in the tables of several sequences. `cached` are blocks that hold a prefix, if no
+    sequence holds them. `pools` are the separate parts of the arena, as in `Allocator.pools`. Owners come in
+    the order of their first addresses.
     """
     which, firsts, kinds = [0] * blocks.stop, [0] * blocks.stop, bytearray(blocks.stop)
     for block in cached:
         if block is not None:
             kinds[block] = _CACHED
     owners: list[tuple[int, ...]] = [()]
-    joined: dict[int, dict[int, int]] = {}  # who had a block -> who has it together with that sequence
+    joined: dict[int, dict[int, int]] = {}  # owners of a block -> owners together with this sequence
     many: dict[int, int] = {}
     named: dict[int, str] = {}
     for seq, first, table, per_token, layers in tables:
@@ -206,7 +206,7 @@ def layout_of_tables(
 def layout_of_slots(
     capacity: int, allocated: Iterable[tuple[int, Sequence[int]]], cached: Iterable[int]
 ) -> Layout:
-    """Slots allocated one by one, as (sequence, its slots): neighbours that are alike are one region."""
+    """A layout of single slots, given as (sequence, its slots): equal neighbours form one region."""
     each = layout_of_tables(range(capacity), 1, (Table(seq, 0, slots) for seq, slots in allocated), cached)
     alike = list(zip(each.which, each.cached, strict=True))
     kept = [at for at, now in enumerate(alike) if not at or now != alike[at - 1]]

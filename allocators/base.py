@@ -1,33 +1,33 @@
-"""The contract of a KV-cache allocator: what it says of itself, counts, and can be told to do.
+"""The contract of a KV-cache allocator: what it declares, what it counts, and the calls it serves.
 
-A *slot* holds the key and the value of one token in all layers (where layers are kept in groups: in one
-group of them; where pages have several sizes: a grain of bytes that divides them all). An allocator owns an
-arena of `capacity_slots` slots, numbered from 0, and allocates them to *sequences*, which it knows by integer
-ids, and by nothing else: no requests, no clock.
+A *slot* holds the key and value of one token in all layers (if layers are kept in groups: in one group; if
+pages have several sizes: a grain of bytes that divides them all). An allocator owns an arena of
+`capacity_slots` slots, numbered from 0, and allocates them to *sequences*. It knows sequences by integer ids
+and knows nothing else: no requests, no clock.
 
-What holds for every allocator (`kvsim.allocators.contract.check_allocator` tries it on any class):
+Rules for every allocator (`kvsim.allocators.contract.check_allocator` checks them on any class):
 
 1. "No room" is a return value. A refused call changes nothing.
 2. `used_slots + free_slots == capacity_slots` after every call, and no slot has two kinds.
-3. `can_admit` foretells `admit`; once it says no, it says no until something is released, moved,
-   evicted or left behind a window. Where `moves_in_part`, a loan may end the no, and nothing is promised.
-4. Releasing every sequence gives back the whole arena.
+3. `can_admit` predicts `admit`. Once it says no, it says no until something is released, moved, evicted or
+   left behind a window. With `moves_in_part`, an allocation may also end the no, and nothing is promised.
+4. Releasing every sequence frees the whole arena.
 5. No hidden randomness: the same calls give the same addresses.
-6. A promise in `growth_budget` is kept whatever the order of the growths. Such growths cost no time and
-   leave `external_slots` and `idle_slots` as they were.
-7. What no caller may do (admit a sequence twice, or without a token; name one that holds nothing)
-   raises InvariantError and changes nothing.
-8. Idle slots can be had like free ones. Nobody has more than `most_sequences` at a time.
+6. A promise in `growth_budget` is kept in any order of growths. Such growths cost no time and leave
+   `external_slots` and `idle_slots` unchanged.
+7. A forbidden call (admitting a sequence twice or without a token; naming one that holds nothing) raises
+   InvariantError and changes nothing.
+8. Idle slots can be allocated like free ones. At most `most_sequences` sequences hold slots at a time.
 
-What it counts:
+Counts:
 
     capacity_slots = used_slots + free_slots
-    used_slots     = token + reserved + internal            of sequences: written, to be written, never
-    free_slots     = cached + idle + external + free        of nobody (allocators/arena.py)
+    used_slots     = token + reserved + internal            held: written, to be written, never written
+    free_slots     = cached + idle + external + free        not held (allocators/arena.py)
 
-An allocator keeps its counts up to date in every call. The ledger sorts all slots from scratch, by what each
-sequence holds. Six methods must be written, all others follow from them. What only some allocators can do
-(prefixes, forks, swaps, windows, work between steps) stands in allocators/abilities.py.
+An allocator updates its counts in every call. The ledger classifies all slots from scratch, by what each
+sequence holds. A subclass must write six methods; all others follow from them. Abilities that only some
+allocators have (prefixes, forks, swaps, windows, work between steps) are in allocators/abilities.py.
 """
 
 from abc import abstractmethod
@@ -61,103 +61,103 @@ class Allocator:
     Attributes
     ----------
     capacity_slots : int
-        Size of the arena; what does not fill a whole unit (a block) is left out.
+        Size of the arena; a remainder smaller than a unit (a block) is left out.
     used_slots : int
         Slots allocated now, each counted once.
     cached_slots : int
         Free slots that still hold a prefix.
     idle_slots : int
-        Free and empty slots that are mapped or cached by the allocator; only where the class says `idles`.
+        Free and empty slots that the allocator has mapped or cached; only if the class sets `idles`.
     shared_tokens : int
         Tokens held by more than one sequence: the sum over sequences minus the slots that hold them.
     slots_per_token : int
-        Slots that a token takes: 1, or one in each group of layers, or its bytes in grains.
+        Slots per token: 1, or one in each group of layers, or its bytes in grains.
     state_slots : int
-        Slots that hold the recurrent states of living sequences; they count as `token`.
+        Slots that hold recurrent states of living sequences; they count as `token`.
     expired_slots : int
-        Slots of living sequences' tokens that were freed, as no later token sees them (sliding windows). So
+        Slots of living sequences' tokens freed because no later token sees them (sliding windows). Thus
         `slots_per_token * tokens - shared_tokens - expired_slots + state_slots` slots hold a token.
     pools : tuple of (str, int)
-        The layers and slots of parts of the arena that only some layers use, by address; none: all share it.
+        Layers and slots of arena parts that only some layers use, by address; empty: all layers share it.
     copied_slots : int
         Slots copied since the start (copy-on-write, moves).
     most_sequences : int or None
-        How many sequences it can hold; None: as many as fit.
+        Maximum number of sequences; None: as many as fit.
     cow_copies : int
         Copy-on-write copies since the start.
     caches : bool
-        Whether it keeps prefixes (`Prefixes`): sequences are then placed by `match` and `admit_after`, what
-        they compute is told by `fill`, also just before `release` or `evict`.
+        Whether it keeps prefixes (`Prefixes`): sequences are then placed by `match` and `admit_after`, and
+        `fill` reports what they have computed, also just before `release` or `evict`.
     evicted_by : list of int
-        Which growths of the last `grow_many` took slots of a cached prefix, one unit each; counted from 0.
+        Growths of the last `grow_many` that took slots of a cached prefix, one unit each; counted from 0.
     """
 
-    # -- what its class says of itself: nobody asks for a name ---------------------------------
+    # -- what its class declares: no caller checks a name --------------------------------------
 
     family: ClassVar[str] = ""
     """One of FAMILIES (allocators/__init__.py): where `sim allocators` lists it"""
     idea: ClassVar[str] = ""
     """The rule in one line, at most 70 characters"""
     wastes: ClassVar[str] = ""
-    """What it wastes, at most 60 characters: a formula of one sequence, then what is lost between them"""
+    """What it wastes, at most 60 characters: a formula per sequence, then what is lost between sequences"""
     used_by: ClassVar[str] = ""
     """Which engines use it, or did; at most 40 characters"""
     source: ClassVar[str] = ""
-    """Where the rule is from: a paper (name, venue and year), or a file of an engine"""
+    """Where the rule comes from: a paper (name, venue and year), or a file of an engine"""
     note: ClassVar[str] = ""
-    """What a reader of every result must know beside the numbers: a sentence"""
+    """A sentence that readers of any result need besides the numbers"""
 
     declares: ClassVar[type] = NoOptions
     """Its own options: a frozen dataclass of `option` fields (allocators/option.py)"""
     scheduler: ClassVar[str] = ""
-    """The scheduler that it goes with where none is asked for; "": vllm-v1 above pages, else orca"""
+    """The default scheduler for it; "": vllm-v1 for paged allocators, else orca"""
     slow: ClassVar[bool] = False
-    """Whether runs take so long that comparisons of all leave it out, unless it is named too."""
+    """Whether runs take so long that comparisons of all allocators skip it unless it is named."""
     reserves: ClassVar[bool] = False
-    """Whether `admit` sets aside all of `bound`, so that a reservation policy has a meaning."""
+    """Whether `admit` sets aside all of `bound`, so that a reservation policy applies."""
     frees_when_refused: ClassVar[bool] = False
-    """Whether a refused growth may free what no later token of the sequence sees, as engines do."""
+    """Whether a refused growth may free slots that no later token of the sequence sees, as engines do."""
     keeps_groups: ClassVar[bool] = False
-    """Whether the option `hybrid` has a meaning."""
+    """Whether the option `hybrid` applies."""
     own_page_sizes: ClassVar[bool] = False
-    """Whether pages of unlike layers may differ in bytes: a slot is then a grain that divides them all."""
+    """Whether pages of different layers may differ in bytes: a slot is then a grain that divides them all."""
     idles: ClassVar[bool] = False
-    """Whether free slots may be `idle`: results then have one kind more."""
+    """Whether free slots may be `idle`: results then have one more kind."""
     moves_on_release: ClassVar[bool] = False
-    """Whether `release` may copy slots, as a pool does that leaves no holes."""
+    """Whether `release` may copy slots, as in a pool without holes."""
     moves_in_part: ClassVar[bool] = False
-    """Whether only so much is moved for a refused sequence: a token in a hole may save the move it lacks."""
+    """Whether only a limited amount is moved for a refused sequence, so a token in a hole may save a move."""
     windows: ClassVar[bool] = False
-    """Whether a token may take several slots, or none any more (`slots_per_token`, `expired_slots`)."""
+    """Whether a token may take several slots, or none after a while (`slots_per_token`, `expired_slots`)."""
     pages: ClassVar[bool] = False
-    """Whether memory is in pieces found through a table, as the kernels of paging engines read it."""
+    """Whether memory is in pieces found through a table, as kernels of paging engines read it."""
     has_blocks: ClassVar[bool] = False
-    """Whether the option `block_size` has a meaning, and kernels read blocks of that size."""
+    """Whether the option `block_size` applies, and kernels read blocks of that size."""
     pools_windows: ClassVar[bool] = False
-    """Whether windowed layers have a pool of their own, so that no scheduler of vLLM's has a say in it"""
+    """Whether windowed layers have their own pool, which no vLLM scheduler controls"""
     caches_windows: ClassVar[bool] = False
-    """Whether prefixes are kept although windowed layers free what they leave behind (`groups`)"""
+    """Whether prefixes are kept although windowed layers free what lies behind the window (`groups`)"""
     frees_behind_windows: ClassVar[bool] = False
-    """Whether the option `groups` has a meaning."""
+    """Whether the option `groups` applies."""
     keeps_prefixes: ClassVar[bool] = False
-    """Whether the option `cache` has a meaning, or prefixes are kept anyway."""
+    """Whether the option `cache` applies, or prefixes are kept anyway."""
 
-    # -- what an object says of itself ----------------------------------------------------------
+    # -- what an instance declares --------------------------------------------------------------
 
     growth_unit: int
     """Tokens that a promised growth adds, exactly, in `slots_per_token` slots; 0: nothing is promised."""
 
     grows_by: int
-    """Tokens that each growth for a decoded token adds, where nothing is promised; 0: they differ."""
+    """Tokens that each growth for a decoded token adds, if nothing is promised; 0: they differ."""
 
     maps: int = 0
-    """Calls to the driver since the start that give memory."""
+    """Driver calls since the start that map memory."""
     unmaps: int = 0
-    """Likewise that take it back."""
+    """Driver calls since the start that unmap memory."""
     map_ns: int = 0
-    """What a call takes that gives memory, in nanoseconds."""
+    """Duration of a call that maps memory, in nanoseconds."""
     unmap_ns: int = 0
-    """What a call takes that takes memory back."""
+    """Duration of a call that unmaps memory, in nanoseconds."""
 
     def __init__(self, capacity_slots: int) -> None:
         if capacity_slots < 1:
@@ -181,21 +181,21 @@ class Allocator:
 
     @property
     def free_slots(self) -> int:
-        """Slots that nobody has borrowed, cached and idle ones included."""
+        """Slots that no sequence holds, including cached and idle ones."""
         return self.capacity_slots - self.used_slots
 
-    # -- six methods that each allocator writes ----------------------------------------------
+    # -- six methods that each allocator must write ------------------------------------------
 
     @abstractmethod
     def slots_needed(self, tokens: int, bound: int) -> int:
-        """Slots that `admit` would allocate: `tokens` or `bound` after rounding."""
+        """Slots that `admit` would allocate: `tokens` or `bound`, rounded."""
 
     @abstractmethod
     def admit(self, seq: int, tokens: int, bound: int) -> bool:
-        """Place a new sequence that holds `tokens` now and `bound` at most; False when there is no room.
+        """Place a new sequence that holds `tokens` now and `bound` at most; False if there is no room.
 
-        A `bound` below `tokens` counts as `tokens`. Raises InvariantError when the sequence holds
-        something already or `tokens` is below 1.
+        A `bound` below `tokens` counts as `tokens`. Raises InvariantError if the sequence already holds
+        something or `tokens` is below 1.
         """
 
     @abstractmethod
@@ -204,25 +204,25 @@ class Allocator:
 
     @abstractmethod
     def grow(self, seq: int, tokens: int) -> bool:
-        """Make room for `tokens` in all, ready to be written; False when there is no room.
+        """Make room for `tokens` in total, ready to be written; False if there is no room.
 
-        Up to `capacity(seq)` tokens there is always room, and nothing changes but what is left behind a
-        window (`LeavesBehind`).
+        Up to `capacity(seq)` tokens there is always room, and nothing changes except that slots behind a
+        window may be freed (`LeavesBehind`).
         """
 
     @abstractmethod
     def release(self, seq: int) -> None:
-        """Take back what the sequence holds (shared slots: only its claim to them)."""
+        """Free what the sequence holds (for shared slots: only its claim to them)."""
 
     @abstractmethod
     def regions(self) -> Iterator[Region]:
         """Every range of addresses, allocated or free, in ascending order, without gaps."""
 
-    # -- how it is built, and where every slot is --------------------------------------------
+    # -- construction, and the location of every slot ----------------------------------------
 
     @classmethod
     def from_options(cls, capacity_slots: int, options: Options) -> "Allocator":
-        """Build one from the choices of a run, of which it takes those it knows."""
+        """Build one from a run's options; it uses those it knows."""
         return cls(capacity_slots)
 
     def layout(self) -> Layout:
@@ -230,14 +230,14 @@ class Allocator:
         return Layout.of(self.regions())
 
     def ledger(self, lengths: Mapping[int, int], finals: Mapping[int, int], need: int = 0) -> Ledger:
-        """Sort every slot into its kind, from scratch.
+        """Classify every slot from scratch.
 
-        `lengths` and `finals` give for each living sequence the tokens that it holds now and when it
-        ends; a sequence without an entry in either is dead weight. `need` is the size of the head of the
-        queue. The empty tail of a shared block (`shared_tail_slots`) is internal until one sequence owns it
-        alone. The engine keeps the same numbers up to date step by step; tests hold the two together.
+        `lengths` and `finals` give the tokens that each living sequence holds now and at its end; a
+        sequence without an entry in either is dead weight. `need` is the size of the request at the head of
+        the queue. The empty tail of a shared block (`shared_tail_slots`) is internal until one sequence owns
+        the block alone. The engine updates the same numbers step by step; tests compare the two.
 
-        Raises InvariantError when a kind comes out negative, as it does when lengths exceed capacities.
+        Raises InvariantError if a kind is negative, as it is when lengths exceed capacities.
         """
         tokens = self.slots_per_token * sum(lengths.values()) - self.shared_tokens - self.expired_slots
         tokens += self.state_slots
@@ -259,7 +259,7 @@ class Allocator:
             raise InvariantError(f"no kind of slot can be negative: {ledger} of {self.capacity_slots}")
         return ledger
 
-    # -- what follows, unless an allocator says it in a way of its own: what fits ------------
+    # -- defaults that an allocator may override: what fits ----------------------------------
 
     def fits(self, tokens: int, bound: int) -> bool:
         """Whether a sequence of `tokens` (reserving `bound`) fits an empty arena at all.
@@ -269,50 +269,50 @@ class Allocator:
         return self.peak_slots(tokens, bound) <= self.capacity_slots
 
     def peak_slots(self, tokens: int, bound: int) -> int:
-        """Slots of a sequence's largest moment on its way to `tokens`: not its end, if it frees some."""
+        """Peak slots of a sequence on its way to `tokens`: not at its end, if it frees some."""
         return self.slots_needed(tokens, bound)
 
     def leaves(self, match: "Match | None", tokens: int, bound: int) -> int:
-        """Free slots that a new sequence would leave, once it has all its `tokens`; below 0: too few."""
+        """Free slots that remain once a new sequence has all its `tokens`; below 0: too few."""
         needed = self.peak_slots(tokens, bound)
         if match is not None:
             needed += match.woken_slots - match.tokens
         return self.free_slots - needed
 
     def can_admit(self, tokens: int, bound: int) -> bool:
-        """Whether `admit` would succeed; changes nothing. As it is here, if any free slot serves."""
+        """Whether `admit` would succeed; changes nothing. This default is right if any free slot serves."""
         return self.slots_needed(tokens, bound) <= self.free_slots
 
     def can_admit_after(self, match: Match, tokens: int, bound: int) -> bool:
-        """Whether `admit_after` would succeed, for those that keep prefixes (`Prefixes`); changes nothing."""
+        """Whether `admit_after` would succeed, for allocators with `Prefixes`; changes nothing."""
         return self.leaves(match, tokens, bound) >= 0
 
     def can_hold(self, tokens: int, bound: int) -> bool:
-        """Whether a new sequence would find room all the way to `tokens`, if nobody else took any."""
+        """Whether a new sequence would find room all the way to `tokens` if no other sequence took any."""
         return self.can_admit(tokens, bound)
 
     def external_slots(self, need: int) -> int:
-        """Free slots in extents below `need`, neither cached nor idle; 0 where any free slot serves."""
+        """Free slots in extents below `need`, neither cached nor idle; 0 if any free slot serves."""
         return 0
 
     def largest_free_extent(self) -> int:
         """The largest number of slots that one request could still get."""
         return self.free_slots
 
-    # -- growing and leaving -----------------------------------------------------------------
+    # -- growing and releasing ---------------------------------------------------------------
 
     def grow_chunk(self, seq: int, computed: int, tokens: int) -> bool:
-        """As `grow`, for a piece of a prompt: only `computed` tokens are written by now, not `capacity`."""
+        """Like `grow`, for a chunk of a prompt: only `computed` tokens are written so far, not `capacity`."""
         return self.grow(seq, tokens)
 
     def growth_budget(self) -> int:
-        """How many growths by `growth_unit` are sure to succeed, whoever asks; 0 is always a safe answer."""
+        """Growths by `growth_unit` that are sure to succeed, for any sequences; 0 is always safe."""
         return 0
 
     def grow_many(self, seqs: Sequence[int]) -> None:
         """Grow full sequences by one unit each, in this order, within `growth_budget`.
 
-        A sequence named k times grows by k units. Raises InvariantError when a promise is broken.
+        A sequence named k times grows by k units. Raises InvariantError if a promise is broken.
         """
         for seq in seqs:
             tokens = self.capacity(seq) + 1
@@ -326,30 +326,30 @@ class Allocator:
 
     @property
     def growth_end(self) -> int:
-        """Tokens beyond which a sequence that grows by `grows_by` grows no more."""
+        """Tokens beyond which a sequence that grows by `grows_by` no longer grows."""
         return 1 << 62
 
     def retire(self, seq: int) -> int:
-        """The sequence is finished, but keeps its memory until it is released: returns its slots."""
+        """Mark the sequence as finished; it keeps its memory until released. Returns its slots."""
         return self.capacity(seq)
 
     def evict(self, seq: int) -> None:
-        """Release a sequence that will come back, under the same `own`, and may find what is left of it."""
+        """Release a sequence that will return under the same `own` and may find what is left of it."""
         self.release(seq)
 
     # -- what it holds -----------------------------------------------------------------------
 
     @property
     def block_slots(self) -> int:
-        """Slots of a block, as logs count them; 1 for those that have none."""
+        """Slots per block, as logs count them; 1 without blocks."""
         return self.growth_unit or 1
 
     def surplus(self, seq: int, tokens: int) -> int:
-        """Slots allocated to a sequence that `tokens` tokens leave empty; below 0: it must grow for them."""
+        """Slots of a sequence that `tokens` tokens leave empty; below 0: it must grow for them."""
         return self.capacity(seq) - tokens
 
     def logical_slots(self) -> int:
-        """Slots allocated, each counted once for every sequence that holds it."""
+        """Allocated slots, each counted once per sequence that holds it."""
         return self.used_slots
 
     def shared_slots(self) -> int:
@@ -357,9 +357,9 @@ class Allocator:
         return 0
 
     def shared_tail_slots(self) -> int:
-        """Empty slots behind the tokens of shared blocks: nobody writes there before one owns the block."""
+        """Empty slots behind the tokens of shared blocks: not written until one sequence owns the block."""
         return 0
 
     def memory_stats(self) -> Mapping[str, int]:
-        """What a deep-learning framework would report of its memory, by its names; of most: nothing."""
+        """The framework's memory statistics, by the framework's names; empty for most allocators."""
         return {}

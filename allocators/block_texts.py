@@ -1,9 +1,9 @@
-"""A tree of texts in blocks: one node for each block, found whole, and the last one to the token.
+"""A tree of texts in blocks: one node per block, matched whole, and the last one to the token.
 
     (root) --- block 4 --- block 9
                       '--- block 7
 
-Each text stands under the text before it. Who holds a block, and which goes first, is for the owner to say.
+Each text is a child of the text before it. The owner tracks holders and the order of eviction.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from kvsim.allocators.runs import cut, take_common
 
 
 class BlockNode:
-    """The text of one block, behind its parent's."""
+    """The text of one block, which follows its parent's."""
 
     __slots__ = ("block", "children", "parent", "text")
 
@@ -27,7 +27,7 @@ class BlockNode:
 
 
 class TextMatch(Found):
-    """The blocks of a text that are there, and the node of another that begins as the next one does."""
+    """The blocks found for a text, and a node whose text begins like the next block."""
 
     __slots__ = ("blocks", "node", "partial", "shareable", "size", "source")
 
@@ -35,7 +35,7 @@ class TextMatch(Found):
         super().__init__(0, 0, content, 0, changes)
         self.shareable = sum([length for _, _, length in content])
         self.blocks: list[int] = []
-        self.node = node  # of the last of them
+        self.node = node  # of the last block found
         self.partial = 0  # tokens of `source`
         self.source: BlockNode | None = None
         self.size = size
@@ -51,7 +51,7 @@ class BlockTexts:
     Attributes
     ----------
     found : int
-        Blocks whose text can be found and that nobody holds: counted by the owner.
+        Blocks whose text can be found and that no sequence holds: counted by the owner.
     """
 
     def __init__(self, blocks: int, block_size: int) -> None:
@@ -61,11 +61,11 @@ class BlockTexts:
         self._nodes: list[BlockNode | None] = [None] * blocks
 
     def can_be_found(self, block: int) -> bool:
-        """Whether a block stands in the tree."""
+        """Whether a block is in the tree."""
         return self._nodes[block] is not None
 
     def holds(self, node: BlockNode) -> bool:
-        """Whether a node stands in the tree still."""
+        """Whether a node is still in the tree."""
         return node is self.root or self._nodes[node.block] is node
 
     def is_leaf(self, block: int) -> bool:
@@ -74,11 +74,11 @@ class BlockTexts:
         return node is None or not node.children
 
     def nothing(self, changes: int) -> TextMatch:
-        """A match of no text."""
+        """An empty match."""
         return TextMatch((), self.root, self.block_size, changes)
 
     def find(self, content: Content, own: int, most: int, changes: int) -> TextMatch:
-        """What is there of the first `most` tokens of a text; `own` names nothing here."""
+        """Match the first `most` tokens of a text; `own` is unused here."""
         match, size = TextMatch(content, self.root, self.block_size, changes), self.block_size
         most = min(most, match.shareable)
         while True:
@@ -100,7 +100,7 @@ class BlockTexts:
         return match
 
     def enter(self, parent: BlockNode, text: tuple[Run, ...], block: int) -> BlockNode:
-        """Put a block behind another; the node of this text, which is another's if it was there before."""
+        """Add a block behind a node; returns the node of this text, an earlier one if already there."""
         near = parent.children.setdefault(text[0][:2], {})
         node = near.get(text)
         if node is None:
@@ -109,7 +109,7 @@ class BlockTexts:
         return node
 
     def remove(self, block: int) -> Iterator[int]:
-        """Take a block out, and all that follow it; which."""
+        """Remove a block and all blocks that follow it; yields them."""
         node = self._nodes[block]
         if node is None or node.parent is None:
             return

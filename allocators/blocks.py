@@ -1,9 +1,9 @@
 """An arena in blocks of one size, for sequences that take whole blocks.
 
-    capacity_slots = num_blocks * block_size        what does not fill a block is left out
+    capacity_slots = num_blocks * block_size        a remainder below one block is left out
     slots of a sequence = ceil(tokens / block_size) * block_size
 
-Which block a sequence gets, and when, is for each allocator to say.
+Each allocator decides which block a sequence gets, and when.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from kvsim.allocators.base import Allocator, Region
 class Blocks(Allocator):
     """`num_blocks` blocks of `block_size` slots.
 
-    Raises ValueError unless there is at least one of at least one slot.
+    Raises ValueError unless there is at least one block of at least one slot.
     """
 
     pages: ClassVar[bool] = True
@@ -41,5 +41,5 @@ class Blocks(Allocator):
         return -(-tokens // self.block_size) * self.block_size
 
     def regions(self) -> Iterator[Region]:
-        """As in the base; those that do not say it in their own way say `layout`."""
+        """As in the base; a subclass that does not override this overrides `layout`."""
         return self.layout().regions()

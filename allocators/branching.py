@@ -1,13 +1,13 @@
-"""Sequences that take the places of others in paged memory, then write: a step of beam search in one go.
+"""Sequences that replace others in paged memory, then write: a step of beam search in one pass.
 
-    c makes way for a', a copy of a (block size 4, 10 tokens)       then a and a' write
+    a', a copy of a, replaces c (block size 4, 10 tokens)       then a and a' write
 
     a   [3, 7, 5]    a   [3, 7, 5]     blocks 7 and 5 are shared    a   [3, 7, 8]    a copies two tokens
     c   [3, 9, 6]    a'  [3, 7, 5]     blocks 9 and 6 are free      a'  [3, 7, 5]
 
-Full blocks of the parent are shared with the child, and the sequence that makes way frees what it shares with
-nobody (`Claims.take_place`). Who shares a last block that is not full writes into a copy of it, but for the
-last who shares it: as all of them write in this step, nobody else need hear of that.
+Full blocks of the parent are shared with the child, and the replaced sequence frees its unshared blocks
+(`Claims.take_place`). Sequences that share a last block that is not full write into copies of it, except the
+last one. All of them write in this step, so the sharing need not be recorded elsewhere.
 """
 
 from kvsim.allocators.claims import Claims
@@ -27,11 +27,11 @@ class Branching:
         forks: list[tuple[Id, Id, Id, int]],
         writers: list[tuple[list[Id], int]],
     ) -> tuple[int, int]:
-        """Do all of a step, as `Allocator.branch`; returns (copies on write, slots that they copied).
+        """Do a whole step, as `Allocator.branch`; returns (copies on write, slots copied).
 
-        Who shares a last block that is not full must write.
+        Sequences that share a last block that is not full must write.
         """
-        sharers: dict[Id, int] = {}  # last blocks that are not full: who shares them, but for one
+        sharers: dict[Id, int] = {}  # last blocks that are not full: their holders minus one
         for fork in forks:
             last = self._fork(claims, fork)
             if last is not None:
@@ -40,7 +40,7 @@ class Branching:
         pool, size = self._pool, self._size
         copies = copied_slots = 0
         for seqs, tokens in writers:
-            if len(tables[seqs[0]]) * size < tokens:  # so all are full
+            if len(tables[seqs[0]]) * size < tokens:  # all are full
                 if pool.free < len(seqs):
                     raise InvariantError(f"sequences {seqs} found {pool.free} blocks for token {tokens}")
                 pool.allocate_each(seqs, tables)
@@ -65,7 +65,7 @@ class Branching:
         return copies, copied_slots
 
     def _fork(self, claims: Claims, fork: tuple[Id, Id, Id, int]) -> Id | None:
-        """Let `child` take the place of `seq`, as a copy of `parent`; returns the last block if not full."""
+        """Replace `seq` by `child`, a copy of `parent`; returns the last block if not full."""
         seq, parent, child, tokens = fork
         tables: dict[Id, list[Id]] = self._tables
         size = self._size

@@ -1,11 +1,11 @@
-"""Buddy: chunks of power-of-two size, split on demand and merged with their buddy when both are free.
+"""Buddy: power-of-two chunks, split on demand and merged with their buddy when both are free.
 
     |#### tokens ####|~~ reserved ~~|.. internal ..|............ rounding: internal ............|
     '----------------- bound ----------------------'
     '---------------------- next power of two: the chunk allocated ----------------------------'
 
-Waste of a sequence: `2^ceil(log2(bound)) - tokens`, up to half of it by rounding alone. Free slots
-outside chunks of the right size are lost (external). An arena that is no power of two starts as the
+Waste per sequence: `2^ceil(log2(bound)) - tokens`, up to half of the chunk by rounding alone. Free slots
+outside chunks of the right size are lost (external). An arena that is not a power of two starts as the
 powers of two that sum to it, largest first (15,744 = 8192 + 4096 + 2048 + 1024 + 256 + 128).
 """
 
@@ -22,7 +22,7 @@ class Buddy(Allocator):
     Parameters
     ----------
     capacity_slots : int
-        Size of the arena; no chunk is larger than the largest power of two in it.
+        Size of the arena; chunks are at most its largest power of two.
     """
 
     family: ClassVar[str] = "extents"
@@ -103,7 +103,7 @@ class Buddy(Allocator):
         return next((k for k in range(wanted, len(self._free)) if self._free[k]), None)
 
     def _take_chunk(self, order: int, start: int) -> bool:
-        """Remove one free chunk from the lists; False when it is not free as a whole."""
+        """Remove a free chunk from the lists; False if it is not entirely free."""
         chunks = self._free[order]
         index = bisect_left(chunks, start)
         if index == len(chunks) or chunks[index] != start:

@@ -1,21 +1,21 @@
-"""Blocks that several sequences hold: how many more than one, and how far shared last blocks are filled.
+"""Shared blocks: their holders beyond the first, and how far shared last blocks are filled.
 
     tables         7: [47, 12, 83]     8: [47, 12, 83]     9: [47, 90]
     extra          47: 2   12: 1   83: 1         holders beyond the first; 90 has none
-    part_filled    83: 6                         of 16 slots: whoever writes the next token copies it first
+    part_filled    83: 6                         of 16 slots: the writer of the next token copies it first
 
-A fork gives every block of a table one holder more; a sequence that leaves takes one away. The pool gets a
-block back from its last holder.
+A fork adds one holder to every block of a table; a sequence that leaves removes one. The last holder returns
+a block to the pool.
 
-Of sequences that forked from one another no count is needed for each block (`Forked`):
+Sequences that forked from one another need no count per block (`Forked`):
 
     tables    7: [47, 12, 83]     9: [47, 12, 90]     8: [47, 31]
     common  0                  2                   1              0      blocks that neighbours share
 
-Tables that part share nothing further on. So sequences can stand in such an order that all holders of a block
-stand side by side: there is one more of them than there are neighbours that share it. What a sequence shares
-with anybody are the first blocks of its table, as many as with one of its neighbours. So a fork, a copy on
-write, and a sequence that leaves change a number or two, however long the tables are.
+Tables that diverge share nothing further on. So sequences can be ordered such that all holders of a block are
+adjacent: it has one more holder than pairs of neighbours that share it. A sequence shares only the first
+blocks of its table, as many as with one of its neighbours. So a fork, a copy on write, and a sequence that
+leaves change one or two numbers, however long the tables are.
 """
 
 from collections import Counter
@@ -28,19 +28,19 @@ from kvsim.allocators.records import Id, InvariantError, expect_new, holds_nothi
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Claims:
-    """References to blocks beyond the first of each.
+    """References to blocks beyond the first per block.
 
-    A shared block that is not full is the last of every table that names it: who writes behind its tokens
-    gets a copy, or has it alone.
+    A shared block that is not full is the last of every table that names it: a sequence that writes behind
+    its tokens gets a copy, or is its only holder.
 
     Attributes
     ----------
     extra : dict of int
-        Of shared blocks only: references beyond the first.
+        References beyond the first, of shared blocks only.
     part_filled : dict of int
-        Of shared blocks that are not full: the tokens in them.
+        Tokens in shared blocks that are not full.
     tokens : int
-        Tokens that are held more than once: the sum over sequences minus the slots that hold them.
+        Tokens held more than once: the sum over sequences minus the slots that hold them.
     """
 
     def __init__(self, block_size: int, tables: dict[int, list[int]]) -> None:
@@ -51,35 +51,35 @@ class Claims:
         self._tables = tables
 
     def references(self) -> dict[int, int]:
-        """Of shared blocks only: references beyond the first."""
+        """References beyond the first, of shared blocks only."""
         return self.extra
 
     def share(self, parent: Id, child: Id, blocks: int) -> None:
-        """A child begins with so many blocks of its parent, all of them full."""
+        """Start a child with the first `blocks` blocks of its parent, all full."""
         self.add(self._tables[parent][:blocks])
 
     def leave(self, seq: Id, table: list[int]) -> list[int]:
-        """A sequence leaves, which had this table; returns the blocks that nobody holds then."""
+        """Remove a sequence with this table; returns the blocks left without a holder."""
         return self.drop_all(table) if self.extra else table
 
     def take_place(self, seq: Id, table: list[int], parent: Id, child: Id, blocks: int) -> list[int]:
-        """`share`, then `leave`: where no shared block is part filled."""
+        """`share`, then `leave`, if no shared block is part filled."""
         self.share(parent, child, blocks)
         return self.leave(seq, table)
 
     def part(self, seq: Id, block: Id) -> None:
-        """A sequence gets a copy of its own of the last block of its table, which others share."""
+        """A sequence gets its own copy of the last block of its table, which others share."""
         self.drop(block)
 
     def add(self, blocks: list[Id]) -> None:
-        """One more sequence holds these blocks, all of them full."""
+        """Add a holder to these blocks, all full."""
         extra: dict[Id, int] = self.extra
         for block in blocks:
             extra[block] = extra.get(block, 0) + 1
         self.tokens += len(blocks) * self._size
 
     def count(self, tables: Mapping[int, list[int]], filled: Mapping[int, int]) -> None:
-        """Tables come back that share blocks among each other; some of these hold only `filled` tokens."""
+        """Count returning tables that share blocks with each other; some blocks hold only `filled` tokens."""
         for block, count in Counter(block for table in tables.values() for block in table).items():
             if count > 1:
                 self.extra[block] = count - 1
@@ -89,7 +89,7 @@ class Claims:
                 self.tokens += (count - 1) * tokens
 
     def drop(self, block: Id) -> bool:
-        """Take one reference away; False when it was the only one."""
+        """Remove one reference; False if it was the only one."""
         extra = self.extra.get(block)
         if extra is None:
             return False
@@ -102,17 +102,17 @@ class Claims:
         return True
 
     def drop_all(self, table: list[int]) -> list[int]:
-        """Take one reference away from each block of a table; returns those that nobody else has."""
+        """Remove one reference from each block of a table; returns the blocks without another holder."""
         if self.part_filled and table and table[-1] in self.part_filled:
             self.drop(table[-1])
             table = table[:-1]
         alone = table[self.drop_first(table) :]
-        if self.extra.keys().isdisjoint(alone):  # most often: what is shared comes first
+        if self.extra.keys().isdisjoint(alone):  # usually: shared blocks come first
             return alone
         return [block for block in alone if not self.drop(block)]
 
     def drop_first(self, table: list[Id]) -> int:
-        """Take one reference away from the first blocks of a table, full ones, that others hold: how many."""
+        """Remove one reference from the leading full blocks of a table that are shared; returns how many."""
         extra: dict[Id, int] = self.extra
         shared = 0
         for block in table:
@@ -130,9 +130,9 @@ class Claims:
     # -- forks --------------------------------------------------------------------------------
 
     def fork(self, parent: int, child: int, tokens: int) -> None:
-        """The child begins with a copy of the table of its parent, which holds `tokens`.
+        """Start the child with a copy of the table of its parent, which holds `tokens`.
 
-        Raises InvariantError when the parent's last block cannot end with its last token.
+        Raises InvariantError if the parent's last block cannot end with its last token.
         """
         self._expect_last(parent, child, tokens)
         table = self._tables[parent]
@@ -144,7 +144,7 @@ class Claims:
         self._tables[child] = table[:]
 
     def _expect_last(self, parent: int, child: int, tokens: int) -> None:
-        """Raise InvariantError unless the parent ends with its last block, and the child is new."""
+        """Raise InvariantError unless the parent's tokens end in its last block and the child is new."""
         expect_new(self._tables, child, tokens)
         table, size = self._tables.get(parent), self._size
         if table is None:
@@ -174,13 +174,13 @@ class Claims:
 
 
 class Family:
-    """Sequences in order, and what neighbours have in common.
+    """Sequences in order, and how many blocks neighbours share.
 
     Attributes
     ----------
     seqs : list of int
     common : list of int
-        Blocks that the i-th shares with the one before; 0 at both ends.
+        Blocks that the i-th sequence shares with the one before; 0 at both ends.
     """
 
     __slots__ = ("common", "seqs")
@@ -192,14 +192,14 @@ class Family:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Forked(Claims):
-    """`Claims` where sequences share blocks only as they forked; `extra` is found when asked for."""
+    """`Claims` for sequences that share blocks only through forks; `extra` is computed on demand."""
 
     def __init__(self, block_size: int, tables: dict[int, list[int]]) -> None:
         super().__init__(block_size, tables)
-        self._families: dict[int, Family] = {}  # of those that ever forked
+        self._families: dict[int, Family] = {}  # of sequences that ever forked
 
     def references(self) -> dict[int, int]:
-        """As in `Claims`, counted anew."""
+        """As in `Claims`, recounted."""
         extra: dict[int, int] = {}
         for first, family in self._families.items():
             if first == family.seqs[0]:
@@ -209,7 +209,7 @@ class Forked(Claims):
         return extra
 
     def share(self, parent: Id, child: Id, blocks: int) -> None:
-        """As in `Claims`: the child stands behind its parent."""
+        """As in `Claims`: the child is placed behind its parent."""
         families: dict[Id, Family] = self._families
         family = families.get(parent)
         if family is None:
@@ -222,7 +222,7 @@ class Forked(Claims):
         self.tokens += blocks * self._size
 
     def leave(self, seq: Id, table: list[int]) -> list[int]:
-        """As in `Claims`: its neighbours share what both shared with it."""
+        """As in `Claims`: its neighbours now share what both shared with it."""
         families: dict[Id, Family] = self._families
         family = families.pop(seq, None)
         if family is None:
@@ -242,7 +242,7 @@ class Forked(Claims):
         return table[shared:]
 
     def take_place(self, seq: Id, table: list[int], parent: Id, child: Id, blocks: int) -> list[int]:
-        """As in `Claims`; both are most often of one family."""
+        """As in `Claims`; usually both are in one family."""
         families: dict[Id, Family] = self._families
         family = families.get(parent)
         if family is None or families.get(seq) is not family:
@@ -266,7 +266,7 @@ class Forked(Claims):
         seqs: list[Id] = family.seqs
         common = family.common
         at = seqs.index(seq)
-        if common[at] == blocks:  # it moves behind the last who shares the block
+        if common[at] == blocks:  # it moves behind the last sequence that shares the block
             del seqs[at], common[at]
             while common[at] == blocks:
                 at += 1
@@ -278,13 +278,13 @@ class Forked(Claims):
         self._leave_last(block, [other for other in seqs if other != seq])
 
     def _leave_last(self, block: int, others: list[int]) -> None:
-        """A sequence leaves a block that is not full, which others share: its slots counted as full."""
+        """A sequence leaves a shared block that is not full but whose slots were counted as full."""
         self.tokens += self._size - self.part_filled[block]
         if sum([self._tables[other][-1] == block for other in others]) == 1:
             del self.part_filled[block]
 
     def count(self, tables: Mapping[int, list[int]], filled: Mapping[int, int]) -> None:
-        """As in `Claims`: in order of their blocks, those who share most stand side by side."""
+        """As in `Claims`: sorted by their blocks, sequences that share most are adjacent."""
         before = -1
         for seq in sorted(tables, key=lambda each: tables[each]):
             if before >= 0:

@@ -1,9 +1,9 @@
-"""Buddy with a smallest chunk: nothing below 16 slots is ever split off.
+"""Buddy with a minimum chunk: nothing below 16 slots is split off.
 
     |#### tokens ####|~~ reserved ~~|...... internal: up to the next power of two, at least 16 ......|
 
-Waste of a sequence: that of `buddy`, and `16 - bound` for those that need less. The buddy allocator of the
-PagedAttention paper's baselines works on blocks of 16 slots; `sim reproduce` uses this one for them.
+Waste per sequence: that of `buddy`, plus `16 - bound` for sequences that need less. The buddy allocator in
+the PagedAttention paper's baselines works on blocks of 16 slots; `sim reproduce` uses this one for them.
 """
 
 from kvsim.allocators.buddy import Buddy

@@ -1,10 +1,10 @@
-"""Contiguous: the whole reservation in one extent, as engines did before PagedAttention.
+"""Contiguous: the whole reservation in one extent, as in engines before PagedAttention.
 
     |#### tokens ####|~~ reserved: answer to come ~~|...... internal: never written ......|
     '------------------------------- bound slots, one extent ----------------------------'
 
-Waste of a sequence: `bound - tokens`; with `bound` = the model's maximum that is most of it. Free
-slots between extents are lost (external) to any request that fits none of them.
+Waste per sequence: `bound - tokens`; with `bound` = the model's maximum, that is most of it. Free slots
+between extents are lost (external) to any request that fits none of them.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ class Contiguous(Allocator):
         Size of the arena.
     fit : "first", "best", "next" or "worst"
         Take the free extent at the lowest address that serves, the smallest that serves, the first behind
-        the last loan, or the largest (the lowest of equals); the loan is cut off its low end.
+        the last allocation, or the largest (the lowest of equals); the low end of it is allocated.
     """
 
     family: ClassVar[str] = "extents"

@@ -1,9 +1,9 @@
-"""Tries an allocator on random calls; InvariantError names the rule of the contract that it broke.
+"""Tests an allocator with random calls; InvariantError names the broken rule of the contract.
 
-    check_allocator(Mine)                                # a class whose one argument is the capacity
+    check_allocator(Mine)                                # a class whose only argument is the capacity
     check_allocator(lambda slots: Mine(slots, fit="best"), seed=7, arenas=[100])
 
-Two equal allocators go the same random walk (allocators/walk.py), and every step of it is held against the
+Two equal allocators take the same random walk (allocators/walk.py), and every step is checked against the
 rules (allocators/rules.py).
 """
 
@@ -33,18 +33,18 @@ def check(rules: Iterable[Callable[[Step], str]], step: Step) -> None:
 def check_allocator(
     make: Callable[[int], Allocator], seed: int = 0, arenas: Sequence[int] = ARENAS, calls: int = 300
 ) -> None:
-    """Try an allocator on random calls and raise at the first rule of the contract that it breaks.
+    """Test an allocator with random calls and raise at the first rule of the contract that it breaks.
 
     Parameters
     ----------
     make : callable
         From a capacity in slots to a new, empty allocator.
     seed : int
-        Of the calls: the same seed makes the same calls.
+        Seed of the calls: the same seed makes the same calls.
     arenas : sequence of int
         Capacities to try; powers of two and others.
     calls : int
-        Random calls for each of them.
+        Random calls per arena.
 
     Raises
     ------
@@ -59,14 +59,14 @@ def check_allocator(
 
 
 def try_class(allocator: type[Allocator], calls: int = 300, seed: int = 0) -> list[int]:
-    """Try a class on random calls: returns the arenas on which every rule held.
+    """Test a class with random calls: returns the arenas on which every rule held.
 
     Raises
     ------
     InvariantError
         As `check_allocator`.
     ValueError
-        No arena is one that the class can be built on.
+        The class cannot be built on any of the arenas.
     """
     build = partial(allocator.from_options, options=Options())
     arenas, refused = [], ""

@@ -1,11 +1,11 @@
-"""Dynamic: one extent that doubles when it is full, like a growable array.
+"""Dynamic: one extent per sequence that doubles when full, like a growable array.
 
     |######## tokens ########|~~~~ reserved or internal: up to as much again ~~~~|
 
-Starts with the smallest power of two that holds the prompt. Doubles in place while the upper
-neighbour is free, else moves: the old extent is copied as a whole and becomes a hole. Old and new
-exist side by side while the copy is made, so a sequence may find no room where it would fit once.
-Waste of a sequence: less than `tokens` (half the extent), plus the holes (external).
+An extent starts at the smallest power of two that holds the prompt. It doubles in place while the upper
+neighbour is free; otherwise it moves: the old extent is copied whole and becomes a hole. Old and new
+coexist during the copy, so a sequence may find no room although one copy of it would fit.
+Waste per sequence: less than `tokens` (half the extent), plus the holes (external).
 """
 
 from kvsim.allocators.base import Holdings
@@ -63,6 +63,6 @@ class Dynamic(Contiguous):
         return True
 
     def _doubled(self, tokens: int, bound: int) -> int:
-        """The power of two that holds `tokens`, but not more than could ever be needed or had."""
+        """The power of two that holds `tokens`, capped at `bound` and the capacity."""
         power = 1 << (tokens - 1).bit_length()
         return max(tokens, min(power, bound, self.capacity_slots))

@@ -1,7 +1,6 @@
-"""An arena of extents: ranges of addresses, allocated and free, as `contiguous` and `dynamic` use it.
+"""An arena of extents: allocated and free ranges of addresses, for `contiguous` and `dynamic`.
 
-Free extents are kept in ascending order and merged with their neighbours as soon as they meet, so
-two free extents never touch.
+Free extents are kept in ascending order and merged with adjacent ones, so two free extents never touch.
 """
 
 from bisect import bisect_left, insort
@@ -12,12 +11,12 @@ from kvsim.allocators.base import Holdings, Region
 from kvsim.allocators.option import option
 
 FITS = ("first", "best", "next", "worst")
-"""Which free extent to cut: the lowest address, the smallest, the first behind the last loan, the largest."""
+"""Which free extent to cut: lowest address, smallest, first behind the last allocation, largest."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExtentOptions:
-    """Of an allocator that chooses among free extents."""
+    """Options of an allocator that chooses among free extents."""
 
     fit: str = option(
         "The hole that a reservation takes: first, best, next, worst.",
@@ -28,13 +27,13 @@ class ExtentOptions:
 
 
 class ExtentArena:
-    """Allocates ranges by first, best, next or worst fit, as `FITS` says; of equals the lowest."""
+    """Allocates ranges by first, best, next or worst fit (`FITS`); the lowest of equals."""
 
     def __init__(self, capacity: int, fit: str) -> None:
         if fit not in FITS:
             raise ValueError(f"fit must be first, best, next or worst, got {fit!r}")
         self.fit = fit
-        self._next = 0  # the end of the last loan
+        self._next = 0  # the end of the last allocation
         self.free: list[tuple[int, int]] = [(0, capacity)]
         self.allocated: Holdings[tuple[int, int]] = Holdings()
 
@@ -52,7 +51,7 @@ class ExtentArena:
         return min(serving, key=lambda i: (sum(free[i]) <= self._next or i < rover, i), default=None)
 
     def take(self, owner: int, size: int) -> bool:
-        """Allocate `size` slots from the low end of the extent found; False when none serves."""
+        """Allocate `size` slots from the low end of the extent found; False if none serves."""
         index = self.find(size)
         if index is None:
             return False
@@ -60,7 +59,7 @@ class ExtentArena:
         return True
 
     def extend(self, owner: int, size: int) -> bool:
-        """Enlarge the owner's extent to `size` in place; False when its upper neighbour is not free."""
+        """Enlarge the owner's extent to `size` in place; False if its upper neighbour is not free."""
         start, length = self.allocated[owner]
         end = start + length
         index = bisect_left(self.free, (end, 0))
@@ -71,7 +70,7 @@ class ExtentArena:
         return True
 
     def move(self, owner: int, size: int) -> bool:
-        """Allocate another extent of `size` slots, then end the old loan; False when none serves."""
+        """Allocate another extent of `size` slots, then free the old one; False if none serves."""
         old, index = self.allocated[owner], self.find(size)
         if index is None:
             return False
@@ -80,12 +79,12 @@ class ExtentArena:
         return True
 
     def give_back(self, owner: int) -> int:
-        """End the loan; the number of slots that became free."""
+        """Free the owner's extent; returns the number of slots freed."""
         start, size = self.allocated[owner]
         del self.allocated[owner]
         self._merge(start, size)
         if start + size == self._next:
-            self._next = start  # the last loan is undone
+            self._next = start  # the last allocation is undone
         return size
 
     def _merge(self, start: int, size: int) -> None:

@@ -1,17 +1,17 @@
-"""LightLLM: slots of one token each from a stack, and a radix tree of what finished requests leave.
+"""LightLLM: one-token slots from a stack, and a radix tree of what finished requests leave.
 
     running     A |## found ##|======= its own slots =======|     from the stack: last in, first out
     finished    tree: |## found ##|##### all that A held #####|   until it is the least recently used leaf
 
-A prompt is looked up when it is placed; the path is locked. What a running sequence computes is its own:
-others find it only when it has ended, or was paused. Then all of it enters the tree, and slots whose text is
-there already are freed. When the stack is too short, whole leaves go, the least recently used first. A paused
-sequence finds all that is left of itself.
+A prompt is looked up when it is placed, and its path is locked. What a running sequence computes is private:
+others find it only after it has ended or was paused. Then all of it enters the tree, and slots whose text is
+already there are freed. When the stack is too short, whole leaves are evicted, the least recently used first.
+A paused sequence finds all that is left of itself.
 
-Any slot serves any token: waste of a sequence is 0, internal and external. In the ledger, text that nobody
-will ask for again (the private answer of a finished request) is free, not cached, though it stays in the tree
-and takes room from what could be hit, as in LightLLM. The tree is allocators/lightllm_tree.py; it and
-the pool are equal to LightLLM's own (revision fc72ffab) in every recorded step.
+Any slot serves any token: the waste per sequence is 0, internal and external. In the ledger, text that no
+request will ask for again (the private answer of a finished request) is free, not cached, though it stays in
+the tree and takes room from what could be hit, as in LightLLM. The tree is allocators/lightllm_tree.py; it
+and the pool are equal to LightLLM's own (revision fc72ffab) in every recorded step.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,12 +25,12 @@ from kvsim.allocators.shares import shares
 
 
 class TokenPool:
-    """Free slots of one token each, last in, first out.
+    """Free one-token slots, last in, first out.
 
     Attributes
     ----------
     slots : list of int
-        All slot numbers; those from `mark` on are free, in the order in which they will be allocated.
+        All slot numbers; those from `mark` on are free, in allocation order.
     mark : int
         The stack pointer: how many slots are allocated.
     """
@@ -45,7 +45,7 @@ class TokenPool:
         return len(self.slots) - self.mark
 
     def alloc(self, count: int) -> list[int] | None:
-        """The next `count` slots; None when there are fewer."""
+        """The next `count` slots; None if there are fewer."""
         start = self.mark
         if count > len(self.slots) - start:
             return None
@@ -53,18 +53,18 @@ class TokenPool:
         return self.slots[start : self.mark]
 
     def give_back(self, slots: Sequence[int]) -> None:
-        """Take slots back, each allocated once."""
+        """Free slots, each allocated once."""
         end = self.mark
         self.mark = end - len(slots)
         self.slots[self.mark : end] = slots
 
 
 NAMELESS = 1 << 40
-"""From here on, names of those that were placed without one and so find nothing when they come back."""
+"""Names from here on are of sequences placed without a name, which find nothing when they return."""
 
 
 class Holding:
-    """A sequence: the tree down to `node`, then its own slots; the first `filled` tokens are computed."""
+    """A sequence: the tree path to `node`, then its own slots; the first `filled` tokens are computed."""
 
     __slots__ = ("content", "filled", "node", "own", "slots")
 
@@ -80,7 +80,7 @@ class Holding:
 
 
 class LightLLM(Allocator):
-    """A stack of slots of one token, a radix tree of what has ended, eviction of whole leaves."""
+    """A stack of one-token slots, a radix tree of ended requests, eviction of whole leaves."""
 
     family = "tokens"
     idea = "a stack of slots; a radix tree keeps what finished requests held"
@@ -101,7 +101,7 @@ class LightLLM(Allocator):
         self._changes = 0  # of the tree
 
     def slots(self, seq: int) -> list[int]:
-        """The addresses of a sequence's tokens, in their order."""
+        """The addresses of a sequence's tokens, in order."""
         held = self._held[seq]
         return _path(held.node) + held.slots
 
@@ -120,7 +120,7 @@ class LightLLM(Allocator):
         return tokens
 
     def match(self, content: Content, own: int, most: int) -> Found:
-        """As in the base; by the name `own` a paused sequence finds all that it held."""
+        """As in the base; under the name `own` a paused sequence finds all that it held."""
         tokens, unlocked = self.tree.find(text_of(content, own, most))
         return Found(tokens, unlocked, content, own, self._changes)
 
@@ -161,7 +161,7 @@ class LightLLM(Allocator):
         return self.free_slots
 
     def grow_many(self, seqs: Sequence[int]) -> None:
-        """As in the base; sequences in ascending order are one step, which takes its slots at once."""
+        """As in the base; an ascending run of sequences is one step, which takes its slots together."""
         if len(seqs) > self.free_slots:
             raise InvariantError(f"{len(seqs)} growths were asked for, {self.free_slots} promised")
         self.evicted_by = []
@@ -170,7 +170,7 @@ class LightLLM(Allocator):
             stop = min(end, start + self.pool.free)  # as many whole steps as the stack has slots for
             while start < stop < end and seqs[stop] > seqs[stop - 1]:
                 stop -= 1
-            if stop <= start:  # or one, for which leaves go
+            if stop <= start:  # or one step, for which leaves are evicted
                 stop = start + 1
                 while stop < end and seqs[stop] > seqs[stop - 1]:
                     stop += 1
@@ -182,7 +182,7 @@ class LightLLM(Allocator):
         self._count()
 
     def fill(self, seq: int, tokens: int) -> None:
-        """Note how much is computed: only that enters the tree, when the sequence ends."""
+        """Record how much is computed: only that enters the tree, when the sequence ends."""
         held = self._held[seq]
         if tokens > self.capacity(seq):
             raise InvariantError(f"sequence {seq} cannot have computed {tokens} tokens: it holds {held}")
@@ -191,11 +191,11 @@ class LightLLM(Allocator):
     # -- leaving ------------------------------------------------------------------------------
 
     def release(self, seq: int) -> None:
-        """All computed text enters the tree; what others never ask for is not cached there."""
+        """Enter all computed text into the tree; text that others never ask for does not count as cached."""
         self._enter(seq, comes_back=False)
 
     def evict(self, seq: int) -> None:
-        """All computed text enters the tree, and the sequence may find it when it comes back."""
+        """Enter all computed text into the tree; the sequence may find it when it returns."""
         self._enter(seq, comes_back=True)
 
     def _enter(self, seq: int, comes_back: bool) -> None:
@@ -218,7 +218,7 @@ class LightLLM(Allocator):
     # -- pieces -------------------------------------------------------------------------------
 
     def _take(self, missing: int) -> list[int]:
-        """So many slots, evicting whole leaves for those that the stack has not."""
+        """Take `missing` slots, evicting whole leaves for those that the stack lacks."""
         if missing > self.pool.free:
             self._changes += 1
             self.pool.give_back(self.tree.evict(missing - self.pool.free))
@@ -228,7 +228,7 @@ class LightLLM(Allocator):
         return slots
 
     def _count(self) -> None:
-        """Say what the pool and the tree come to."""
+        """Update the counts from the pool and the tree."""
         self.used_slots = self.pool.mark - self.tree.tokens + self.tree.locked
         self.cached_slots = self.tree.found
 

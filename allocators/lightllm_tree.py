@@ -1,13 +1,13 @@
-"""LightLLM's radix tree: what finished and paused requests leave behind, by its text.
+"""LightLLM's radix tree: what finished and paused requests leave behind, by text.
 
     (root) --- system --- answer 1
                      '--- question 2, answer 2
 
-Texts are runs (allocators/base.py), a slot for each token. Every touch takes the next number of one counter,
-the end of a path before its start, so that no two nodes are alike. A match splits the node in whose middle it
-ends and locks the path. Victims are whole leaves that nobody locked, the least recently touched first.
+Texts are runs (allocators/base.py), one slot per token. Every touch takes the next number of one counter, the
+end of a path before its start, so that no two nodes have the same time. A match splits the node in whose
+middle it ends and locks the path. Victims are whole unlocked leaves, the least recently touched first.
 
-As `RadixCache` of LightLLM (server/router/dynamic_prompt/radix_cache.py), times included.
+Like `RadixCache` of LightLLM (server/router/dynamic_prompt/radix_cache.py), times included.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,7 +32,7 @@ class Node:
         self.runs: Sequence[Run] = runs
         self.slots = slots
         self.end: int = (parent.end if parent else 0) + len(slots)  # tokens from the root to its last
-        self.locks = 0  # of sequences that end here or below
+        self.locks = 0  # sequences that end here or below
         self.time = 0  # of the last touch
         self.findable = len(slots)
         self.children: dict[Key, Node] = {}  # by their first token
@@ -46,9 +46,9 @@ class TokenTree:
     tokens : int
         Slots in the tree.
     locked : int
-        Those of them on a locked path.
+        Slots on a locked path.
     found : int
-        Slots that nobody locked and that may be found again.
+        Unlocked slots that may be found again.
     """
 
     def __init__(self) -> None:
@@ -62,18 +62,18 @@ class TokenTree:
     # -- looking ------------------------------------------------------------------------------
 
     def find(self, text: Sequence[Run]) -> tuple[int, int]:
-        """How many tokens of a text are there, and how many of these nobody has locked; changes nothing."""
+        """How many tokens of a text are there, and how many of these are unlocked; changes nothing."""
         end, common, unlocked = find(self.root, text, sum([length for _, _, length in text]))
         return end.parent.end + common, unlocked
 
     def nodes(self) -> Iterator[Node]:
-        """All nodes but the root, each before its children."""
+        """All nodes except the root, each before its children."""
         return nodes_below(self.root)
 
     # -- changing -----------------------------------------------------------------------------
 
     def match(self, text: Sequence[Run]) -> Node:
-        """Lock what is there of a text; returns the node that ends with it, the root when nothing is there.
+        """Lock what is there of a text; returns the node that ends it, or the root if nothing is there.
 
         A text without tokens touches nothing.
         """
@@ -103,8 +103,8 @@ class TokenTree:
     def insert(self, text: Sequence[Run], slots: Sequence[int]) -> tuple[int, Node]:
         """Enter a text with its slots; returns how many tokens were there before, and the node it ends in.
 
-        Of a text that ends in the middle of a node, that is the node. The slots of what was there before stay
-        the caller's.
+        A text may end in the middle of that node. The slots of tokens that were there before stay with the
+        caller.
         """
         path, rest = [self.root], list(text)[::-1]
         known, end = 0, self.root
@@ -130,7 +130,7 @@ class TokenTree:
         return known, end
 
     def unlock(self, node: Node) -> None:
-        """Let one sequence less end here."""
+        """Remove a sequence that ends here."""
         while node is not self.root:
             node.locks -= 1
             if not node.locks:
@@ -140,7 +140,7 @@ class TokenTree:
             node = node.parent
 
     def hide(self, node: Node, tokens: int) -> None:
-        """Nobody will look for what follows the first `tokens` of the path to a node."""
+        """Mark what follows the first `tokens` of the path to a node as never looked up again."""
         while node.end > tokens and node is not self.root:
             kept = max(0, len(node.slots) - (node.end - tokens))
             if kept < node.findable:
@@ -149,7 +149,7 @@ class TokenTree:
             node = node.parent
 
     def evict(self, tokens: int) -> list[int]:
-        """Drop whole leaves until at least so many slots are free; returns them."""
+        """Remove whole leaves until they free at least `tokens` slots; returns the slots."""
         slots: list[int] = []
         while len(slots) < tokens:
             slots += self._next_victim().slots
@@ -161,7 +161,7 @@ class TokenTree:
         while self._leaves:
             time, _, leaf = heappop(self._leaves)
             if leaf.time != time or leaf.locks or leaf.children:
-                continue  # queued again since, or will be when it is free
+                continue  # requeued since, or will be when it is free
             leaf.locks = GONE
             del leaf.parent.children[leaf.runs[0][:2]]
             self.tokens -= len(leaf.slots)
@@ -195,7 +195,7 @@ class TokenTree:
         return node
 
     def _split(self, node: Node, common: int) -> Node:
-        """Put a new node above one, for its first `common` tokens."""
+        """Insert a new node above one, for its first `common` tokens."""
         self._numbers += 1
         head = Node(self._numbers, node.parent, cut(node.runs, 0, common), node.slots[:common])
         self._touch(head)

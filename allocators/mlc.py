@@ -1,15 +1,15 @@
-"""MLC: paged memory whose forks copy the last page at once, instead of on the first write.
+"""MLC: paged memory whose forks copy the last page immediately, instead of on the first write.
 
     parent  [47, 12, 83]    page 83 |######..........|
     child   [47, 12, 90]    page 90 |######..........|   copied when it forks: 6 slots, one more page
 
-Full pages are shared, by reference counts, and are never written again; the page that is not full belongs to
-one sequence alone from the first. So there is no copy-on-write: what a fork costs is known when it is made.
-Against `paged` the memory is the same once all have written, and so are the copies: n - 1 for n sequences
-of one prompt. But they are made at once, also for a candidate of a beam search that is dropped.
+Full pages are shared through reference counts and never written again; the page that is not full always
+belongs to one sequence alone. So there is no copy-on-write: the cost of a fork is known when it is made.
+Compared with `paged`, memory is the same once all have written, and so are the copies: n - 1 for n sequences
+of one prompt. But they are made immediately, even for a candidate of a beam search that is dropped.
 
-Waste of a sequence: `-tokens % page`, less than one page, for every fork too. Where no page is free for a
-copy the page is shared until somebody writes, as in `paged` (MLC's engine makes room before). Left out: the
+Waste per sequence: `-tokens % page`, less than one page, for every fork too. If no page is free for a copy,
+the page is shared until a sequence writes, as in `paged` (MLC's engine makes room before). Left out: the
 prefix cache of whole sequences that MLC recycles, and popping of tokens.
 """
 
@@ -30,7 +30,7 @@ class Mlc(Paged):
     source = "Apache TVM, src/runtime/vm/paged_kv_cache.cc"
 
     frees_behind_windows = keeps_prefixes = copies_on_write = False
-    moves_on_release = True  # a fork copies between two steps: the later one pays
+    moves_on_release = True  # a fork copies between two steps: the later step pays for it
 
     @classmethod
     def from_options(cls, capacity_slots: int, options: Options) -> Self:
@@ -50,7 +50,7 @@ class Mlc(Paged):
         return True
 
     def fork_over(self, seq: int, parent: int, child: int, tokens: int) -> bool:
-        """As in `Allocator`: the copy is made, whatever `seq` shares with the parent."""
+        """As in `Allocator`: the copy is made whatever `seq` shares with the parent."""
         forked = self.fork(parent, child, tokens)
         self.release(seq)
         return forked

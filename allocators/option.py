@@ -1,4 +1,4 @@
-"""How a part of the simulator declares an option of its own: a field of a frozen dataclass.
+"""How a part of the simulator declares its own option: a field of a frozen dataclass.
 
     @dataclass(frozen=True, kw_only=True)
     class ExtentOptions:
@@ -8,7 +8,7 @@
         declares: ClassVar[type] = ExtentOptions
 
 The command line, the keywords of `kvsim.simulate`, `config.json`, sweeps and the tables of the documents
-follow from these fields (sim/parts.py). An option that no chosen part declares is refused by one sentence.
+follow from these fields (sim/parts.py). An option that no chosen part declares is refused with one sentence.
 """
 
 from dataclasses import dataclass, field, fields
@@ -18,16 +18,16 @@ T = TypeVar("T")
 
 
 class Option(NamedTuple):
-    """What is known of an option beside its name, its type and its default."""
+    """What an option has besides its name, type and default."""
 
     help: str
     """a sentence for the command line"""
     panel: str = ""
-    """the group of options in which `--help` shows it; "": that of its part"""
+    """the group of options in `--help`; "": that of its part"""
     value: str = ""
-    """what stands for the value, with its unit: `S` for seconds, `N` for a count, `NAME|FILE`"""
+    """placeholder for the value, with its unit: `S` for seconds, `N` for a count, `NAME|FILE`"""
     allowed: tuple[Any, ...] = ()
-    """the only values, where there are few"""
+    """the only values, if there are few"""
     least: float | None = None
     """the smallest value"""
     most: float | None = None
@@ -37,19 +37,19 @@ class Option(NamedTuple):
     below: float | None = None
     """a number above all values"""
     shown: str = ""
-    """what the default means, where None stands for one that depends on other choices"""
+    """what the default means, if None stands for a value that depends on other choices"""
     doc: str = ""
-    """what the documents say, in markdown; "": `help`"""
+    """text for the documents, in markdown; "": `help`"""
     short: str = ""
-    """the name on the command line where the whole one is too long to be shown; both are taken"""
+    """the name on the command line if the full one is too long to show; both are accepted"""
     also: tuple[str, ...] = ()
     """further names on the command line, such as `-q`"""
     hidden: bool = False
     """whether `--help` leaves it out"""
     repeats: bool = False
-    """whether it may be given several times: texts, which spaces part"""
+    """whether it may be given several times: texts, separated by spaces"""
     commas: bool = False
-    """whether a value may hold commas: `;` parts those of a sweep, as where it repeats"""
+    """whether a value may contain commas: `;` separates the values of a sweep, as when it repeats"""
 
 
 def option(
@@ -80,9 +80,9 @@ def option(
 
 @dataclass(frozen=True, kw_only=True)
 class NoOptions:
-    """Of a part that has none of its own."""
+    """For a part that has no options of its own."""
 
 
 def declared_by(kind: type) -> list[str]:
-    """The names of the options that such a dataclass declares."""
+    """The names of the options that a dataclass declares."""
     return [each.name for each in fields(kind) if "option" in each.metadata]

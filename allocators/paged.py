@@ -4,20 +4,20 @@
     block 47 |################|   block 12 |################|   block 83 |######..........|
                                                                           '- internal: < 1 block
 
-Token i of a sequence lies in slot `table[i // block_size] * block_size + i % block_size`. Waste of a
-sequence: `-tokens % block_size`, less than one block; no free block is ever useless, so external is 0.
+Token i of a sequence lies in slot `table[i // block_size] * block_size + i % block_size`. Waste per
+sequence: `-tokens % block_size`, less than one block; every free block is usable, so external is 0.
 
 Blocks freed last are allocated first, as in vLLM 0.33 without prefix caching, or after all others, as in
-vLLM 0.11; either way the last block of a table before its first. `fork` shares every block; whoever
-first writes into a shared last block gets a copy of it (copy-on-write), the last holder writes in place.
-Sequences can be swapped to a host pool, where blocks that they share among each other stay shared.
+vLLM 0.11; either way, the last block of a table goes before its first. `fork` shares every block. A sequence
+that writes into a shared last block gets a copy of it (copy-on-write); the last holder writes in place.
+Sequences can be swapped to a host pool, where blocks that they share with each other stay shared.
 
     table of 7   [47, 12, 83]        block         47  12  83  90   5
     table of 8   [47, 12, 90]        in tables      2   2   1   1   0, so it is in the pool
 
-allocators/claims.py counts the holders of blocks, allocators/host_pool.py has what is swapped. With `cache`
-it also keeps prefixes (allocators/prefix.py): equal texts share blocks, and freed blocks can be found until
-they are allocated again. Sliding windows are for allocators/windowed.py.
+allocators/claims.py counts the holders of blocks, allocators/host_pool.py stores swapped tables. With
+`cache` it also keeps prefixes (allocators/prefix.py): equal texts share blocks, and freed blocks can be found
+until they are allocated again. Sliding windows are in allocators/windowed.py.
 """
 
 from collections.abc import Iterable, Sequence
@@ -40,7 +40,7 @@ from kvsim.allocators.windowed import Windowed
 
 
 def rows(keyed: Iterable[tuple[int, int]]) -> list[tuple[int, list[int]]]:
-    """(key, block) by ascending keys as rows of blocks with consecutive ones, each with its first key."""
+    """Group (key, block) pairs, by ascending key, into rows of consecutive keys with their first key."""
     found: list[tuple[int, list[int]]] = []
     for key, block in keyed:
         if found and found[-1][0] + len(found[-1][1]) == key:
@@ -57,7 +57,7 @@ class Paged(Blocks):
     Parameters
     ----------
     capacity_slots : int
-        Size of the arena, at least one block; what does not fill a block is left out.
+        Size of the arena, at least one block; a remainder below one block is left out.
     block_size : int
         Slots of a block.
     order : Order
@@ -70,7 +70,7 @@ class Paged(Blocks):
     Attributes
     ----------
     prefixes : Prefixes or None
-        What keeps texts; None: nothing does.
+        The prefix cache, if any.
     """
 
     family: ClassVar[str] = "blocks"
@@ -115,14 +115,14 @@ class Paged(Blocks):
     # -- tables -------------------------------------------------------------------------------
 
     def _table(self, seq: int) -> list[int]:
-        """The blocks of a sequence that must hold some."""
+        """The blocks of a sequence; raises InvariantError if it holds none."""
         table = self._tables.get(seq)
         if table is None:
             raise holds_nothing(self._tables, seq)
         return table
 
     def block_table(self, seq: int) -> tuple[int, ...]:
-        """The blocks of a sequence in the order of its tokens, as a kernel reads them."""
+        """The blocks of a sequence in token order, as a kernel reads them."""
         return tuple(self._table(seq))
 
     def slot(self, seq: int, token: int) -> int:
@@ -162,21 +162,21 @@ class Paged(Blocks):
         return len({block for table in tables for block in table}) * self.block_size
 
     def rename(self, seq: int, name: int) -> None:
-        """Know a sequence by another id from now on; it has not forked."""
+        """Give a sequence another id; it must not have forked."""
         self._tables[name] = self._tables.pop(seq)
         if self.prefixes is not None:
             self.prefixes.rename(seq, name)
 
-    # -- blocks that a copy uses ------------------------------------------------------------------
+    # -- blocks used by a copy --------------------------------------------------------------------
 
     def pin(self, blocks: Sequence[int], keys: Sequence[int]) -> None:
-        """A copy uses full blocks with these keys: they stay when their sequences leave, or leave the queue.
+        """Pin full blocks with these keys for a copy: they outlive their sequences, or leave the free queue.
 
-        A block that is pinned alone counts as one that holds its tokens.
+        A pinned block that no sequence holds counts as one that holds its tokens.
         """
         assert self.prefixes is not None
         pool, claims = self.prefixes.pool, self._claims
-        pool.unlike = False  # not only the first blocks of a table may have other holders
+        pool.unlike = False  # blocks other than the first ones of a table may now have other holders
         claims.tokens -= len(blocks) * self.block_size
         for key, row in rows(sorted(zip(keys, blocks, strict=True))):
             if pool.finds_free(key, row):
@@ -190,7 +190,7 @@ class Paged(Blocks):
         self._count()
 
     def unpin(self, blocks: Sequence[int], keys: Sequence[int]) -> None:
-        """A copy uses these blocks no more; those that nobody else holds are free, the first one first."""
+        """Unpin blocks after a copy; those without another holder are freed, the first one first."""
         assert self.prefixes is not None
         for block, key in zip(blocks, keys, strict=True):
             if not self._claims.drop(block):
@@ -215,7 +215,7 @@ class Paged(Blocks):
         return 0 if self._claims.part_filled else self._pool.free  # a copy adds less than a block
 
     def _count(self) -> None:
-        """Say what the pool and the claims come to."""
+        """Update the counts from the pool and the claims."""
         self.shared_tokens = self._claims.tokens
         self.used_slots = self.capacity_slots - self._pool.free * self.block_size
         self.cached_slots = self._pool.cached * self.block_size
@@ -300,9 +300,9 @@ class Paged(Blocks):
         self.used_slots -= len(table) * self.block_size
 
     def fork(self, parent: int, child: int, tokens: int) -> bool:
-        """Share all blocks of the parent, which holds `tokens`; as nothing is copied yet, there is room.
+        """Share all blocks of the parent, which holds `tokens`; nothing is copied yet, so there is room.
 
-        Raises InvariantError when the parent's last block cannot end with its last token.
+        Raises InvariantError if the parent's last block cannot end with its last token.
         """
         self._claims.fork(parent, child, tokens)
         if self.prefixes is not None:
@@ -311,7 +311,7 @@ class Paged(Blocks):
         return True
 
     def fork_over(self, seq: int, parent: int, child: int, tokens: int) -> bool:
-        """As `Branches` has it, in one go."""
+        """As in `Branches`, in one pass."""
         if self.prefixes is not None:
             self.fork(parent, child, tokens)
             self.release(seq)
@@ -324,7 +324,7 @@ class Paged(Blocks):
         return True
 
     def branch(self, forks: list[tuple[int, int, int, int]], writers: list[tuple[list[int], int]]) -> None:
-        """In one go where only last blocks that fork now can be shared and not full."""
+        """In one pass if only last blocks forked in this call can be shared and not full."""
         claims = self._claims
         if self.prefixes is not None or claims.part_filled:
             self._branch_one_by_one(forks, writers)

@@ -1,7 +1,7 @@
 """Free blocks, in the order in which they will be allocated.
 
-A pool knows blocks by their numbers and nothing of who holds them: block tables are the allocators' own.
-`FreeList` forgets what was in a block; allocators/prefix_pool.py has a pool that finds texts again.
+A pool knows blocks by number, not their holders: block tables belong to the allocators. `FreeList` forgets
+what was in a block; allocators/prefix_pool.py has a pool that finds cached texts.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,9 +19,9 @@ class Pool:
     Attributes
     ----------
     free : int
-        Blocks that nobody holds.
+        Blocks that no sequence holds.
     cached : int
-        Those of them whose text can be found.
+        Free blocks whose text can be found.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -29,24 +29,24 @@ class Pool:
         self.cached = 0
 
     def allocate(self, count: int, evicted: list[int] | None = None) -> list[int]:
-        """The next `count` free blocks: there must be so many. To `evicted` go the places of cached ones."""
+        """The next `count` free blocks, which must exist. Appends positions of cached ones to `evicted`."""
         raise NotImplementedError
 
     def allocate_one(self) -> Id:
-        """The next free block: there must be one."""
+        """The next free block, which must exist."""
         return self.allocate(1)[0]
 
     def allocate_each(
         self, seqs: Sequence[Id], tables: dict[Id, list[Id]], evicted: list[int] | None = None
     ) -> None:
-        """As `allocate`, one block to the table of each of these sequences, in their order."""
+        """Like `allocate`: append one block to the table of each of these sequences, in order."""
         for seq, block in zip(seqs, self.allocate(len(seqs), evicted), strict=True):
             tables[seq].append(block)
 
     def give_back(self, blocks: list[int], key: int | None = None, first: bool = False) -> None:
-        """Free blocks; their last is allocated first; `first`: before all others, whatever the order.
+        """Free blocks; the last of them is allocated first. `first`: before all others, in any order.
 
-        `key` names the text of the first block, and so those of the next ones, where texts are found again.
+        `key` names the text of the first block, and thus those of the next ones, if texts are cached.
         """
         raise NotImplementedError
 
@@ -61,7 +61,7 @@ class Pool:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class FreeList(Pool):
-    """A list of the free blocks, at first allocated from 0 on; freed ones go first or last, by the order."""
+    """A list of free blocks, initially allocated from 0 up; freed ones go first or last, by the order."""
 
     def __init__(self, num_blocks: int, order: Order) -> None:
         super().__init__(num_blocks)
@@ -96,7 +96,7 @@ class FreeList(Pool):
         self.free += len(blocks)
 
     def give_back_each(self, tables: list[list[int]]) -> None:
-        """Free the blocks of one table after the other."""
+        """Free the blocks of the tables, one table after another."""
         blocks: list[int] = []
         for table in tables if self._stack else reversed(tables):
             blocks += table

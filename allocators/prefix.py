@@ -1,24 +1,23 @@
-"""The prefix cache: full blocks stay findable by their text after their sequences are gone.
+"""The prefix cache: full blocks can be found by their text after their sequences are released.
 
     prompt A  [ You are a helpful | assistant. ...   | What is the ...  ]   blocks 4, 9, 2
     prompt B  [ You are a helpful | assistant. ...   | How do I ...     ]   blocks 4, 9, 7: a hit of two
 
 A block is known by its key, which stands for all text from the first token to the end of the block
-(allocators/texts.py). Keys are made only for text that another sequence may have too (`content`); the private
-rest of an evicted sequence gets keys of its own, by which the sequence finds what is left of it when it comes
-back.
+(allocators/texts.py). Keys are made only for text that another sequence may share (`content`). The private
+rest of an evicted sequence gets its own keys, by which the sequence finds what is left of it when it returns.
 
 A free block keeps its key until it is allocated again: that is the eviction (allocators/prefix_pool.py). Such
 blocks are `cached` in the ledger. A look-up stops at the first miss.
 
-`Prefixes` says what the texts of sequences are and what of them is found; tables and claims to blocks are of
-the allocator, which hands them in.
+`Prefixes` keeps the texts of sequences and finds them; block tables and claims belong to the allocator, which
+passes them in.
 
-What is known of a text is the keys of its blocks, and which of them are computed:
+A text is described by the keys of its blocks, and by how many of them are computed:
 
-keys        [40 41 42 43 | 90 91]      of blocks 0 to 5: texts that others may have, too
+keys        [40 41 42 43 | 90 91]      of blocks 0 to 5: texts that others may share
 full                   ^               blocks 0 to 2 are computed: look-ups find them
-rest                     [ - - - - - -  7 8]     of blocks 6 and 7, once it was evicted: its own alone
+rest                     [ - - - - - -  7 8]     of blocks 6 and 7, once evicted: private keys
 """
 
 from collections.abc import Collection, Sequence
@@ -30,26 +29,26 @@ from kvsim.allocators.prefix_pool import PrefixPool
 from kvsim.allocators.texts import Keys, Texts, pieces
 
 NOBODY = -1
-"""The name of sequences that never come back to look for what is left of them."""
+"""The name of sequences that never return to look for what is left of them."""
 
 
 class Known:
-    """What is known of a sequence's text.
+    """What is known about a sequence's text.
 
     Attributes
     ----------
     keys : list of Keys
-        Of the blocks that others may have too.
+        Keys of the blocks that others may share.
     shareable : int
-        How many those are.
+        How many blocks those are.
     rest : list of Keys
-        For the private blocks, counted from the first of all; empty before the first eviction.
+        Keys of the private blocks, counted from block 0; empty before the first eviction.
     own : int
         The sequence's name.
     full : int
         Blocks that are computed.
     alone : int
-        From this block on nobody else can have a claim.
+        From this block on, no other sequence can have a claim.
     """
 
     __slots__ = ("_range", "_range_at", "alone", "full", "keys", "own", "rest", "shareable")
@@ -60,12 +59,12 @@ class Known:
         self.rest = rest
         self.own = own
         self.full = 0
-        self._range = self._range_at = 0  # of those in `keys` the one of the last full block; its first block
+        self._range = self._range_at = 0  # the range in `keys` with the last full block; its first block
 
     def fill(self, full: int) -> list[tuple[int, int, int]]:
-        """As many blocks are full now: those that became so, as `pieces` says it."""
+        """Set the number of full blocks; returns those that became full, as `pieces` does."""
         before, self.full = self.full, full
-        if len(self.keys) == 1:  # most often
+        if len(self.keys) == 1:  # usually
             return pieces(self.keys, before, full)
         found: list[tuple[int, int, int]] = []
         at = self._range_at
@@ -83,14 +82,14 @@ class Known:
         return found
 
     def pieces(self, start: int, stop: int) -> list[tuple[int, int, int]]:
-        """Blocks `start` to before `stop`, as far as they have keys: (block, its key, how many)."""
+        """Blocks `start` up to `stop` (exclusive) that have keys: (block, its key, how many)."""
         found = pieces(self.keys, start, stop)
         if self.rest and stop > self.shareable:
             found += pieces(self.rest, max(start, self.shareable), stop)
         return found
 
     def runs(self, stop: int) -> list[tuple[int, int, int | None]]:
-        """The blocks before `stop`, the last first: (first, the one behind the last, key or None)."""
+        """The blocks before `stop`, last run first: (first block, end, key or None)."""
         found: list[tuple[int, int, int | None]] = []
         for at, key, count in reversed(self.pieces(0, stop)):
             if at + count < stop:
@@ -103,7 +102,7 @@ class Known:
 
 
 class PrefixMatch(Match):
-    """The cached blocks of a prefix, in the order of its tokens."""
+    """The cached blocks of a prefix, in token order."""
 
     __slots__ = ("blocks", "known")
 
@@ -119,18 +118,18 @@ class Prefixes:
     Parameters
     ----------
     num_blocks, block_size : int
-        Of the pool.
+        Size of the pool.
     rules : CacheRules
-        What is found where blocks are equal.
+        Which of equal blocks is found.
     order : Order
-        QUEUE, or HASHED_LAST: what is not full is allocated again before all others.
+        QUEUE, or HASHED_LAST: blocks that are not full are reallocated before all others.
 
     Attributes
     ----------
     filling : set of int
-        Sequences that will fill blocks others may share.
+        Sequences that will fill blocks that others may share.
     told : bool
-        Whether only `fill` says what is full; else a table that grows is full, too.
+        Whether only `fill` reports full blocks; otherwise a table that grows is full too.
     """
 
     def __init__(self, num_blocks: int, block_size: int, rules: CacheRules, order: Order) -> None:
@@ -139,18 +138,18 @@ class Prefixes:
         self.filling: set[int] = set()
         self._hashed_last = order is Order.HASHED_LAST
         self._texts = Texts(block_size, rules.lookahead)
-        self._beyond = max(rules.lookahead - 1, 0)  # tokens of a key behind the one that is computed anew
+        self._beyond = max(rules.lookahead - 1, 0)  # tokens of a key behind the one that is recomputed
         self._drops_last = rules.drops_last
         self.told = rules.told
         self._known: dict[int, Known] = {}  # of each sequence
         self._left_over: dict[int, list[Keys]] = {}  # by name: private keys of an evicted sequence
 
     def nothing(self) -> PrefixMatch:
-        """The match of a text that nobody shares."""
+        """The match of a text without a hit."""
         return PrefixMatch(0, 0, [], Known([], 0, [], NOBODY))
 
     def match(self, content: Content, own: int, most: int) -> PrefixMatch:
-        """What the pool has of the first `most` tokens of a sequence."""
+        """Find the blocks for the first `most` tokens of a sequence."""
         keys = self._texts.keys(content)
         shareable = sum([count for _, count in keys]) if keys else 0
         known = Known(keys, shareable, self._left_over.get(own, []), own)
@@ -170,7 +169,7 @@ class Prefixes:
         return PrefixMatch(len(blocks) * size, woken * size, blocks, known)
 
     def enter(self, seq: int, match: PrefixMatch) -> list[int]:
-        """A sequence begins with what was found; returns the blocks that others hold too."""
+        """Start a sequence with its hits; returns the blocks that others hold too."""
         known = self._known[seq] = match.known
         hits = known.full = len(match.blocks)
         if hits < known.shareable:
@@ -182,19 +181,19 @@ class Prefixes:
         return others
 
     def enter_unknown(self, seq: int, blocks: int) -> None:
-        """A sequence begins of which no text is known, and others may share all its blocks."""
+        """Start a sequence whose text is unknown; others may share all its blocks."""
         known = self._known[seq] = Known([], 0, [], NOBODY)
         known.alone = blocks
 
     def fork(self, parent: int, child: int, blocks: int) -> None:
-        """The child begins with all blocks of its parent, but fills none for others."""
+        """Start the child with all blocks of its parent; it fills none for others."""
         old = self._known[parent]
         new = self._known[child] = Known(old.keys, old.shareable, old.rest, NOBODY)
         new.full, new.alone = old.full, blocks
         old.alone = max(old.alone, blocks)
 
     def rename(self, seq: int, name: int) -> None:
-        """Know a sequence by another id."""
+        """Give a sequence another id."""
         self._known[name] = self._known.pop(seq)
         if seq in self.filling:
             self.filling.remove(seq)
@@ -214,13 +213,13 @@ class Prefixes:
             self.filling.remove(seq)
 
     def grow_each(self, seqs: Sequence[int], tables: dict[int, list[int]]) -> list[int]:
-        """Grow full tables by a block each, in this order; which of them took one that could be found."""
+        """Grow full tables by a block each, in order; returns which of them took a cached block."""
         pool = self.pool
         evicted: list[int] = []
         if self.told or not self.filling or self.filling.isdisjoint(seqs):
             pool.allocate_each(seqs, tables, evicted)
             return evicted
-        for index, seq in enumerate(seqs):  # one by one, as an equal may be forgotten when a table is full
+        for index, seq in enumerate(seqs):  # one by one: an equal block may be forgotten when a table is full
             cached, table = pool.cached, tables[seq]
             self.fill(seq, table, len(table))
             table += pool.allocate(1)
@@ -228,7 +227,7 @@ class Prefixes:
         return evicted
 
     def keep(self, seq: int, table: list[int]) -> None:
-        """The sequence leaves and will come back: it finds its private blocks too, as far as they last."""
+        """Keep the private blocks of a sequence that will return, to be found as long as they last."""
         known = self._known[seq]
         if known.own == NOBODY or known.full <= known.alone:
             return
@@ -239,7 +238,7 @@ class Prefixes:
             self.pool.enter(key, table[at : at + count])
 
     def forget(self, seq: int) -> None:
-        """The sequence leaves for good: nobody will ask for its private blocks again."""
+        """Forget the private blocks of a sequence that leaves for good."""
         rest = self._left_over.pop(self._known[seq].own, None)
         if rest:
             for key, count in rest:
@@ -247,7 +246,7 @@ class Prefixes:
             self._texts.give_back(rest)
 
     def leave(self, seq: int, table: list[int], claims: Claims) -> None:
-        """The sequence holds nothing any more: free what nobody else claims, to be found by its text."""
+        """Free the blocks of a sequence that have no other claim; look-ups still find them by their text."""
         self.filling.discard(seq)
         known, shared = self._known.pop(seq), 0
         if claims.extra:
@@ -264,11 +263,11 @@ class Prefixes:
             if start > shared:
                 self.pool.give_back(table[start:stop], key)
                 continue
-            del table[stop:], table[:shared]  # most often it is long, and need not be copied
+            del table[stop:], table[:shared]  # usually it is long, and need not be copied
             self.pool.give_back(table, None if key is None else key + shared - start)
 
     def _leave_in_parts(self, known: Known, table: list[int], claims: Claims) -> None:
-        """The same where others may hold any of its blocks."""
+        """`leave`, if others may hold any of its blocks."""
         if self._hashed_last and known.full < len(table):
             self.pool.give_back(claims.drop_all(table[known.full :]), first=True)
             del table[known.full :]
@@ -280,12 +279,12 @@ class Prefixes:
                 self.pool.give_back(blocks, key)
 
     def _give_back_unshared(self, blocks: list[int], key: int | None, claims: Claims) -> None:
-        """Free those blocks to which nobody else has a claim, the last first; the others lose one."""
+        """Free the blocks without another claim, the last first; the others lose one claim."""
         alone = claims.drop_all(blocks)
         start = len(blocks) - len(alone)
         if not alone:
             return
-        if blocks[start:] == alone:  # most often: what is shared comes first
+        if blocks[start:] == alone:  # usually: shared blocks come first
             self.pool.give_back(alone, None if key is None else key + start)
             return
         mine = set(alone)
@@ -294,9 +293,9 @@ class Prefixes:
                 self.pool.give_back(blocks[at : at + 1], None if key is None else key + at)
 
     def known_blocks(self) -> dict[int, int]:
-        """The keys of the blocks that have one, free or not."""
+        """The keys of all blocks that have one, free or not."""
         return dict(self.pool.known_blocks())
 
     def keys_of(self, content: Content, own: int) -> tuple[Collection[Keys], Collection[Keys]]:
-        """The keys of a text, and those of what is left of a sequence that was evicted."""
+        """The keys of a text, and the private keys left of an evicted sequence."""
         return self._texts.keys(content), self._left_over.get(own, [])

@@ -1,19 +1,19 @@
-"""Free blocks that remember their text: a queue of spans, in which a text found again is woken.
+"""Free blocks that remember their text: a queue of spans, from which a hit wakes blocks.
 
     freed     [2  7 11  5]  behind all others            allocated next from there: 5, then 11, 7, 2
     woken      2  7                                      a text is found from its start on
     left            [11  5]                              allocated next: 5, then 11
 
-A free block is found until it is allocated. The queue is made of spans (allocators/spans.py), so that work
-goes by spans, whatever their length: what is known of keys changes in slices.
+A free block can be found until it is allocated. The queue consists of spans (allocators/spans.py), so work
+is proportional to spans, whatever their length: the state of keys changes in slices.
 
     keys of a text    0   1   2   3   4   5   6
     blocks found      4   9   2   7  11   5   -
                      '- in use -' '-- idle --'   unknown
 
-A key stands for the text of a block and all text before it (allocators/texts.py). Of equal blocks, which are
-not merged, a look-up finds the first that was entered, and the others wait behind it; when the one that is
-found is allocated, the next takes its place. With `newest` it finds the last, and the others are forgotten.
+A key stands for the text of a block and all text before it (allocators/texts.py). Equal blocks are not
+merged: a look-up finds the first one entered, and the others wait behind it. When the one found is allocated,
+the next takes its place. With `newest` a look-up finds the last, and the others are forgotten.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,16 +27,16 @@ from kvsim.allocators.spans import Span
 
 
 class EqualBlocks:
-    """Those that wait.
+    """Blocks that wait behind an equal one.
 
     Attributes
     ----------
     waiting : dict of list of int
-        By key: the blocks, the next first.
+        By key: the waiting blocks, the next one first.
     key : dict of int
         By block: its key.
     span : dict of Span
-        By block, if it is free: its span, which has no other block.
+        By block, if it is free: its span, which has no other blocks.
     """
 
     def __init__(self) -> None:
@@ -45,17 +45,17 @@ class EqualBlocks:
         self.span: dict[int, Span] = {}
 
     def add(self, key: int, block: int) -> None:
-        """Let a block in use wait behind those with its key."""
+        """Make a block in use wait behind those with its key."""
         self.waiting.setdefault(key, []).append(block)
         self.key[block] = key
 
     def next(self, key: int) -> int | None:
-        """The block that waits next for a key."""
+        """The next block waiting for a key."""
         blocks = self.waiting.get(key)
         return blocks[0] if blocks else None
 
     def remove(self, block: int) -> Span | None:
-        """A block waits no more; returns its span, if it is free."""
+        """Remove a block from those waiting; returns its span, if it is free."""
         key = self.key.pop(block)
         self.waiting[key].remove(block)
         if not self.waiting[key]:
@@ -63,7 +63,7 @@ class EqualBlocks:
         return self.span.pop(block, None)
 
     def forget(self, key: int) -> int:
-        """No block waits for a key any more; returns how many of them are free."""
+        """Remove all blocks waiting for a key; returns how many of them are free."""
         free = 0
         for block in self.waiting.pop(key, ()):
             del self.key[block]
@@ -72,47 +72,47 @@ class EqualBlocks:
 
 
 UNKNOWN, IN_USE, IDLE = 0, 1, 2
-"""What the pool knows of a key: no block, one that a sequence holds, one that is free."""
+"""State of a key: no block, a block that a sequence holds, a free block."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class PrefixPool(Pool):
-    """Allocates the block that was freed first, and finds those whose text is known.
+    """Allocates the block freed first, and finds blocks whose text is known.
 
     Attributes
     ----------
     newest : bool
-        Whether of equal blocks the last is found.
+        Whether the last of equal blocks is found.
     unlike : bool
-        Whether no two blocks ever had the same text. Then whoever has the block that is found for a text has
-        those of all text before it, too; so blocks that several sequences hold are the first ones of each.
+        Whether no two blocks ever had the same text. Then a sequence with the block found for a text also
+        has the blocks of all text before it, so blocks shared by several sequences are the first of each.
     """
 
     def __init__(self, num_blocks: int, rules: CacheRules) -> None:
         super().__init__(num_blocks)
-        self._ends = Span([], None, None)  # the queue is a ring: behind its ends comes what is allocated next
+        self._ends = Span([], None, None)  # the queue is a ring: behind its ends comes the next to allocate
         self._state = bytearray()  # by key: UNKNOWN, IN_USE or IDLE
         self._found: list[int] = []  # by key: the block, unless UNKNOWN
-        self._spans: dict[int, Span] = {}  # by the key of their first block: the free ones that have keys
+        self._spans: dict[int, Span] = {}  # by the key of their first block: free spans that have keys
         self._equals = EqualBlocks()
         self.newest = rules.newest
         self.unlike = True
         self._put([*range(num_blocks - 1, -1, -1)], None, self._ends)
 
     def know(self, keys: int) -> None:
-        """Make room for so many keys in all."""
+        """Make room for `keys` keys in total."""
         more = keys - len(self._state)
         if more > 0:
             self._state += bytes(more)
             self._found += [0] * more
 
     def find(self, key: int, count: int) -> list[int]:
-        """The blocks of the next keys, up to the first without one."""
+        """The blocks of the next `count` keys, up to the first miss."""
         miss = self._state.find(UNKNOWN, key, key + count)
         return self._found[key : key + count if miss < 0 else miss]
 
     def unknown(self, key: int, count: int) -> list[int]:
-        """Those of the next keys that have no block."""
+        """Those of the next `count` keys that have no block."""
         state, end, found = self._state, key + count, []
         at = state.find(UNKNOWN, key, end)
         while at >= 0:
@@ -121,7 +121,7 @@ class PrefixPool(Pool):
         return found
 
     def idle(self, key: int, count: int) -> int:
-        """How many of these keys have a block that is free."""
+        """How many of these keys have a free block."""
         return self._state.count(IDLE, key, key + count)
 
     def holds(self, key: int, block: int) -> bool:
@@ -129,7 +129,7 @@ class PrefixPool(Pool):
         return bool(self._state[key] and self._found[key] == block) or self._equals.key.get(block) == key
 
     def is_free(self, block: int, key: int) -> bool:
-        """Whether a block is free that is known by this key."""
+        """Whether a block, known by this key, is free."""
         if self._state[key] and self._found[key] == block:
             return self._state[key] == IDLE
         return block in self._equals.span
@@ -140,7 +140,7 @@ class PrefixPool(Pool):
         return self._state.count(IDLE, key, end) == len(blocks) and self._found[key:end] == blocks
 
     def _kind(self, key: int, block: int) -> int:
-        """1: look-ups find the block by this key; 0: it is not known; else it waits behind another one."""
+        """1: look-ups find the block by this key; 0: it is unknown; else it waits behind another one."""
         if self._state[key] and self._found[key] == block:
             return 1
         return -key - 1 if block in self._equals.key else 0
@@ -158,7 +158,7 @@ class PrefixPool(Pool):
             yield from reversed(span.blocks)
 
     def span_of(self, block: int, key: int) -> Span | None:
-        """The span of a block, if it is free; `key` is the one it had when it was seen last, or -1."""
+        """The span of a block, if it is free; `key` is its last known key, or -1."""
         if key >= 0:
             if self._state[key] == IDLE and self._found[key] == block:
                 while key not in self._spans:
@@ -169,9 +169,9 @@ class PrefixPool(Pool):
         return next((span for span in self._ends.others() if block in span.blocks), None)
 
     def rows_behind(self, block: int, span: Span | None) -> Iterator[tuple[list[int], int | None]]:
-        """What is allocated after a block of a span, or all: (row of blocks, key of its first, if any).
+        """Rows allocated after a block of a span, or all rows: (blocks, key of the first, if any).
 
-        The last of a row is allocated first.
+        The last block of a row is allocated first.
         """
         if span is None:
             span = self._ends
@@ -184,11 +184,11 @@ class PrefixPool(Pool):
 
     @property
     def last_queued(self) -> int:
-        """The free block that is allocated last; -1: there is none."""
+        """The free block allocated last; -1 if there is none."""
         return self._ends.front.blocks[0] if self.free else -1
 
     def key_of(self, block: int) -> int:
-        """The key of a block that waits behind an equal one; -1: it does not."""
+        """The key of a block that waits behind an equal one; -1 if it does not."""
         return self._equals.key.get(block, -1)
 
     def cached_blocks(self) -> Iterator[int]:
@@ -201,7 +201,7 @@ class PrefixPool(Pool):
     # -- finding ------------------------------------------------------------------------------
 
     def wake(self, key: int, count: int) -> list[int]:
-        """Take those blocks of the next keys out of the queue that are free; returns the others."""
+        """Take the free blocks of the next `count` keys out of the queue; returns the others."""
         state, end, others = self._state, key + count, []
         while key < end:
             idle = state.find(IDLE, key, end)
@@ -221,7 +221,7 @@ class PrefixPool(Pool):
         return others
 
     def take(self, key: int, block: int) -> None:
-        """Take a free block with this key out of the queue, be it found or waiting behind another one."""
+        """Take a free block with this key out of the queue, whether found or waiting behind another one."""
         span = self._equals.span.pop(block, None)
         if span is None:
             self.wake(key, 1)
@@ -233,10 +233,10 @@ class PrefixPool(Pool):
     # -- entering and forgetting --------------------------------------------------------------
 
     def enter(self, key: int, blocks: Sequence[int]) -> None:
-        """Let look-ups find blocks in use by this key and those behind it."""
+        """Let look-ups find blocks in use by this key and the following ones."""
         count = len(blocks)
         end, state = key + count, self._state
-        if state.startswith(bytes(count), key):  # UNKNOWN, all of them
+        if state.startswith(bytes(count), key):  # all UNKNOWN
             self._found[key:end] = blocks
             state[key:end] = b"\1" * count
             return
@@ -256,7 +256,7 @@ class PrefixPool(Pool):
         self._found[key] = block
 
     def forget(self, key: int, count: int) -> None:
-        """Let no look-up find a block by these keys any more; those that are free stay so."""
+        """Stop look-ups from finding blocks by these keys; free blocks stay free."""
         state, end = self._state, key + count
         if self._equals.waiting:
             for each in range(key, end):
@@ -270,7 +270,7 @@ class PrefixPool(Pool):
         state[key:end] = bytearray(count)
 
     def _cut_out(self, key: int) -> None:
-        """A free block loses its key, in its place in the queue."""
+        """Remove the key of a free block, which keeps its place in the queue."""
         span = self._spans.pop(key, None) or self._cut(key)
         if len(span.blocks) > 1:
             self._spans[key + 1] = span.split(1)
@@ -279,7 +279,7 @@ class PrefixPool(Pool):
         self.cached -= 1
 
     def _find_next(self, key: int) -> None:
-        """The block found by this key is allocated: the next that waits behind it is found."""
+        """The block found by this key was allocated: let the next waiting one be found."""
         block = self._equals.next(key)
         if block is None:
             return
@@ -292,9 +292,9 @@ class PrefixPool(Pool):
     # -- allocating ------------------------------------------------------------------------------
 
     def allocate(self, count: int, evicted: list[int] | None = None) -> list[int]:
-        """As in Pool; whoever had their text finds them no more."""
+        """As in Pool; look-ups no longer find the allocated blocks."""
         span = self._ends.behind
-        if evicted is None and len(span.blocks) > count > 0:  # most often
+        if evicted is None and len(span.blocks) > count > 0:  # usually
             blocks = span.blocks
             allocated = blocks[: -count - 1 : -1]
             del blocks[-count:]
@@ -338,7 +338,7 @@ class PrefixPool(Pool):
     ) -> None:
         span, count = self._ends.behind, len(seqs)
         blocks: list[Id] = span.blocks
-        if len(blocks) > count:  # most often
+        if len(blocks) > count:  # usually
             for seq in seqs:
                 tables[seq].append(blocks.pop())
             self.free -= count
@@ -350,7 +350,7 @@ class PrefixPool(Pool):
         super().allocate_each(seqs, tables, evicted)
 
     def _forget_allocated(self, key: int, count: int) -> None:
-        """Free blocks that look-ups found are allocated."""
+        """Forget the keys of free blocks that are now allocated."""
         self._state[key : key + count] = bytearray(count)
         self.cached -= count
         if self._equals.waiting:
@@ -360,7 +360,7 @@ class PrefixPool(Pool):
     def give_back(self, blocks: list[int], key: int | None = None, first: bool = False) -> None:
         """Free blocks, to be allocated from the last on, after all others or before them.
 
-        `key` is the first block's, and those behind it have the next ones, as far as they are known by them.
+        `key` is the key of the first block; the blocks behind it have the next keys, if known by them.
         """
         if not blocks:
             return
@@ -384,7 +384,7 @@ class PrefixPool(Pool):
                 stop = at
 
     def _put_alike(self, blocks: list[int], key: int, place: Span) -> None:
-        """A new span of blocks that are all of a kind."""
+        """Add a span of blocks that are all of one kind."""
         kind = self._kind(key, blocks[0])
         span = self._put(blocks, key if kind == 1 else None, place)
         if kind < 0:
@@ -392,7 +392,7 @@ class PrefixPool(Pool):
             self.cached += 1
 
     def _put(self, blocks: list[int], key: int | None, place: Span) -> Span:
-        """A new span, to be allocated just before the one at `place`."""
+        """Add a span, to be allocated just before the one at `place`."""
         span = Span(blocks, key, place)
         if key is not None:
             count = len(blocks)
@@ -404,7 +404,7 @@ class PrefixPool(Pool):
     def _cut(self, key: int) -> Span:
         """Cut a span in two before this key; returns the rear one, which is allocated first.
 
-        Seldom: whoever asks for a block holds those of all text before it, but with `newest` as equals.
+        Rare: a sequence that asks for a block holds those of all text before it, or equals with `newest`.
         """
         for first in range(key - 1, -1, -1):
             if first in self._spans:

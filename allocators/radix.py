@@ -1,24 +1,24 @@
-"""Radix: slots of one token each, and a radix tree of what sequences share (RadixAttention, SGLang).
+"""Radix: one-token slots, and a radix tree of what sequences share (RadixAttention, SGLang).
 
     prompt A = system + a         |######## system ########|#### a ####|.. answer of A ..|
     prompt B = system + b                                  |###### b ######|. answer of B .|
     prompt C = half of it + c     |### system ##|# c #|.. answer of C ..|
                                   '------- can be found by others ------'---- private -----'
 
-A node of the tree is a piece of text and its slots; C, which leaves the system prompt in its middle, splits
-that node in two. Nodes are locked while a living sequence uses them or what follows them. Slots come from a
-stack; when it is empty, the leaf used least recently goes, of those that nobody locked, with all its slots.
-Any slot serves any token: waste of a sequence is 0, internal and external.
+A node of the tree is a piece of text and its slots; C, which diverges in the middle of the system prompt,
+splits that node in two. Nodes are locked while a living sequence uses them or their descendants. Slots come
+from a stack; when it is empty, the least recently used unlocked leaf is evicted, with all its slots. Any slot
+serves any token: the waste per sequence is 0, internal and external.
 
 `fill` moves computed slots of a sequence into the tree as far as its text can be shared, and frees those
-whose text another sequence entered meanwhile. `release` leaves the private rest in the tree too, as a leaf
-that nobody finds: it takes room from what can be found until it is the least recently used, as in SGLang. In
-the ledger such slots are free, not cached. `evict` frees the private rest at once.
+whose text another sequence has entered meanwhile. `release` also leaves the private rest in the tree, as a
+leaf that no lookup finds: it takes room from findable text until it is the least recently used, as in SGLang.
+In the ledger such slots are free, not cached. `evict` frees the private rest immediately.
 
-Texts are touched when a sequence is placed, enters text, or is released; a node of which only the start is
-used counts as used whole, as in SGLang. Left out: SGLang also touches what requests find while they wait,
-evicts as many slots as a step takes even if it lacks fewer, and lets an evicted sequence find its prompt.
-Where private text follows text that nobody else has asked for yet, the two are one node in SGLang.
+Texts are touched when a sequence is placed, enters text, or is released; a node used only in part counts as
+used whole, as in SGLang. Left out: SGLang also touches what waiting requests find, evicts as many slots as a
+step takes even if it lacks fewer, and lets an evicted sequence find its prompt. If private text follows text
+that no other request has asked for yet, the two are one node in SGLang.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,7 +36,7 @@ from kvsim.allocators.text_tree import follow
 
 
 class Holding:
-    """A sequence: the tree down to `node`, then its own slots. `shareable` tokens of `content` may enter."""
+    """A sequence: the tree path to `node`, then its own slots. `shareable` tokens of `content` may enter."""
 
     __slots__ = ("content", "node", "private", "shareable")
 
@@ -72,7 +72,7 @@ class Radix(Allocator):
         self._held: Holdings[Holding] = Holdings()
 
     def slots(self, seq: int) -> list[int]:
-        """The addresses of a sequence's tokens, in their order."""
+        """The addresses of a sequence's tokens, in order."""
         held = self._held[seq]
         pieces, node = [held.private], held.node
         while node is not self.tree.root:
@@ -92,7 +92,7 @@ class Radix(Allocator):
         return tokens
 
     def match(self, content: Content, own: int, most: int) -> RadixMatch:
-        """As in the base; nothing is kept by the name `own`."""
+        """As in the base; nothing is kept under the name `own`."""
         return RadixMatch(*self.tree.find(content, most), content, self.tree.accesses)
 
     def admit(self, seq: int, tokens: int, bound: int) -> bool:
@@ -117,9 +117,9 @@ class Radix(Allocator):
         return True
 
     def fork(self, parent: int, child: int, tokens: int) -> bool:
-        """Share all `tokens` of the parent; a new token takes a slot of its own, so nothing is ever copied.
+        """Share all `tokens` of the parent; a new token takes its own slot, so nothing is ever copied.
 
-        What the parent did not `fill` before stays out of the tree for good.
+        Tokens that the parent has not passed to `fill` never enter the tree.
         """
         self._held.expect_new(child, tokens)
         held = self._held[parent]
@@ -145,7 +145,7 @@ class Radix(Allocator):
         self._leave(seq, held)
 
     def evict(self, seq: int) -> None:
-        """Release without a touch; of the private rest nothing is kept for its return."""
+        """Release without a touch; nothing of the private rest is kept for its return."""
         held = self._held[seq]
         self._free += held.private
         self._leave(seq, held)
@@ -168,7 +168,7 @@ class Radix(Allocator):
         return self.free_slots
 
     def grow_many(self, seqs: Sequence[int]) -> None:
-        """As in the base; `evicted_by` names a growth once for each slot that could be found until then."""
+        """As in the base; `evicted_by` names a growth once per cached slot that it evicted."""
         if len(seqs) > self.free_slots:
             raise InvariantError(f"{len(seqs)} growths were asked for, {self.free_slots} promised")
         known: dict[Id, Holding] = self._held
@@ -209,20 +209,20 @@ class Radix(Allocator):
     # -- pieces -------------------------------------------------------------------------------
 
     def _leave(self, seq: int, held: Holding) -> None:
-        """Forget a sequence, whose private slots are in other hands already."""
+        """Forget a sequence whose private slots were already handed over."""
         del self._held[seq]
         self.used_slots -= len(held.private)
         self.shared_tokens -= held.node.end - self._unlock(held.node)
 
     def _unlock(self, node: Node) -> int:
-        """Let a sequence less end at the node; how many slots nobody uses any more."""
+        """Remove a sequence that ends at the node; returns how many slots become unused."""
         idle, private = self.tree.unlock(node)
         self.cached_slots += idle
         self.used_slots -= idle + private
         return idle + private
 
     def _take(self, count: int, evicted_by: list[int] | None = None) -> list[int]:
-        """The next `count` slots, which one gets too if one asks for them one by one."""
+        """The next `count` slots, the same as when taken one by one."""
         free = self._free
         slots: list[int] = []
         while count - len(slots) > len(free):

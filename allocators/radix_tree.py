@@ -1,17 +1,17 @@
-"""A radix tree over texts, whose nodes hold slots: one of its own for each token.
+"""A radix tree over texts, whose nodes hold one slot per token.
 
     (root) --- system --- a
                      '--- b --- more of b
 
-A text is a list of runs: tokens first, first + 1, ... of a stream. Work goes by runs and nodes, not by
-tokens. A node is locked while it has holders: the sequences that end there, and the children that are
-locked. All others can be evicted, leaf by leaf, the one used least recently first. How many slots are
-locked, cached or free is for the owner of the tree to count.
+A text is a list of runs: tokens first, first + 1, ... of a stream. Work is proportional to runs and nodes,
+not to tokens. A node is locked while it has holders: the sequences that end there, and its locked children.
+All other nodes can be evicted, leaf by leaf, the least recently used first. The owner of the tree counts the
+locked, cached and free slots.
 
-This is the tree of RadixAttention's paper and no more: looking up changes nothing, private text is a leaf
-that nobody finds, the oldest leaf goes. SGLang's own is another (sglang/tree.py): a lookup splits nodes and
-counts as use, nodes have times, hits and priorities, private text is found again by its owner, pages have
-several tokens. Results of `radix` and of `sglang` differ for that, so there are two.
+This is the tree of RadixAttention's paper and no more: lookups change nothing, private text is a leaf that no
+lookup finds, the oldest leaf is evicted. SGLang's own differs (sglang/tree.py): a lookup splits nodes and
+counts as use, nodes have times, hits and priorities, the owner finds its private text again, pages have
+several tokens. Results of `radix` and of `sglang` therefore differ, so there are two.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ from kvsim.allocators.text_tree import Key, find, nodes_below, put_above
 class Node:
     """A piece of text that follows its parent's, and the slots that hold it.
 
-    A node without runs holds private text: its parent only counts it, so that nobody finds it. The root is
+    A node without runs holds private text: its parent only counts it, so no lookup finds it. The root is
     its own parent.
     """
 
@@ -45,11 +45,11 @@ class Node:
         self.last = 0  # access
         self.queued = False  # for eviction
         self.children: dict[Key, Node] = {}  # by their first token
-        self.private = 0  # how many nodes with private text follow
+        self.private = 0  # child nodes with private text
 
 
 class RadixMatch(Found):
-    """A path down the tree to `common` tokens of `node`, as it was after so many accesses."""
+    """A path down the tree to `common` tokens of `node`, valid at `accesses` accesses."""
 
     __slots__ = ("common", "node")
 
@@ -65,7 +65,7 @@ class RadixTree:
     Attributes
     ----------
     accesses : int
-        Counts every change that may evict, split, lock or unlock: what `find` tells is good as long as
+        Counts every change that may evict, split, lock or unlock: a result of `find` is valid as long as
         this stays the same.
     """
 
@@ -73,15 +73,15 @@ class RadixTree:
         self.root = Node(0, None, (), [])
         self.root.locks = 1  # it is never evicted
         self.accesses = 0
-        self._nodes = 0  # made so far
+        self._nodes = 0  # created so far
         self._leaves: list[tuple[int, int, Node]] = []  # a heap: (access when it was queued, serial, node)
 
     def find(self, text: Content, most: int) -> tuple[Node, int, int]:
-        """What of a text's first `most` tokens is there, as `text_tree.find` tells it."""
+        """Find a text's first `most` tokens, as `text_tree.find` does."""
         return find(self.root, text, most)
 
     def touch(self, node: Node, common: int) -> Node:
-        """Touch a path, and split its last node behind `common` tokens; returns the node that ends there."""
+        """Touch a path and split its last node after `common` tokens; returns the node that ends there."""
         self.accesses += 1
         above = node
         while above is not self.root:
@@ -96,7 +96,7 @@ class RadixTree:
         return head
 
     def add(self, parent: Node, runs: Sequence[Run], slots: list[int]) -> Node:
-        """A new node, to be locked at once."""
+        """Add a node, which the caller must lock immediately."""
         self._nodes += 1
         node = Node(self._nodes, parent, runs, slots)
         node.last = self.accesses
@@ -107,11 +107,11 @@ class RadixTree:
         return node
 
     def leave(self, parent: Node, slots: list[int]) -> None:
-        """Keep private text that nobody uses any more, until it is the least recently used."""
+        """Keep unused private text until it is the least recently used."""
         self._queue(self.add(parent, (), slots))
 
     def lock(self, node: Node) -> int:
-        """Let one more sequence end here; how many slots that locks anew."""
+        """Add a sequence that ends here; returns how many slots become locked."""
         locked = 0
         node.locks += 1
         while node.locks == 1:
@@ -121,7 +121,7 @@ class RadixTree:
         return locked
 
     def unlock(self, node: Node) -> tuple[int, int]:
-        """Let one sequence less end here; how many slots that unlocks, those that can be found and others."""
+        """Remove a sequence that ends here; returns the unlocked slots: (findable, private)."""
         idle = private = 0
         self.accesses += 1
         node.locks -= 1
@@ -136,17 +136,17 @@ class RadixTree:
         return idle, private
 
     def idle_slots(self) -> Iterator[int]:
-        """The slots of text that can be found and that nobody uses now."""
+        """The slots of findable text that no sequence uses now."""
         for node in nodes_below(self.root):
             if not node.locks:
                 yield from node.slots
 
     def evict(self) -> Node:
-        """Drop the leaf that was used least recently, of those without a lock."""
+        """Remove the least recently used leaf without a lock."""
         while self._leaves:
             last, _, leaf = heappop(self._leaves)
             leaf.queued = False
-            if leaf.last != last:  # touched since, so it may be locked or no leaf any more
+            if leaf.last != last:  # touched since, so it may be locked or no longer a leaf
                 self._queue(leaf)
                 continue
             self.accesses += 1
@@ -159,7 +159,7 @@ class RadixTree:
         raise InvariantError(f"a leaf must go, but none of {self._nodes} nodes made so far is left to evict")
 
     def _queue(self, node: Node) -> None:
-        """Let a node be evicted in its turn, if it is a leaf without a lock."""
+        """Queue a node for eviction if it is a leaf without a lock."""
         if not (node.locks or node.children or node.private or node.queued):
             node.queued = True
             heappush(self._leaves, (node.last, node.serial, node))

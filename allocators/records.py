@@ -1,7 +1,7 @@
-"""What allocators and their callers hand each other: texts, what is found of them, holdings, errors.
+"""Types that allocators and their callers exchange: texts, matches, holdings, errors.
 
 the text of a prompt     (stream 3, first 0, length 512), (stream 9, first 0, length 80)      a Content
-                          '- system prompt, that others have too   '- of this chat          two Runs
+                          '- system prompt, shared with others     '- of this chat          two Runs
 """
 
 from collections.abc import Mapping
@@ -12,14 +12,14 @@ from mypy_extensions import mypyc_attr
 T = TypeVar("T")
 
 Id = Any
-"""A sequence or a block: an integer, where it is only looked up and handed on. Compiled code then keeps the
-object as it is, which is quicker than to look into it and to make it anew."""
+"""A sequence or a block: an integer that is only looked up and passed on. Compiled code then keeps the
+object as is, which is faster than unboxing and boxing it."""
 
 Run = tuple[int, int, int]
 """Tokens `first, first + 1, ...` of a stream: (stream, first, length). Equal runs are equal text."""
 
 Content = tuple[Run, ...]
-"""The text of a prefix, from its first token on, as runs: neighbours that continue each other are one run."""
+"""The text of a prefix, from its first token, as runs: neighbours that continue each other are one run."""
 
 
 @mypyc_attr(native_class=False)
@@ -29,7 +29,7 @@ class InvariantError(RuntimeError):
 
 @mypyc_attr(native_class=False)
 class Holdings(dict[int, T]):
-    """What each sequence holds, by its id; asking for one that holds nothing is a bug of the caller.
+    """What each sequence holds, by id; asking for one that holds nothing is a bug in the caller.
 
     A look-up takes three times as long as in a plain dict.
     """
@@ -38,21 +38,21 @@ class Holdings(dict[int, T]):
         raise self.holds_nothing(seq)
 
     def holds_nothing(self, seq: int) -> InvariantError:
-        """What to raise when a sequence is named that holds nothing."""
+        """The error for a sequence that holds nothing."""
         return holds_nothing(self, seq)
 
     def expect_new(self, seq: int, tokens: int) -> None:
-        """Raise InvariantError unless the sequence can be placed: it holds nothing yet, and has a token."""
+        """Raise InvariantError unless the sequence can be placed: it holds nothing yet and has a token."""
         expect_new(self, seq, tokens)
 
 
 def holds_nothing(held: Mapping[int, object], seq: int) -> InvariantError:
-    """What to raise when a sequence is named that is not in `held`."""
+    """The error for a sequence that is not in `held`."""
     return InvariantError(f"sequence {seq} holds nothing; {len(held)} others do")
 
 
 def expect_new(held: Mapping[int, object], seq: int, tokens: int) -> None:
-    """Raise InvariantError unless the sequence can be placed: it is not in `held` yet, and has a token."""
+    """Raise InvariantError unless the sequence can be placed: it is not in `held` yet and has a token."""
     if seq in held:
         raise InvariantError(f"sequence {seq} cannot be placed twice: it holds {held[seq]}")
     if tokens < 1:
@@ -61,14 +61,14 @@ def expect_new(held: Mapping[int, object], seq: int, tokens: int) -> None:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Match:
-    """What a caching allocator knows of a prefix: good until its next change.
+    """What a caching allocator knows about a prefix: valid until its next change.
 
     Attributes
     ----------
     tokens : int
-        Tokens of the prefix whose keys and values are there already.
+        Tokens of the prefix whose keys and values are already there.
     woken_slots : int
-        Those of their slots that nobody uses now, so that they still count as free.
+        Those of their slots that no sequence uses now, so that they still count as free.
     """
 
     __slots__ = ("tokens", "woken_slots")
@@ -80,9 +80,9 @@ class Match:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Found(Match):
-    """A start of a text that is in a tree, good as long as the tree is as it was after so many `changes`.
+    """A prefix of a text found in a tree, valid while the tree has had exactly `changes` changes.
 
-    The text is `content`, which others may have too, then what is known by the name `own`.
+    The text is `content`, which others may share, then what is known by the name `own`.
     """
 
     __slots__ = ("changes", "content", "own")
@@ -94,7 +94,7 @@ class Found(Match):
         self.changes = changes
 
     def check(self, seq: int, tokens: int, changes: int) -> None:
-        """Raise InvariantError unless a new sequence of `tokens` can be placed behind it now."""
+        """Raise InvariantError unless a new sequence of `tokens` can use the match now."""
         if self.changes != changes or self.tokens > tokens:
             made = f"{self.tokens} tokens after {self.changes} changes, now {changes}"
             raise InvariantError(f"sequence {seq} with {tokens} tokens cannot use a match of {made}")

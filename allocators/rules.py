@@ -1,9 +1,9 @@
-"""The rules of the contract, each held against one step of a random walk.
+"""The rules of the contract, each checked against one step of a random walk.
 
-    rule(step)  ->  ""                                     it is kept
+    rule(step)  ->  ""                                     the rule holds
                 ->  "7 of 64 slots are owned, but ..."     what is wrong, with its numbers
 
-`RULES` has them all but determinism, which takes two walks. The numbers in brackets are those of the contract
+`RULES` has all of them except determinism, which takes two walks. Numbers in brackets refer to the contract
 in allocators/base.py.
 """
 
@@ -15,19 +15,19 @@ from kvsim.allocators.steps import NEEDS, State, Step, sums_of
 
 
 def only_mistakes_raise(step: Step) -> str:
-    """A call that the contract allows returns."""
+    """A call that the contract allows does not raise."""
     return step.error if step.error and not step.mistake else ""
 
 
 def mistakes_raise_invariant_error(step: Step) -> str:
-    """A call that no caller may make raises InvariantError (7)."""
+    """A forbidden call raises InvariantError (7)."""
     if not step.mistake or step.error.startswith("InvariantError"):
         return ""
     return step.error or f"no error, but {step.outcome!r}"
 
 
 def refusals_change_nothing(step: Step) -> str:
-    """Neither a refused call, nor a mistake, nor a question changes anything (1, 7)."""
+    """A refused call, a mistake and a query change nothing (1, 7)."""
     refused = step.outcome is False or step.error or step.call.startswith("can_admit")
     if not refused:
         return ""
@@ -39,7 +39,7 @@ def refusals_change_nothing(step: Step) -> str:
 
 
 def slots_add_up(step: Step) -> str:
-    """Used and free slots make the capacity, and the used ones are those that someone owns (2)."""
+    """Used and free slots sum to the capacity, and the used ones are those that have an owner (2)."""
     state, sums = step.after, sums_of(step.after.regions)
     owned, empty = sums.owned, state.free - state.cached - state.idle
     right = sums.once and state.used == owned and state.free == step.capacity_slots - owned
@@ -54,12 +54,12 @@ def slots_add_up(step: Step) -> str:
 
 
 def idle_slots_are_declared(step: Step) -> str:
-    """Only a class that says `idles` has idle slots."""
+    """Only a class that sets `idles` has idle slots."""
     return f"{step.after.idle} slots are idle" if step.after.idle and not step.idles else ""
 
 
 def work_only_grows(step: Step) -> str:
-    """Copies and calls to the driver are counted since the start; `release` copies only if it says so."""
+    """Copies and driver calls are counted since the start; `release` copies only if declared."""
     before, after = step.before, step.after
     for name in ("copied", "cow", "maps", "unmaps"):
         if getattr(after, name) < getattr(before, name):
@@ -71,7 +71,7 @@ def work_only_grows(step: Step) -> str:
 
 
 def steady_growth_is_asked_for(step: Step) -> str:
-    """Where growth comes in units, a sequence gets room only by asking for it, not from `after_step`."""
+    """If growth comes in units, a sequence gets room only by asking for it, not from `after_step`."""
     if step.call != "after_step" or not step.growth_unit:
         return ""
     pairs = ((seq, old, step.after.capacities.get(seq)) for seq, old in step.before.capacities.items())
@@ -80,7 +80,7 @@ def steady_growth_is_asked_for(step: Step) -> str:
 
 
 def sequences_are_bounded(step: Step) -> str:
-    """There are at most `most_sequences` (8)."""
+    """At most `most_sequences` sequences hold something (8)."""
     if step.most_sequences is None or len(step.tokens) <= step.most_sequences:
         return ""
     return f"{len(step.tokens)} sequences hold something, of at most {step.most_sequences}"
@@ -95,11 +95,11 @@ def no_slot_has_two_kinds(step: Step) -> str:
 
 
 def capacity_covers_tokens(step: Step) -> str:
-    """Tokens <= capacity <= slots owned, for everybody who holds something and for nobody else."""
+    """Tokens <= capacity <= slots owned, for every sequence that holds something and for no other."""
     owned, capacities = sums_of(step.after.regions).of_sequence, step.after.capacities
     if owned.keys() != step.tokens.keys():
         return f"slots are owned by {sorted(owned)}, tokens are held by {sorted(step.tokens)}"
-    gone = step.after.expired  # whose they were is not known
+    gone = step.after.expired  # their former owners are unknown
     wrong = [seq for seq, tokens in step.tokens.items() if not tokens <= capacities[seq] <= owned[seq] + gone]
     return "; ".join(
         f"sequence {seq}: {step.tokens[seq]} tokens, capacity {capacities[seq]}, {owned[seq]} slots"
@@ -108,7 +108,7 @@ def capacity_covers_tokens(step: Step) -> str:
 
 
 def ledger_sums_to_capacity(step: Step) -> str:
-    """Every slot is of one kind of the ledger, which counts shared tokens once (2)."""
+    """Every slot has one kind in the ledger, which counts shared tokens once (2)."""
     if isinstance(step.ledger, str):
         return step.ledger
     tokens = step.slots_per_token * sum(step.tokens.values()) - step.after.shared - step.after.expired
@@ -118,28 +118,28 @@ def ledger_sums_to_capacity(step: Step) -> str:
 
 
 def can_admit_foretells_admit(step: Step) -> str:
-    """`admit` does what `can_admit` said just before (3)."""
+    """`admit` does what `can_admit` predicted just before (3)."""
     if step.foretold is None or step.outcome is step.foretold:
         return ""
     return f"can_admit said {step.foretold}, admit {step.outcome!r}"
 
 
 def no_stays_no(step: Step) -> str:
-    """What was refused stays refused until something is released, moved, evicted or expired (3)."""
+    """A refused size stays refused until something is released, moved, evicted or expired (3)."""
     if step.moves_in_part:
         return f"moves_in_part, but {step.after.budget} growths are promised" if step.after.budget else ""
     return f"can_admit{step.revived} was refused before, with more room" if step.revived else ""
 
 
 def an_empty_arena_admits_what_fits(step: Step) -> str:
-    """`fits` is what `can_admit` says of an empty arena, and nothing else is ever admitted."""
+    """`fits` equals `can_admit` on an empty arena, and nothing that does not fit is ever admitted."""
     if step.fits is None or step.fits == (step.outcome is True) or (step.fits and step.tokens):
         return ""
     return f"fits says {step.fits}, can_admit {step.outcome!r} with {len(step.tokens)} sequences there"
 
 
 def releasing_all_restores_the_arena(step: Step) -> str:
-    """With the last sequence gone, the arena is as it was at first, but for what is cached or idle (4, 8)."""
+    """Without sequences, the arena is as it was at first, except for cached and idle slots (4, 8)."""
     if step.tokens:
         return ""
     after, fresh = step.after._replace(copied=0, cow=0, cached=0, idle=0, maps=0, unmaps=0), step.fresh
@@ -150,7 +150,7 @@ def releasing_all_restores_the_arena(step: Step) -> str:
 
 
 def _whole(regions: Sequence[Region]) -> tuple[Region, ...]:
-    """The regions without their marks, neighbours that nobody owns joined."""
+    """The regions without their marks, with adjacent unowned ones joined."""
     found: list[Region] = []
     for region in regions:
         if found and not (region.owners or found[-1].owners):
@@ -161,7 +161,7 @@ def _whole(regions: Sequence[Region]) -> tuple[Region, ...]:
 
 
 def promises_are_kept(step: Step) -> str:
-    """Promised growths add just one unit each, cost one promise, no work, and leave the rest alone (6)."""
+    """A promised growth adds exactly one unit, costs one promise, no work, and changes nothing else (6)."""
     before, after, unit = step.before, step.after, step.growth_unit
     if not 0 <= before.budget * unit <= before.free or (before.budget and not unit):
         return f"{before.budget} growths of {unit} are promised, {before.free} slots free"
@@ -192,7 +192,7 @@ def _changed(name: str, old: object, new: object) -> str:
 
 
 def same_calls_give_same_addresses(step: Step, again: Step) -> None:
-    """Two allocators that got the same calls are alike; InvariantError if not (5)."""
+    """Two allocators that got the same calls are equal; InvariantError if not (5)."""
     complaint = _difference(step.after, again.after)
     if complaint or step.outcome != again.outcome:
         raise InvariantError(f"same_calls_give_same_addresses: {step.call}: {complaint or again.outcome}")

@@ -1,10 +1,10 @@
-"""Texts as runs, and what two of them have in common: work goes by runs, not by tokens.
+"""Texts as runs, and their common prefixes: work is proportional to runs, not to tokens.
 
     (7, 0, 24) (3, 0, 10)       tokens 0 to 23 of stream 7, then 0 to 9 of stream 3
     (7, 0, 24) (5, 0, 40)       the first 24 are the same
 
-A run is (stream, first, length) (allocators/base.py); equal tokens of a stream are equal text. Every radix
-tree here is made of them: `radix` (radix_tree.py), SGLang's (sglang/tree.py), LightLLM's, TGI's.
+A run is (stream, first, length) (allocators/base.py); equal tokens of a stream are equal text. All radix
+trees here are made of them: `radix` (radix_tree.py), SGLang's (sglang/tree.py), LightLLM's, TGI's.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from kvsim.allocators.base import Content, Run
 
 
 def cut(text: Sequence[Run], start: int, stop: int) -> list[Run]:
-    """The tokens of a text from `start` to before `stop`."""
+    """The tokens of a text from `start` up to `stop` (exclusive)."""
     piece: list[Run] = []
     for stream, first, length in text:
         if stop <= 0:
@@ -28,7 +28,7 @@ def cut(text: Sequence[Run], start: int, stop: int) -> list[Run]:
 
 
 def take_common(runs: Sequence[Run], rest: list[Run]) -> int:
-    """Take off `rest`, whose runs stand last first, what it begins with in common with `runs`; its length."""
+    """Remove its common prefix with `runs` from `rest` (runs in reverse order); returns the length."""
     common = 0
     for stream, first, length in runs:
         at, end = first, first + length
@@ -45,7 +45,7 @@ def take_common(runs: Sequence[Run], rest: list[Run]) -> int:
 
 
 def text_of(content: Content, own: int, tokens: int) -> list[Run]:
-    """The first tokens of a text: what others may have too, then a stream that has the name `own`."""
+    """The first tokens of a text: the part others may share, then a stream named by `own`."""
     shared = sum([length for _, _, length in content])
     if tokens <= shared:
         return cut(content, 0, tokens)

@@ -1,19 +1,19 @@
-"""Slots for sequences that grow one after the other, and again: each one's share, in the order of its tokens.
+"""Slots for sequences that grow in turn, repeatedly: each one's share, in the order of its tokens.
 
     seqs     3 7 9 3 7 9 3 7 9      three steps of the same three
     slots    0 1 2 3 4 5 6 7 8      3 gets 0 3 6, 7 gets 1 4 7, 9 gets 2 5 8
 
-Many steps at once are mostly such rounds: the work is then proportional to sequences, not to tokens.
+Many steps in one call are mostly such rounds: the work is then proportional to sequences, not to tokens.
 """
 
 from collections.abc import Iterator, Sequence
 
 
 def rounds(seqs: Sequence[int]) -> int:
-    """How many sequences grow before the first one grows again, if all do so in the same order; else all."""
+    """Sequences that grow before the first grows again, if every round has the same order; else all."""
     try:
         each = seqs.index(seqs[0], 1)
-    except (IndexError, ValueError):  # nobody grows, or the first one once
+    except (IndexError, ValueError):  # no sequence grows, or the first one grows once
         return len(seqs)
     if len(seqs) % each:
         return len(seqs)
@@ -22,7 +22,7 @@ def rounds(seqs: Sequence[int]) -> int:
 
 
 def shares(seqs: Sequence[int], slots: Sequence[int]) -> Iterator[tuple[int, Sequence[int]]]:
-    """(sequence, its next slots): what giving `slots[i]` to `seqs[i]`, one after the other, comes to."""
+    """(sequence, its next slots): the result of giving `slots[i]` to `seqs[i]`, one after another."""
     each = rounds(seqs)
     if each < len(seqs):
         for at in range(each):

@@ -1,20 +1,20 @@
-"""Spans: free blocks that follow each other in one text, or that have none, as parts of a queue.
+"""Spans: free blocks that are consecutive in one text, or that have no text, as parts of a queue.
 
     (ends) <-> [2  9  4] <-> [5] <-> [7  11] <-> (ends)
                 key 20        no      key 3: 7 has 3, 11 has 4
     allocated: 4, then 9, then 2, then 5, then 11, then 7
 
-The queue is a ring of spans, of which one, the ends, has no blocks: behind it comes the span allocated next.
-A span is allocated from its last block on, so that of a text the end goes first.
+The queue is a ring of spans. One of them, the ends, has no blocks: behind it comes the span allocated next.
+A span is allocated from its last block on, so that the end of a text goes first.
 """
 
 from collections.abc import Iterator
 
 
 class Span:
-    """Free blocks, the last to be allocated first; block i has the key `key + i`, or none has a key.
+    """Free blocks, allocated from the last on; block i has the key `key + i`, or none has a key.
 
-    A new one is allocated just before the one at `place`; None: it is the ends of a queue.
+    A new span is allocated just before the one at `place`; None: it is the ends of a queue.
     """
 
     __slots__ = ("behind", "blocks", "front", "key")
@@ -34,21 +34,21 @@ class Span:
             place.front.behind = place.front = self
 
     def others(self) -> Iterator["Span"]:
-        """Of the ends: all spans, the one allocated next first."""
+        """Called on the ends: all other spans, the one allocated next first."""
         span = self.behind
         while span is not self:
             yield span
             span = span.behind
 
     def split(self, at: int) -> "Span":
-        """Make the blocks of a text from `at` on a span of their own, allocated first; returns it."""
+        """Split the blocks of a text from `at` on into their own span, allocated first; returns it."""
         assert self.key is not None
         rear = Span(self.blocks[at:], self.key + at, self)
         del self.blocks[at:]
         return rear
 
     def take_first(self, count: int) -> bool:
-        """Take the first blocks of a text out of the queue; whether any are left in it."""
+        """Take the first blocks of a text out of the queue; returns whether any are left in it."""
         if count == len(self.blocks):
             self.front.behind, self.behind.front = self.behind, self.front
             return False

@@ -1,8 +1,8 @@
-"""One call of an allocator: what was asked, what came of it, and the allocator before and after.
+"""One call of an allocator: the call, its outcome, and the allocator before and after.
 
     State --- call, outcome or error ---> State        a Step
 
-Made by allocators/walk.py, judged by allocators/rules.py.
+Created by allocators/walk.py, checked by allocators/rules.py.
 """
 
 from collections.abc import Iterable
@@ -11,11 +11,11 @@ from typing import NamedTuple
 from kvsim.allocators.base import Allocator, Ledger, Region
 
 NEEDS = (1, 2, 5, 16, 60, 256, 1_000)
-"""Sizes of the head of the queue at which `external_slots` is looked at."""
+"""Request sizes at which `external_slots` is sampled."""
 
 
 class State(NamedTuple):
-    """All that can be seen of an allocator without changing it."""
+    """Everything observable about an allocator without changing it."""
 
     used: int
     free: int
@@ -37,9 +37,9 @@ class State(NamedTuple):
 
     @classmethod
     def of(cls, allocator: Allocator, seqs: Iterable[int], before: "State | None" = None) -> "State":
-        """What is to be seen now, when these sequences hold something.
+        """The current state, given the sequences that hold something.
 
-        Where the regions are those of the state `before`, they are the same object, too.
+        If the regions equal those of the state `before`, they are also the same object.
         """
         capacity, regions = allocator.capacity_slots, tuple(allocator.regions())
         return cls(
@@ -64,7 +64,7 @@ class State(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One call. `tokens` and `ledger` (or what is wrong with it) are those after it."""
+    """One call. `tokens` and `ledger` (or its error message) are those after the call."""
 
     call: str
     outcome: object
@@ -90,7 +90,7 @@ class Step(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """What regions add up to; `gap`: what is wrong with the first one that does not follow the last."""
+    """Sums over regions; `gap` describes the first region that does not follow the one before."""
 
     owned: int
     cached: int
@@ -102,14 +102,14 @@ class Sums(NamedTuple):
 
 
 class _Latest:
-    """The regions that were looked at last: a call in two changes none."""
+    """The regions summed last: every other call changes none."""
 
     regions: tuple[Region, ...] | None = None
     sums: Sums
 
 
 def sums_of(regions: tuple[Region, ...]) -> Sums:
-    """One look at all regions, for the rules that add them up."""
+    """Sum all regions in one pass, for the rules that need sums."""
     if regions is _Latest.regions:
         return _Latest.sums
     owned, cached, idle, once, of_sequence = 0, 0, 0, True, dict[int, int]()

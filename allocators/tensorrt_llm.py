@@ -1,18 +1,18 @@
-"""TensorRT-LLM: blocks in a tree of texts, found block by block and then to the token, evicted by priority.
+"""TensorRT-LLM: blocks in a tree of texts, matched by block and then to the token, evicted by priority.
 
     (root) --- [You are a helpful] --- [assistant. What is] --- [the time? It is ]     blocks 4, 9, 2
                                   '--- [assistant. What are] ...                        block 7
     a new text  "You are a helpful assistant. Who"
                  '---- block 4 ---'  '----------- the start of 9 is copied: 13 tokens, no computing
 
-A full block enters the tree when it is computed; of equal texts the first keeps the place. A prompt shares
-the blocks that it finds. Of the first that differs, what the two have in common is used too: the block itself
-if nobody has it and nothing follows it, else a copy. Free blocks stay in the tree until they are allocated:
-lowest priority first, then the one freed first (allocators/retention.py).
+A full block enters the tree when it is computed; of equal texts the first stays. A prompt shares the blocks
+that it finds. From the first block that differs, it also uses the common start: in the block itself if no
+sequence holds it and nothing follows it, else in a copy. Free blocks stay in the tree until they are
+allocated: lowest priority first, then the one freed first (allocators/retention.py).
 
-Waste of a sequence: less than one block, as in `paged`. `retain` sets priorities, as TensorRT-LLM's API does;
+Waste per sequence: less than one block, as in `paged`. `retain` sets priorities, as TensorRT-LLM's API does;
 runs leave them at 35. Left out: the secondary pool, and that a paused sequence finds its own answer again.
-Rules of cpp/tensorrt_llm/batch_manager/kvCacheManager.cpp and evictionPolicy.cpp, read, not recorded.
+Rules read, not recorded, from cpp/tensorrt_llm/batch_manager/kvCacheManager.cpp and evictionPolicy.cpp.
 """
 
 from collections.abc import Sequence
@@ -30,10 +30,10 @@ from kvsim.allocators.shares import shares
 
 @dataclass(slots=True, repr=False)
 class Holding:
-    """A sequence: its blocks, of which the first `entered` stand in the tree or are known there already."""
+    """A sequence: its blocks, of which the first `entered` are in the tree or already known there."""
 
     table: list[int]
-    node: BlockNode  # behind which its next block enters
+    node: BlockNode  # the next block enters behind it
     entered: int
     match: TextMatch
 
@@ -47,7 +47,7 @@ class TensorRTLLM(Blocks):
     Parameters
     ----------
     capacity_slots : int
-        Size of the arena, at least one block; what does not fill a block is left out.
+        Size of the arena, at least one block; a remainder below one block is left out.
     block_size : int
         Slots of a block.
     caches : bool
@@ -74,10 +74,10 @@ class TensorRTLLM(Blocks):
         self.texts = BlockTexts(self.num_blocks, block_size)
         self._users = [0] * self.num_blocks
         self._held: Holdings[Holding] = Holdings()
-        self._changes = 0  # of what can be found
+        self._changes = 0  # of the findable blocks
 
     def block_table(self, seq: int) -> tuple[int, ...]:
-        """The blocks of a sequence in the order of its tokens."""
+        """The blocks of a sequence in token order."""
         return tuple(self._held[seq].table)
 
     def layout(self) -> Layout:
@@ -88,7 +88,7 @@ class TensorRTLLM(Blocks):
     def retain(self, seq: int, tokens: int, priority: int, lasts: int | None = None) -> None:
         """Keep the blocks of a sequence's first tokens with this priority, 0 to 100, once they are free.
 
-        For ever, or until `lasts` more have passed of the time that `refresh` is told.
+        For ever, or until `lasts` units of the time passed to `refresh` have passed.
         """
         for block in self._held[seq].table[: -(-tokens // self.block_size)]:
             self.retention.retain(block, priority, lasts)
@@ -125,7 +125,7 @@ class TensorRTLLM(Blocks):
         return True
 
     def _partial(self, source: BlockNode, tokens: int) -> int:
-        """A block that begins as another does: that one, if nobody has it and nothing follows, or a copy."""
+        """A block with the start of `source`: that block if unheld and nothing follows it, else a copy."""
         block = source.block
         if not self._users[block] and not source.children:
             self._forget(block)
@@ -167,13 +167,13 @@ class TensorRTLLM(Blocks):
         self._count()
 
     def fill(self, seq: int, tokens: int) -> None:
-        """Full blocks enter the tree, as far as others may have their text."""
+        """Enter full blocks into the tree, as far as others may share their text."""
         held = self._held[seq]
         if self.caches and tokens // self.block_size > held.entered:
             self._enter(held, min(tokens, held.match.shareable) // self.block_size)
 
     def _enter(self, held: Holding, stop: int) -> None:
-        """Enter the blocks of a sequence before `stop`, which are in use: no text of its becomes cached."""
+        """Enter the blocks of a sequence before `stop`; they are in use, so none becomes cached."""
         while held.entered < stop and self.texts.holds(held.node):
             index = held.entered
             node = self.texts.enter(held.node, held.match.text(index), held.table[index])
@@ -213,7 +213,7 @@ class TensorRTLLM(Blocks):
         self._users[block] += 1
 
     def _take(self) -> int:
-        """The next free block, whose text is forgotten."""
+        """Take the next free block and forget its text."""
         block = self.retention.take(self.texts.is_leaf)
         self._forget(block)
         self._users[block] = 1
@@ -228,7 +228,7 @@ class TensorRTLLM(Blocks):
         return blocks
 
     def _forget(self, block: int) -> None:
-        """Nobody finds the text of a free block any more, nor what follows it."""
+        """Forget the text of a free block and everything that follows it."""
         if self.texts.can_be_found(block):
             self._changes += 1
             for gone in self.texts.remove(block):

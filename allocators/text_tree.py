@@ -1,10 +1,10 @@
-"""What all radix trees here have in common: a text is followed from node to node, as far as it is there.
+"""Code shared by all radix trees: following a text from node to node, as far as it is there.
 
     (root) --- system --- a        a node is a piece of text behind its parent's; the root is its own parent
-                     '--- b        children are told apart by the first token of their text, or by the page
+                     '--- b        children are keyed by the first token of their text, or by the first page
 
-Each tree has nodes of its own, with the memory that holds the text and what it asks of a node when somebody
-must go: RadixAttention's paper (radix_tree.py), SGLang (sglang/tree.py), LightLLM and TGI.
+Each tree has its own nodes, with the memory that holds the text and the data that its eviction needs:
+RadixAttention's paper (radix_tree.py), SGLang (sglang/tree.py), LightLLM and TGI.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ Key = tuple[Run, ...] | tuple[int, int]
 
 
 class TextNode(Protocol):
-    """A piece of text; `end` tokens lie on the path from the root to its last; `locks`: who uses it."""
+    """A piece of text; the path from the root through it has `end` tokens; `locks` counts its users."""
 
     runs: Sequence[Run]
     end: int
@@ -33,15 +33,15 @@ N = TypeVar("N", bound=TextNode)
 
 
 def key_of(runs: Sequence[Run], page_size: int = 1) -> Key:
-    """What tells a text from its siblings."""
+    """The key that distinguishes a text from its siblings."""
     return runs[0][:2] if page_size == 1 else tuple(cut(runs, 0, page_size))
 
 
 def follow(node: N, rest: list[Run], page_size: int = 1) -> tuple[N, int]:
-    """Go down from the end of `node` along a text, runs last first, and take off it what is there.
+    """Descend from the end of `node` along a text (runs in reverse order), removing from it what is there.
 
-    Returns the last node that has some of it, and how many of that node's tokens belong to the path: whole
-    pages of them.
+    Returns the last node that has some of it, and how many of that node's tokens belong to the path, in
+    whole pages.
     """
     common = node.end - node.parent.end
     while rest:
@@ -57,10 +57,10 @@ def follow(node: N, rest: list[Run], page_size: int = 1) -> tuple[N, int]:
 
 
 def find(root: N, text: Sequence[Run], most: int, page_size: int = 1) -> tuple[N, int, int]:
-    """The longest start of the first `most` tokens of a text that is in a tree; changes nothing.
+    """The longest prefix of the first `most` tokens of a text that is in a tree; changes nothing.
 
-    Returns the last node of the path, how many of its tokens belong to it, and how many of the path nobody
-    has locked. The root is locked.
+    Returns the last node of the path, how many of its tokens belong to the path, and how many tokens of the
+    path are not locked. The root is locked.
     """
     end, common = follow(root, cut(text, 0, most - most % page_size)[::-1], page_size)
     idle, node = 0, end
@@ -71,9 +71,9 @@ def find(root: N, text: Sequence[Run], most: int, page_size: int = 1) -> tuple[N
 
 
 def put_above(head: N, node: N, page_size: int = 1) -> None:
-    """A new node has the start of another one's text: it takes its place, and is its parent from now on.
+    """Insert `head`, which has the start of `node`'s text, as the parent of `node`.
 
-    The other one's `parent` is still to be set.
+    The caller must still set `node.parent`.
     """
     tokens = head.end - head.parent.end
     head.parent.children[key_of(head.runs, page_size)] = head
@@ -82,7 +82,7 @@ def put_above(head: N, node: N, page_size: int = 1) -> None:
 
 
 def nodes_below(root: N) -> Iterator[N]:
-    """All nodes but the root, depth first, each before its children, the first child first."""
+    """All nodes except the root, depth first, each before its children, the first child first."""
     left = list(root.children.values())[::-1]
     while left:
         node = left.pop()

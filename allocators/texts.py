@@ -1,11 +1,11 @@
-"""Numbers for the texts of blocks: equal numbers, equal text from the first token to the end of the block.
+"""Numbers for the texts of blocks: equal numbers mean equal text from the first token to the block's end.
 
     text "system | chat 7"    runs (system, 0, 512) (chat 7, 0, 80), blocks of 16
     keys                      0 .. 31 | 32 .. 36              ranges [(0, 37)]
     text "system | chat 8"    0 .. 31 | 37 .. 41              ranges [(0, 32), (37, 5)]
 
-A number is called a key. Blocks that follow each other in a text get consecutive keys where the text is new,
-so that most texts are a few ranges of keys, and what is known of their blocks lies side by side in arrays.
+A number is called a key. Consecutive blocks of a new text get consecutive keys, so that most texts are a few
+ranges of keys, and the data of their blocks are adjacent in arrays.
 """
 
 from collections.abc import Sequence
@@ -17,32 +17,32 @@ Keys = tuple[int, int]
 
 
 RECENT = 1024
-"""Texts whose ranges are kept, as requests ask for them several times."""
+"""Number of texts whose ranges are memoized, as requests look them up several times."""
 
 
 class Texts:
-    """Hands out keys.
+    """Assigns keys.
 
     Parameters
     ----------
     lookahead : int
-        Tokens behind a block that its key stands for, too: vLLM's drafts depend on them.
+        Tokens behind a block that its key also covers: vLLM's drafts depend on them.
 
     Attributes
     ----------
     count : int
-        Keys handed out so far: 0 to `count - 1`.
+        Keys assigned so far: 0 to `count - 1`.
     """
 
     def __init__(self, block_size: int, lookahead: int = 0) -> None:
         self.count = 0
         self._size, self._lookahead = block_size, lookahead
-        self._ranges: dict[tuple[int, ...], Keys] = {}  # by the key before, and the runs of the first block
+        self._ranges: dict[tuple[int, ...], Keys] = {}  # by the previous key and the runs of the first block
         self._recent: dict[Content, list[Keys]] = {}
         self._spare: dict[int, list[int]] = {}  # ranges given back, by their count
 
     def keys(self, content: Content) -> list[Keys]:
-        """The keys of the full blocks of a text, in its order; not to be changed."""
+        """The keys of the full blocks of a text, in order; do not modify."""
         known = self._recent.get(content)
         if known is None:
             if len(self._recent) >= RECENT:
@@ -56,7 +56,7 @@ class Texts:
         part: tuple[int, ...] = ()
         before, missing = -1, size + self._lookahead if self._lookahead else 0
         for stream, first, length in content:
-            if missing:  # complete the block that an earlier run began, or the first and what is behind it
+            if missing:  # complete the block that an earlier run began, or the first and its lookahead
                 taken = min(length, missing)
                 part, missing = (*part, stream, first, taken), missing - taken
                 if missing:
@@ -75,7 +75,7 @@ class Texts:
         return found
 
     def _follow(self, found: list[Keys], place: tuple[int, ...], blocks: int) -> Keys:
-        """Add the next keys of a text to what was found of it, at most `blocks`; returns them."""
+        """Append the next keys of a text, at most `blocks`, to `found`; returns them."""
         known = self._ranges.get(place)
         if known is None:
             known = self._ranges[place] = self.count, blocks
@@ -89,10 +89,10 @@ class Texts:
             found.append((first, count))
         return first, count
 
-    # -- text of one sequence alone -----------------------------------------------------------
+    # -- private text of one sequence ---------------------------------------------------------
 
     def lengthen(self, ranges: list[Keys], blocks: int) -> None:
-        """Add keys that nobody else has, until there are enough for so many blocks."""
+        """Add private keys until there are enough for `blocks` blocks."""
         held = sum([count for _, count in ranges])
         while held < blocks:
             count = max(held, 1 << (blocks - 1).bit_length() if not held else 1)
@@ -106,15 +106,15 @@ class Texts:
             held += count
 
     def give_back(self, ranges: list[Keys]) -> None:
-        """Nobody knows these keys any more."""
+        """Return keys that are no longer used."""
         for first, count in ranges:
             self._spare.setdefault(count, []).append(first)
         ranges.clear()
 
 
 def pieces(ranges: Sequence[Keys], start: int, stop: int) -> list[tuple[int, int, int]]:
-    """Blocks `start` to before `stop` of a text, as (block, its key, how many follow each other)."""
-    if len(ranges) == 1:  # most often
+    """Blocks `start` up to `stop` (exclusive) of a text, as (block, its key, how many are consecutive)."""
+    if len(ranges) == 1:  # usually
         first, count = ranges[0]
         if stop > count:
             stop = count

@@ -1,23 +1,23 @@
-"""TGI: the whole reservation, in blocks, when a request is admitted; nothing grows, nobody is preempted.
+"""TGI: the whole reservation, in blocks, at admission; nothing grows, no request is preempted.
 
     block table of a sequence: [7, 8, 9, 4]
     |################|   |####~~~~~~~~~~~~|   |~~~~~~~~~~~~~~~~|   |~~~.............|
      prompt                   '- reserved: prompt + max_new_tokens - 1 tokens -'  '- internal
 
-Waste of a sequence: `bound - 1 - tokens`, and the rest of its last block. As blocks may lie anywhere,
-external is 0: this is what paging alone brings, without growth. The free list is taken from its end, and
-what comes back is put there:
+Waste per sequence: `bound - 1 - tokens`, and the rest of its last block. As blocks may lie anywhere, external
+is 0: this is the gain from paging alone, without growth. Blocks are taken from the end of the free list, and
+freed ones are put there:
 
     simple            [1 2 3 4 5 6 7]  -> 3 blocks: 5 6 7     back: [1 2 3 4 5 6 7]
-    with a window     at most ceil(window / block) blocks, whose slots are used over and over, as a ring
-    on Gaudi (HPU)    one slot more for every request; the lowest blocks first, in ascending order
+    with a window     at most ceil(window / block) blocks, whose slots are reused as a ring
+    on Gaudi (HPU)    one more slot per request; the lowest blocks first, in ascending order
 
 With `cache`, the prompt of a finished request stays in a trie (allocators/tgi_tree.py), in whole blocks; the
-answer is freed. Blocks that are short are taken from the leaf used least recently, from its end. Both lists
-are equal to those of text-generation-inference (backends/v3, revision db931fcf) in every recorded step.
+answer is freed. Missing blocks are taken from the end of the least recently used leaf. Both lists are equal
+to those of text-generation-inference (backends/v3, revision db931fcf) in every recorded step.
 
 Left out: the window, for which TGI uses a request's blocks as a ring; block 0, which TGI never allocates; and
-that TGI finds a whole prompt and computes its last token again, where here that token is not looked up.
+that TGI finds a whole prompt and recomputes its last token, whereas here that token is not looked up.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ from kvsim.allocators.tgi_tree import BlockTree, Node
 
 
 def slots_of(blocks: Sequence[int], block_size: int, tokens: int) -> list[int]:
-    """The slots of so many tokens, which go round through the blocks where these are too few."""
+    """The slots of `tokens` tokens, which wrap around if the blocks are too few."""
     each = [slot for block in blocks for slot in range(block * block_size, (block + 1) * block_size)]
     return each[:tokens] if tokens <= len(each) else list(islice(cycle(each), tokens))
 
@@ -46,7 +46,7 @@ class FreeBlocks:
     Attributes
     ----------
     free : list of int
-        Taken from its end.
+        The free blocks, taken from the end.
     """
 
     def __init__(self, blocks: int, block_size: int, window: int = 0, hpu: bool = False) -> None:
@@ -56,12 +56,12 @@ class FreeBlocks:
         self.hpu = hpu
 
     def blocks_needed(self, tokens: int) -> int:
-        """Blocks of a request of so many tokens in all."""
+        """Blocks of a request of `tokens` tokens in total."""
         tokens += self.hpu
         return -(-(min(tokens, self.window) if self.window else tokens) // self.block_size)
 
     def take(self, count: int) -> list[int] | None:
-        """So many blocks; None when there are fewer."""
+        """Take `count` blocks; None if there are fewer."""
         start = len(self.free) - count
         if start < 0:
             return None
@@ -72,7 +72,7 @@ class FreeBlocks:
         return sorted(blocks) if self.hpu else blocks
 
     def give_back(self, blocks: Sequence[int]) -> None:
-        """Take blocks back, which are the next to be allocated."""
+        """Free blocks, which will be allocated next."""
         self.free += blocks
 
 
@@ -93,7 +93,7 @@ class Holding:
 
 
 class BlockMatch(Found):
-    """The blocks of a prompt that are in the trie, as it was at that time."""
+    """The blocks of a prompt found in the trie at the time of the look-up."""
 
     __slots__ = ("most",)
 
@@ -104,7 +104,7 @@ class BlockMatch(Found):
         self.most = most
 
     def text(self, tokens: int) -> list[Run]:
-        """The first tokens of the text; what follows the part that others may have is a stream of its own."""
+        """The first tokens of the text; what follows the shareable part is a private stream."""
         return text_of(self.content, self.own, tokens)
 
 
@@ -114,7 +114,7 @@ class Tgi(Blocks):
     Parameters
     ----------
     capacity_slots : int
-        Size of the arena, at least one block; what does not fill a block is left out.
+        Size of the arena, at least one block; a remainder below one block is left out.
     block_size : int
         Slots of a block.
     caches : bool
@@ -137,14 +137,14 @@ class Tgi(Blocks):
     def __init__(self, capacity_slots: int, block_size: int = 16, caches: bool = False) -> None:
         super().__init__(capacity_slots, block_size)
         self.caches = caches
-        self.pool = FreeBlocks(self.num_blocks + 1, block_size)  # TGI's block 0 is none of the arena
+        self.pool = FreeBlocks(self.num_blocks + 1, block_size)  # TGI's block 0 is not part of the arena
         self.tree = BlockTree(block_size)
         self._held: Holdings[Holding] = Holdings()
-        self._found = 0  # blocks of the trie that sequences hold, each counted once for every sequence
+        self._found = 0  # trie blocks that sequences hold, each counted once per sequence
         self._changes = 0  # of the trie
 
     def block_table(self, seq: int) -> tuple[int, ...]:
-        """The blocks of a sequence in the order of its tokens; TGI counts them from 1."""
+        """The blocks of a sequence in token order; TGI counts them from 1."""
         return tuple(self._held[seq].blocks)
 
     def layout(self) -> Layout:
@@ -201,14 +201,14 @@ class Tgi(Blocks):
         return tokens <= self.capacity(seq)
 
     def fill(self, seq: int, tokens: int) -> None:
-        """Note how much is computed: only that enters the trie, when the sequence ends."""
+        """Record how much is computed: only that enters the trie, when the sequence ends."""
         held = self._held[seq]
         if tokens > self.capacity(seq):
             raise InvariantError(f"sequence {seq} cannot have computed {tokens} tokens: it holds {held}")
         held.filled = max(held.filled, tokens)
 
     def release(self, seq: int) -> None:
-        """The prompt enters the trie, in whole blocks; blocks whose text is there already are freed."""
+        """Enter the prompt into the trie, in whole blocks; blocks whose text is already there are freed."""
         held = self._held[seq]
         del self._held[seq]
         self._found -= held.found
@@ -227,7 +227,7 @@ class Tgi(Blocks):
         self._count()
 
     def _count(self) -> None:
-        """Say what the free list and the trie come to."""
+        """Update the counts from the free list and the trie."""
         size, tree = self.block_size, self.tree
         self.used_slots = (self.num_blocks - len(self.pool.free) - tree.blocks + tree.held) * size
         self.cached_slots = tree.found * size

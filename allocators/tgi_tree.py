@@ -1,15 +1,15 @@
 """TGI's radix trie: the prompts of finished requests in whole blocks, and the blocks that hold them.
 
     (root) --- A B C D        a node: a text, a multiple of the block, and its blocks
-                  '--- E F    a leaf that nobody uses can go, from its end, as many blocks as are wanted
+                  '--- E F    an unused leaf can be evicted from its end, by as many blocks as needed
 
-Time counts lookups and insertions; whoever is passed is as recent as the passing. Of equal times the node
-with the lower number goes first; numbers of nodes that are gone are used again, the last first. A request
-uses the last node of its path, which keeps those above, as they have children; also where it found only the
-start of that node.
+Time counts lookups and insertions; they set the time of every node they pass. Of equal times, the node with
+the lower number goes first; numbers of removed nodes are reused, the last one first. A request uses the last
+node of its path, even if it found only the start of that node; the nodes above stay because they have
+children.
 
-As `RadixTrie` of text-generation-inference, backends/v3/src/radix.rs (revision db931fcf), numbers of nodes
-and times included. What sequences hold of the tree, and what may be found again, is counted on top.
+Like `RadixTrie` of text-generation-inference, backends/v3/src/radix.rs (revision db931fcf), numbers of nodes
+and times included. Blocks that sequences hold, and blocks that may be found again, are counted in addition.
 """
 
 from bisect import bisect_left, insort
@@ -31,7 +31,7 @@ class Node:
 
     def __init__(self, number: int, version: int, parent: "Node | None", time: int) -> None:
         self.number = number
-        self.version = version  # 1, 3, 5, ...: how often the number was in use
+        self.version = version  # 1, 3, 5, ...: rises by 2 with each reuse of the number
         self.parent: Node = parent or self
         self.runs: Sequence[Run] = []
         self.end = 0  # tokens from the root to its last
@@ -53,30 +53,30 @@ class BlockTree:
     blocks : int
         Blocks in the tree.
     held : int
-        Those of them on the path of a request.
+        Blocks on the path of a request.
     found : int
-        Those that nobody holds and whose text may be asked for again.
+        Blocks that no request holds and whose text may be asked for again.
     """
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
         self.time = self.blocks = self.held = self.found = 0
         self._count = 1
-        self._vacant: list[tuple[int, int]] = []  # (number, version) of nodes that are gone
+        self._vacant: list[tuple[int, int]] = []  # (number, version) of removed nodes
         self.root = Node(1, 1, None, 0)
         self.root.locks = 1
-        self._leaves: list[tuple[int, int, Node]] = []  # (time, number, node) of those that may go, in order
+        self._leaves: list[tuple[int, int, Node]] = []  # (time, number, node) of evictable nodes, in order
 
     def nodes(self) -> Iterator[Node]:
-        """All nodes but the root, each before its children."""
+        """All nodes except the root, each before its children."""
         return nodes_below(self.root)
 
     def leaves(self) -> list[Node]:
-        """Those that may go, the next victim first."""
+        """Evictable nodes, the next victim first."""
         return [node for _, _, node in self._leaves]
 
     def find(self, text: Sequence[Run], tokens: int) -> tuple[list[int], Node, int]:
-        """The blocks of a text's start, the node to lock for them, and how many of them are that node's."""
+        """The blocks of a text's prefix, the node to lock for them, and how many of them are that node's."""
         self.time += 1
         end, common, _ = find(self.root, text, tokens, self.block_size)
         path, node, last = list[Node](), end, common // self.block_size
@@ -90,9 +90,9 @@ class BlockTree:
     # -- using --------------------------------------------------------------------------------
 
     def hold(self, node: Node, common: int) -> Node:
-        """A request uses a path that ends after `common` blocks of a node; returns the node that ends there.
+        """Hold a path that ends after `common` blocks of a node; returns the node that ends there.
 
-        Other than in TGI the node is split there, so that what nobody holds can go.
+        Unlike in TGI, the node is split there, so that the unheld rest can be evicted.
         """
         if common < len(node.blocks):
             node = self._split(node, common * self.block_size)
@@ -107,7 +107,7 @@ class BlockTree:
         return node
 
     def let_go(self, node: Node) -> None:
-        """A request uses a path no more that ends with a node."""
+        """Stop using a path that ends with a node."""
         self.unlock(node)
         while node is not self.root:
             node.locks -= 1
@@ -117,7 +117,7 @@ class BlockTree:
             node = node.parent
 
     def lock(self, node: Node) -> None:
-        """A request more uses the node."""
+        """Add a user to the node."""
         if node is self.root:
             return
         if not node.users:
@@ -125,7 +125,7 @@ class BlockTree:
         node.users += 1
 
     def unlock(self, node: Node) -> None:
-        """A request, or child, less uses the node."""
+        """Remove a user, a request or a child, from the node."""
         if node is self.root:
             return
         if not node.users:
@@ -139,7 +139,7 @@ class BlockTree:
     def insert(self, text: Sequence[Run], blocks: Sequence[int], findable: int | None = None) -> int:
         """Enter a text of whole blocks; returns how many of its blocks were there before.
 
-        Of a new node, the blocks up to the text's `findable`-th may be asked for again; None: all.
+        In a new node, blocks up to the text's `findable`-th may be asked for again; None: all.
         """
         self.time += 1
         node, known, size = self.root, 0, self.block_size
@@ -160,7 +160,7 @@ class BlockTree:
             node = child if common == len(child.blocks) * size else self._split(child, common)
 
     def evict(self, count: int) -> list[int]:
-        """Up to `count` blocks: the leaves least recently used, the last one from its end."""
+        """Evict up to `count` blocks from the least recently used leaves, from the end of the last one."""
         evicted: list[int] = []
         while self._leaves and len(evicted) < count:
             _, _, node = self._leaves[0]
@@ -184,7 +184,7 @@ class BlockTree:
     # -- pieces -------------------------------------------------------------------------------
 
     def _common(self, node: Node, text: list[Run]) -> int:
-        """Tokens that a node and a text have in common, in whole blocks."""
+        """Tokens in the common prefix of a node and a text, in whole blocks."""
         common = take_common(node.runs, text[::-1])
         return common - common % self.block_size
 
@@ -210,13 +210,13 @@ class BlockTree:
         self.blocks += len(blocks)
         insort(self._leaves, (self.time, number, node))
         first = key_of(runs, self.block_size)
-        if first not in parent.children:  # a child that takes another's place is no new user
+        if first not in parent.children:  # a child that replaces another is not a new user
             self.lock(parent)
         parent.children[first] = node
         return node
 
     def _split(self, node: Node, common: int) -> Node:
-        """Put a new node above one, for its first `common` tokens."""
+        """Insert a new node above one, for its first `common` tokens."""
         kept = common // self.block_size
         head = self._add(node.parent, cut(node.runs, 0, common), node.blocks[:kept])
         self.blocks -= kept

@@ -1,8 +1,8 @@
-"""A random caller of an allocator, on a crowded arena: what it asked and what came of it.
+"""A random caller of an allocator on a crowded arena: its calls and their outcomes.
 
-A `Walk` admits, grows, forks and releases sequences of random sizes, ends steps where the allocator works
-after them, and now and then makes a mistake that no caller may make. Each call becomes a `Step`
-(allocators/steps.py): the call, its outcome, the state before and after.
+A `Walk` admits, grows, forks and releases sequences of random sizes, ends steps if the allocator works after
+them, and occasionally makes a forbidden call. Each call becomes a `Step` (allocators/steps.py): the call, its
+outcome, the state before and after.
 """
 
 from collections.abc import Callable, Iterator
@@ -35,7 +35,7 @@ class Walk:
         yield from self._ask_sizes()
 
     def _kinds(self, call: int) -> list[Callable[[], Iterator[Step]]]:
-        """What to choose from; forks come late, as they may end all promises."""
+        """Calls to choose from; forks come late, as they may end all promises."""
         if not self._tokens:
             return [self._admit]
         kinds = [self._admit] * 8 + [self._grow] * 4 + [self._grow_promised] * 2
@@ -139,7 +139,7 @@ class Walk:
         ]
         yield self._step(*self._rng.choice(mistakes), mistake=True)
 
-    # -- what came of it ----------------------------------------------------------------------
+    # -- outcomes -----------------------------------------------------------------------------
 
     def _step(
         self,
@@ -149,11 +149,11 @@ class Walk:
         final: int = 0,
         mistake: bool = False,
     ) -> Step:
-        """Make a call; when it succeeds, these sequences hold so many tokens (0: they are gone)."""
+        """Make a call; `tokens` gives what these sequences hold if it succeeds (0: released)."""
         before, outcome, error = self._now, None, ""
         try:
             outcome = act()
-        except Exception as raised:  # whatever it is, a rule judges it
+        except Exception as raised:  # any exception: a rule judges it
             error = f"{type(raised).__name__}: {raised}"
         if outcome is not False and not error:
             for seq, held in (tokens or {}).items():
@@ -200,7 +200,7 @@ class Walk:
         return self._rng.choice(list(self._tokens))
 
     def _size(self) -> int:
-        """Mostly a small part of the arena, seldom just what is left or more than there is."""
+        """Mostly a small part of the arena, rarely exactly what is left or more than the arena."""
         luck, capacity = self._rng.random(), self._allocator.capacity_slots
         if luck < 0.05:
             return max(1, self._allocator.largest_free_extent() + self._rng.choice((0, 1)))

@@ -6,25 +6,25 @@
     window 2 |..... freed ....|..... freed ....|..... freed ....|   ...   |################|
 
 A sequence has a block table in every group; all groups take their blocks from one pool. A block holds
-`block_size` slots, a slot one token of one group. A token takes `groups.each` slots when it comes, and
-leaves `groups.windowed` of them when the block around it lies behind the window: such slots are *expired*.
+`block_size` slots, a slot one token of one group. A new token takes `groups.each` slots and gives up
+`groups.windowed` of them when its block lies behind the window: such slots are *expired*.
 
-    waste of a sequence = groups.each * (-tokens % block_size)       less than one block in each group
+    waste per sequence = groups.each * (-tokens % block_size)        less than one block in each group
 
-Blocks go when the sequence grows, before it takes new ones: with `computed` tokens written, the next one
-sees tokens `computed - window + 1` and later, counted from 0, so that each windowed group frees its first
+Blocks are freed when the sequence grows, before it takes new ones: with `computed` tokens written, the next
+one sees tokens `computed - window + 1` and later, counted from 0, so that each windowed group frees its first
 
     (computed - window + 1) // block_size        blocks, the last of them first
 
-A piece of a prompt takes blocks for all its tokens in every group; those behind the window go at the next
-growth. A sequence that decodes grows when its blocks are full, a block in every group, and that is promised
-as far as blocks are free. It comes back in between, at `leaves_at` tokens, to leave what is behind by then.
+A chunk of a prompt takes blocks for all its tokens in every group; those behind the window are freed at the
+next growth. A decoding sequence grows when its blocks are full, by a block in every group; this is promised
+while blocks are free. It also grows in between, at `leaves_at` tokens, to free what is behind by then.
 
-vLLM 0.11 frees even if the new blocks do not fit then; here a refused `grow` changes nothing, but counts what
-it would free as room. The numbers are equal at every step, as whoever is refused evicts others, then grows,
-or goes itself; only the order of the free blocks may differ. Ignored: fork, prefixes, swapping.
+vLLM 0.11 frees even if the new blocks then do not fit; here a refused `grow` changes nothing, but counts what
+it would free as room. The numbers are equal at every step, as a refused sequence evicts others and then
+grows, or is evicted itself; only the order of free blocks may differ. Ignored: fork, prefixes, swapping.
 
-What a sequence holds is a row of blocks for each stretch of its tokens:
+A sequence holds a row of blocks for each stretch of its tokens:
 
     blocks    f0 w0 v0 | f1 w1 v1 | f2 w2 v2 | f3 w3 v3       groups f (full), w and v (windowed)
               '- behind = 2 -------'                          w0 v0 w1 v1 were freed; length = 4
@@ -47,13 +47,13 @@ class Holding:
     Attributes
     ----------
     blocks : list of int
-        Block i of group g is `blocks[i * groups + g]`; what was freed stands there still.
+        Block i of group g is `blocks[i * groups + g]`; freed blocks remain listed.
     length : int
-        Blocks of a group, freed ones included.
+        Blocks per group, including freed ones.
     behind : int
         Blocks that each windowed group has freed.
     start, tokens : int
-        The tokens that it had before its last piece, or step that changed anything, and after that.
+        Tokens before and after its last chunk, or its last step that changed anything.
     expired : int
         Slots that the sequence has freed.
     """
@@ -75,7 +75,7 @@ class Windowed(Allocator):
     Parameters
     ----------
     capacity_slots : int
-        Size of the arena, at least one block for each group; what does not fill a block is left out.
+        Size of the arena, at least one block per group; a remainder below one block is left out.
     groups : Groups
         How the layers are kept.
     block_size : int
@@ -113,7 +113,7 @@ class Windowed(Allocator):
         return self.block_size
 
     def block_tables(self, seq: int) -> tuple[tuple[int | None, ...], ...]:
-        """The blocks of a sequence in each group, in the order of its tokens; None where one was freed."""
+        """The blocks of a sequence in each group, in token order; None if one was freed."""
         held = self._held[seq]
         return tuple(
             (*[None] * (held.length - len(table)), *table)
@@ -121,7 +121,7 @@ class Windowed(Allocator):
         )
 
     def _table(self, held: Holding, group: int) -> list[int]:
-        """What a group has not freed."""
+        """The blocks that a group has not freed."""
         each = self.groups.each
         return held.blocks[held.behind * each * self._leaving[group] + group :: each]
 
@@ -131,7 +131,7 @@ class Windowed(Allocator):
         return self.groups.each * -(-tokens // self.block_size) * self.block_size
 
     def peak_slots(self, tokens: int, bound: int) -> int:
-        """Every table whole; of a windowed one, at most what the largest chunk sees and adds, as in vLLM.
+        """Every table whole; for a windowed one, at most what the largest chunk sees and adds, as in vLLM.
 
         That part of a table may begin and end within a block, hence one more block.
         """
@@ -169,11 +169,11 @@ class Windowed(Allocator):
         return max(held.tokens, self._written_before(held.behind + 1)) + 1
 
     def _written_before(self, behind: int) -> int:
-        """Tokens that must be written before so many blocks of a group are behind."""
+        """Tokens that must be written before `behind` blocks of a group are behind the window."""
         return self.groups.window - 1 + behind * self.block_size
 
     def _behind(self, written: int) -> int:
-        """Blocks of a group that are behind when so many tokens are written."""
+        """Blocks of a group that are behind the window when `written` tokens are written."""
         return max(0, written - self.groups.window + 1) // self.block_size
 
     def grow(self, seq: int, tokens: int) -> bool:
@@ -219,7 +219,7 @@ class Windowed(Allocator):
         self.used_slots += taken * self.block_size
 
     def _expire(self, held: Holding, count: int) -> None:
-        """Free so many blocks of each windowed group, the first of its table."""
+        """Free the first `count` blocks of each windowed group's table."""
         each, first = self.groups.each, held.behind * self.groups.each
         last = first + count * each
         gone = [held.blocks[first + at : last : each] for at, leaves in enumerate(self._leaving) if leaves]
@@ -231,7 +231,7 @@ class Windowed(Allocator):
         self.expired_slots += slots
 
     def _extend(self, held: Holding, count: int) -> None:
-        """Add so many blocks to every table, one table after the other."""
+        """Add `count` blocks to every table, one table after another."""
         each = self.slots_per_token
         blocks = self._pool.allocate(each * count)
         if count > 1:
@@ -254,7 +254,7 @@ class Windowed(Allocator):
 
     def retire(self, seq: int) -> int:
         held = self._held[seq]
-        self.expired_slots -= held.expired  # they belong to no living sequence any more
+        self.expired_slots -= held.expired  # they no longer belong to a living sequence
         held.expired = 0
         return self._slots(held)
 
