@@ -1,4 +1,4 @@
-"""Eviction policies: which block leaves a full cache. One file each, one line each in `EVICTION`."""
+"""Eviction policies: which block to evict from a full cache. One file each, one line each in `EVICTION`."""
 
 EVICTION: dict[str, str] = {
     "fifo": "kvsim.allocators.eviction.fifo:Fifo",
@@ -26,4 +26,4 @@ EVICTION: dict[str, str] = {
     "libcachesim-lirs": "kvsim.allocators.eviction.libcachesim_lirs:LibCacheSimLirs",
     "belady": "kvsim.allocators.eviction.belady:Belady",
 }
-"""Name on the command line -> where the class is."""
+"""Name on the command line -> location of the class."""

@@ -1,8 +1,8 @@
-"""AIBrix's FIFO and LRU: a block comes in first, and a cache too full then evicts to one below its room.
+"""AIBrix's FIFO and LRU: a block is inserted first; an overfull cache then evicts to one below capacity.
 
     room for 4: [ a b c d ] and e comes in: [ a b c d e ], evicted down to 3: [ c d e ]
 
-With whole blocks one of them is never used in the mean half of the time. All else is `fifo` and `lru`.
+With whole blocks, one block of room is unused half of the time on average. The rest is as `fifo` and `lru`.
 """
 
 from collections import OrderedDict

@@ -1,10 +1,10 @@
-"""AIBrix's S3-FIFO: small has 30 %, one use takes a block into main, and nothing that left is ever forgotten.
+"""AIBrix's S3-FIFO: small has 30 %, one use moves a block to main, and the ghost list never forgets.
 
     small 30 % [ a b ]  main 70 % [ c d e ]  ghost ( all that left small )
 
-Its memory counts the bytes of values that it has just thrown away, so it is always empty to itself, and
-grows. A cache that is too full evicts to one below its room, as AIBrix's others. The block that comes in
-goes first.
+The ghost list counts the bytes of values that it has just discarded, so it always considers itself empty and
+grows. An overfull cache evicts to one below capacity, like AIBrix's others. The new block is inserted
+first.
 """
 
 from collections import deque
@@ -34,7 +34,7 @@ class AibrixS3FifoOptions:
 
 
 class AibrixS3Fifo(Eviction):
-    """Evicts as AIBrix's s3fifo.py."""
+    """Evicts like AIBrix's s3fifo.py."""
 
     idea = "s3-fifo with small at 30 %, one use to main, an endless memory"
     used_by = "AIBrix (DRAM)"

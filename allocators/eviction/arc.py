@@ -1,10 +1,10 @@
-"""ARC: an LRU of blocks used once, an LRU of those used more often, and a border that learns from what left.
+"""ARC: an LRU of blocks used once, an LRU of blocks used more often, and a border that adapts to misses.
 
     B1 ( left T1 )  T1 [ used once ]  |p|  T2 [ used again ]  B2 ( left T2 )
 
-A block that comes back from B1 says that T1 was too small, one from B2 that T2 was: the target `p` of T1
-moves by as much as the other list of memories is longer. Both lists of memories together hold as many as
-fit.
+A miss found in B1 means that T1 was too small, one found in B2 that T2 was: the target `p` of T1 moves by the
+ratio of the other ghost list's length to this one's, at least 1. Both ghost lists together hold as many
+blocks as fit in the cache.
 """
 
 from collections import OrderedDict
@@ -69,7 +69,7 @@ class Arc(Eviction):
         return left
 
     def _make_room(self) -> tuple[int, ...]:
-        """For a block that nobody remembers."""
+        """Make room for a block in neither ghost list."""
         if len(self._once) + len(self._left_once) >= self.capacity:
             if not self._left_once:
                 victim = self._once.popitem(last=False)[0]

@@ -1,23 +1,23 @@
-"""The contract of an eviction policy: what it is told, and what it answers. Integers only, and no clock.
+"""The contract of an eviction policy: its calls and its answers. Integers only, and no clock.
 
     for block in blocks:                 a cache of `capacity` blocks, empty at the start
         if block in policy.held:
             policy.touch(block)          a hit
         else:
-            policy.insert(block)         a miss: it comes in, others leave
+            policy.insert(block)         a miss: the block is inserted, others leave
 
-A block is an integer; all are of one size. What holds for every policy (`check_eviction` of
-allocators/eviction/contract.py tries it on any class):
+A block is an integer; all have the same size. Rules for every policy (`check_eviction` of
+allocators/eviction/contract.py checks them on any class):
 
-1. `held` is exactly what was inserted and has not left; never more than `capacity`, unless the class says
-   that it `overfills`.
-2. `insert` and `touch` return what leaves by them, each block once. The block that came is held afterwards,
-   unless it is itself among those that left.
-3. Nothing leaves while there is room, unless the class says that it `leaves_room`.
-4. The same calls, the same answers: chance would come from a seed of its own.
+1. `held` is exactly what was inserted and has not left; never more than `capacity`, unless the class sets
+   `overfills`.
+2. `insert` and `touch` return the blocks that they evict, each once. The inserted block is held afterwards,
+   unless it is itself among those evicted.
+3. Nothing is evicted while there is room, unless the class sets `leaves_room`.
+4. The same calls give the same answers: randomness would come from its own seed.
 
-A policy that is `informed` is told of each request, before its blocks, what a server knows (`Chain`). One
-that is `offline` knows the future: it is told when the block of each call is used next (`foresee`).
+An `informed` policy is told, before the blocks of each request, what a server knows about it (`Chain`). An
+`offline` policy knows the future: it is told when the block of each call is used next (`foresee`).
 """
 
 from abc import abstractmethod
@@ -38,15 +38,15 @@ class Held(Container[int], Protocol):
 
 
 class Chain(NamedTuple):
-    """A request, as a server knows it before it looks its blocks up."""
+    """A request, as a server knows it before looking up its blocks."""
 
     blocks: Sequence[int]
-    """of its prompt, from the first on"""
+    """blocks of its prompt, from the first on"""
     block_tokens: int = 16
     kind: int = 0
-    """its category: requests of one kind come back after like times"""
+    """its category: requests of one kind are reused after similar times"""
     now_ms: int = 0
-    """when it came; never decreases"""
+    """arrival time; never decreases"""
 
 
 class Eviction:
@@ -55,9 +55,9 @@ class Eviction:
     Parameters
     ----------
     capacity : int
-        Blocks that the cache has room for, at least 1.
+        Capacity of the cache in blocks, at least 1.
     options : object
-        Its own options, of the class that it `declares`; None: their defaults.
+        Its own options, of the class that it `declares`; None: the defaults.
     """
 
     idea: ClassVar[str] = ""
@@ -65,21 +65,21 @@ class Eviction:
     used_by: ClassVar[str] = ""
     """which engines use it; at most 40 characters"""
     source: ClassVar[str] = ""
-    """where the rule is from: a paper (name, venue and year), or a file of an engine"""
+    """where the rule comes from: a paper (name, venue and year), or a file of an engine"""
     checked: ClassVar[str] = ""
-    """what it was found equal to; "": nothing but its description"""
+    """what it was verified against; "": only its description"""
     declares: ClassVar[type] = NoOptions
     """its own options: a frozen dataclass of `option` fields (allocators/option.py)"""
     informed: ClassVar[bool] = False
-    """whether it wants to be told of requests (`meet`)"""
+    """whether it is told about requests (`meet`)"""
     offline: ClassVar[bool] = False
-    """whether it needs the future (`foresee`): a bound, no policy for a server"""
+    """whether it needs the future (`foresee`): a bound, not a policy for a server"""
     stack: ClassVar[bool] = False
-    """whether a larger cache always holds what a smaller one does"""
+    """whether a larger cache always holds everything that a smaller one does"""
     leaves_room: ClassVar[bool] = False
-    """whether blocks may leave though there is room"""
+    """whether it may evict although there is room"""
     overfills: ClassVar[bool] = False
-    """whether it may hold more than there is room for, as the engine does that it follows"""
+    """whether it may hold more than the capacity, like the engine it models"""
 
     held: Held
 
@@ -91,14 +91,14 @@ class Eviction:
 
     @abstractmethod
     def touch(self, block: int) -> Sequence[int]:
-        """Use a block that is held; returns those that leave, most often none."""
+        """Use a held block; returns the blocks evicted, usually none."""
 
     @abstractmethod
     def insert(self, block: int) -> Sequence[int]:
-        """Take in a block that is not held; returns those that leave."""
+        """Insert a block that is not held; returns the blocks evicted."""
 
     def meet(self, chain: Chain) -> None:
-        """Hear of a request whose blocks are used by the next calls, in any order."""
+        """Announce a request whose blocks the next calls use, in any order."""
 
     def foresee(self, uses: Sequence[int]) -> None:
-        """Hear, for each call to come, when its block is used next: smaller is sooner, all are different."""
+        """Announce, for each future call, the next use of its block: smaller is sooner, all are different."""

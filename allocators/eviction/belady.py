@@ -1,8 +1,8 @@
-"""Belady: the block whose next use is farthest away leaves. No policy can do better; none can know it.
+"""Belady: evict the block whose next use is farthest away. No policy can do better; none can know it.
 
     next use  a: 7   b: never   c: 12   d: 9      b leaves, then c
 
-It needs the future (`foresee`), so it is a bound to hold others against. Every miss is taken in, as by all.
+It needs the future (`foresee`), so it is a bound for comparing others. It inserts every miss, as all do.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from kvsim.allocators.records import InvariantError
 
 
 class Belady(Eviction):
-    """Evicts the block that is used latest from now on."""
+    """Evicts the block whose next use is latest."""
 
     idea = "the block whose next use is farthest away leaves: the bound"
     used_by = "nobody: it needs the future"
@@ -26,7 +26,7 @@ class Belady(Eviction):
         super().__init__(capacity, options)
         self.held: dict[int, int] = {}  # block -> its next use
         self._of: dict[int, int] = {}  # next use -> its block
-        self._farthest: list[int] = []  # next uses, negated; some are past
+        self._farthest: list[int] = []  # next uses, negated; some are stale
         self._uses: Sequence[int] = ()
         self._now = 0
 

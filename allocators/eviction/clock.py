@@ -1,4 +1,4 @@
-"""CLOCK: FIFO with a second chance. A used block that comes up goes round once more, without its mark.
+"""CLOCK: FIFO with a second chance. A used block at the head goes round once more, without its mark.
 
 oldest [ a* b c* d ] newest      a goes behind d and loses its mark, b leaves
 """
@@ -10,7 +10,7 @@ from kvsim.allocators.eviction.base import NONE, Eviction
 
 
 class Clock(Eviction):
-    """Evicts in the order of arrival what was not used since it last came up."""
+    """Evicts, in order of arrival, blocks not used since they were last at the head."""
 
     idea = "first in, first out; a block used meanwhile goes round once more"
     used_by = "page caches of operating systems"

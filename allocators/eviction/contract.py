@@ -1,8 +1,8 @@
-"""Does an eviction policy keep its contract? Random streams of requests through caches of many sizes.
+"""Checks an eviction policy's contract: random streams of requests through caches of many sizes.
 
-Each call is compared with a plain set of what the answers say is held. What is said in
-allocators/eviction/base.py under a number is tried here under its name; the first rule broken raises
-InvariantError with the call.
+Each call is compared with a plain set of what the answers say is held. The numbered rules of
+allocators/eviction/base.py are checked here by name; the first broken rule raises InvariantError with the
+call.
 """
 
 import random
@@ -21,7 +21,7 @@ RULES: dict[str, str] = {
     "same_calls_same_answers": "the same calls give the same answers",
     "larger_holds_what_smaller_does": "a larger cache holds what a smaller one does, if the policy says so",
 }
-"""Rule -> what it says."""
+"""Rule -> its statement."""
 
 CAPACITIES = (1, 2, 3, 7, 20, 101, 250)
 
@@ -29,7 +29,7 @@ CAPACITIES = (1, 2, 3, 7, 20, 101, 250)
 def check_eviction(
     policy: type[Eviction], options: object = None, *, requests: int = 300, seed: int = 0
 ) -> None:
-    """Try every rule on a class; InvariantError at the first one broken."""
+    """Check every rule on a class; InvariantError at the first broken one."""
     for number, blocks in enumerate((1, 9, 60, 400)):
         chains = list(random_chains(requests, blocks, random.Random(f"{seed}/{number}")))
         smaller: list[frozenset[int]] = []
@@ -45,7 +45,7 @@ def check_eviction(
 
 
 def random_chains(requests: int, blocks: int, rng: random.Random) -> Iterator[Chain]:
-    """Requests with beginnings in common, now and then a run that is never seen again."""
+    """Requests with common prefixes, and occasionally a run that is never seen again."""
     known: list[tuple[int, ...]] = [()]
     new, now_ms = blocks, 0
     for _ in range(requests):
@@ -63,7 +63,7 @@ def random_chains(requests: int, blocks: int, rng: random.Random) -> Iterator[Ch
 
 
 def _tried(cache: Eviction, chains: Sequence[Chain]) -> list[frozenset[int]]:
-    """What is held after each call."""
+    """The blocks held after each call."""
     policy, capacity = type(cache), cache.capacity
     if policy.offline:
         cache.foresee(next_uses([block for chain in chains for block in chain.blocks]))

@@ -1,10 +1,10 @@
-"""The block that saves the fewest tokens leaves: those behind its start in its prompt, fewer as time goes by.
+"""Evict the block that saves the fewest tokens: those from its start to the prompt's end, aged over time.
 
     prompt [ a b c d ]      a saves 4 blocks, d 1; after 60 s without a use half as much, after 120 s a third
 
-Of blocks with an equal score the least recently used one leaves. A block whose request is unknown saves
-itself alone, so without requests it is LRU. The proposal averages what a block is seen to save when it is
-stored while it is held, which never happens here.
+Of blocks with equal scores, the least recently used one is evicted. A block whose request is unknown saves
+only itself, so without requests this is LRU. In the proposal, storing a block that is already held averages
+its savings, which never happens here.
 """
 
 from collections import OrderedDict
@@ -27,10 +27,10 @@ class CostAwareOptions:
 
 
 class CostAware(Eviction):
-    """Evicts the block with the least to compute anew, in the light of its age.
+    """Evicts the block with the least to recompute, discounted by its age.
 
-    Blocks that save equally much keep the order of their last uses, so the next victim is the first of one of
-    these queues; their scores change only when the time does.
+    Blocks with equal savings stay in the order of their last uses, so the next victim is the first of one of
+    these queues; their scores change only with time.
     """
 
     idea = "the block that saves the fewest tokens leaves; age halves them"
@@ -42,12 +42,12 @@ class CostAware(Eviction):
     def __init__(self, capacity: int, options: object = None) -> None:
         super().__init__(capacity, options)
         assert isinstance(self.options, CostAwareOptions)
-        self.held: dict[int, int] = {}  # block -> how many it saves
+        self.held: dict[int, int] = {}  # block -> blocks it saves
         self._by_saved: dict[int, OrderedDict[int, tuple[int, int]]] = {}  # saved -> block -> last use, call
         self._half_life_ms = self.options.half_life_s * 1000
         self._saves: dict[int, int] = {}
         self._now_ms = self._calls = 0
-        self._first: list[tuple[float, int, int, int]] = []  # the first of each queue, at this time
+        self._first: list[tuple[float, int, int, int]] = []  # the first of each queue, scored now
         self._first_known = False
 
     def meet(self, chain: Chain) -> None:

@@ -1,6 +1,6 @@
-"""FIFO: the block that came first leaves first, used or not.
+"""FIFO: evict the block inserted first, used or not.
 
-oldest [ a b c d ] newest      a leaves
+oldest [ a b c d ] newest      a is evicted
 """
 
 from collections import deque
@@ -10,7 +10,7 @@ from kvsim.allocators.eviction.base import NONE, Eviction
 
 
 class Fifo(Eviction):
-    """Evicts in the order of arrival."""
+    """Evicts in order of arrival."""
 
     idea = "the block that came first leaves first, used or not"
     used_by = "LMCache, SGLang"

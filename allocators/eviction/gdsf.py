@@ -1,9 +1,9 @@
-"""GDSF for blocks of one size and cost: LFU that ages. A block's worth: its uses and the age at the last.
+"""GDSF for blocks of one size and cost: LFU with aging. A block's worth: its uses plus the age at the last.
 
     age 7   worth  8: [ c ]   9: [ a d ]   14: [ b ]      c leaves: the age becomes 8, a new block is worth 9
 
-The age is the worth of the last block that left. Of blocks of equal worth the least recently used one
-leaves.
+The age is the worth of the last evicted block. Of blocks of equal worth, the least recently used one is
+evicted.
 """
 
 from collections import OrderedDict, defaultdict
@@ -13,7 +13,7 @@ from kvsim.allocators.eviction.base import NONE, Eviction
 
 
 class Gdsf(Eviction):
-    """Evicts the block whose uses and age at its last use are least."""
+    """Evicts the block with the smallest sum of uses and age at its last use."""
 
     idea = "uses, and the age at the last use, are a block's worth; least leaves"
     used_by = "Squid; RAGCache (with costs)"

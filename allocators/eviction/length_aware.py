@@ -1,9 +1,9 @@
-"""LFU that keeps beginnings: of the blocks with the fewest uses, the one farthest back in its prompt leaves.
+"""LFU that keeps prefixes: of the blocks with the fewest uses, evict the one latest in its prompt.
 
-    uses 1: [ a at 0, b at 3, c at 9 ]   uses 2: [ d at 40 ]      c leaves, then b, a, d
+    uses 1: [ a at 0, b at 3, c at 9 ]   uses 2: [ d at 40 ]      evicted: c, then b, a, d
 
 The paper describes it in half a sentence ("similar to LFU but prioritizing eviction of cache blocks occurring
-later in requests"); this is our reading. Of blocks at one place the least recently used one leaves.
+later in requests"); this is our reading. Of blocks at the same place, the least recently used one is evicted.
 """
 
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ from heapq import heappop, heappush
 from kvsim.allocators.eviction.base import NONE, Chain, Eviction
 
 Entry = tuple[int, int, int, int]
-"""Uses, place in the prompt with a minus, call, block: the least one leaves."""
+"""Uses, negated place in the prompt, call, block: the smallest entry is evicted."""
 
 
 class LengthAware(Eviction):
-    """Evicts, of the blocks with the fewest uses, the last one of a prompt."""
+    """Evicts, of the blocks with the fewest uses, the one latest in a prompt."""
 
     idea = "LFU; of blocks used as often, the one latest in its prompt leaves"
     used_by = "Mooncake, in its study of caches"
@@ -26,7 +26,7 @@ class LengthAware(Eviction):
     def __init__(self, capacity: int, options: object = None) -> None:
         super().__init__(capacity, options)
         self.held: dict[int, Entry] = {}
-        self._order: list[Entry] = []  # some are past
+        self._order: list[Entry] = []  # some are stale
         self._places: dict[int, int] = {}
         self._calls = 0
 

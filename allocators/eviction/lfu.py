@@ -1,6 +1,6 @@
-"""LFU: the block with the fewest uses since it came leaves; of several, the least recently used one.
+"""LFU: evict the block with the fewest uses since insertion; of several, the least recently used one.
 
-uses  1: [ c ]   2: [ a d ]   7: [ b ]      c leaves, then a
+uses  1: [ c ]   2: [ a d ]   7: [ b ]      evicted: c, then a
 """
 
 from collections import OrderedDict, defaultdict
@@ -16,7 +16,7 @@ class Lfu(Eviction):
     used_by = "LMCache, SGLang"
     source = "Matani et al., An O(1) algorithm for LFU, 2010"
     checked = "libCacheSim 0.3.5 and LMCache 0.5.6"
-    # a larger cache holds what a smaller one does only while both counted from the same arrival on: no stack
+    # a larger cache holds what a smaller one does only if both counted from the same arrival: no stack
 
     def __init__(self, capacity: int, options: object = None) -> None:
         super().__init__(capacity, options)

@@ -1,13 +1,13 @@
-"""LIRS as libCacheSim has it: it remembers less, and a hit outside of the stack costs a LIR block its rank.
+"""LIRS as in libCacheSim: it remembers less, and a hit outside the stack costs a LIR block its rank.
 
-1. The stack has at most twice as many entries as there is room; what left first is forgotten first.
-2. A hit on a HIR block that the stack no longer has makes the LIR block at the bottom a HIR block. It
-   pushes the oldest HIR block out; the block that was hit stays HIR, and so the next new block becomes LIR
-   at once. Where there is room for one HIR block only (below 200 blocks), the one pushed out is the very
-   block that was hit: it is found through the stack for as long as it stays there, and counts for nothing.
-   So such a cache holds a few blocks more than there is room for.
+1. The stack has at most twice as many entries as the capacity; blocks that left first are forgotten first.
+2. A hit on a HIR block that is no longer in the stack demotes the LIR block at the bottom to HIR. The demoted
+   block pushes out the oldest HIR block; the hit block stays HIR, so the next new block becomes LIR
+   immediately. If there is room for only one HIR block (below 200 blocks), the block pushed out is the very
+   block that was hit: it can be found through the stack while it stays there, but is not counted. So such a
+   cache holds a few blocks more than its capacity.
 
-All else is `lirs`. Here a queue's newest block is last; `_hir` and `_lir` are libCacheSim's counts.
+The rest is as `lirs`. Here a queue's newest block is last; `_hir` and `_lir` are libCacheSim's counts.
 """
 
 from collections import OrderedDict
@@ -19,7 +19,7 @@ LIR, HIR, LEFT = "LIR", "HIR", "left"
 
 
 class LibCacheSimLirs(Eviction):
-    """Evicts as libCacheSim's LIRS.c."""
+    """Evicts like libCacheSim's LIRS.c."""
 
     idea = "lirs with a memory of at most twice its room, and other ranks"
     used_by = "libCacheSim"
@@ -36,7 +36,7 @@ class LibCacheSimLirs(Eviction):
         self._lir = self._hir = 0
         self._stack: OrderedDict[int, str] = OrderedDict()
         self._queue: OrderedDict[int, None] = OrderedDict()
-        self._memory: OrderedDict[int, None] = OrderedDict()  # of the stack, what left; in order of leaving
+        self._memory: OrderedDict[int, None] = OrderedDict()  # evicted, in the stack; in order of eviction
         self._gone: list[int] = []
 
     def touch(self, block: int) -> Sequence[int]:
@@ -91,7 +91,7 @@ class LibCacheSimLirs(Eviction):
         return [each for each in self._gone if each != block or each not in self.held]
 
     def _rise(self, block: int, in_queue: bool) -> None:
-        """A HIR block of the stack that was hit becomes LIR."""
+        """Promote a HIR block of the stack to LIR after a hit."""
         if in_queue:
             del self._queue[block]
             self._hir -= 1
@@ -105,7 +105,7 @@ class LibCacheSimLirs(Eviction):
             self._lower()
 
     def _lower(self) -> None:
-        """The LIR block at the bottom becomes the newest HIR block."""
+        """Demote the LIR block at the bottom to the newest HIR block."""
         block, _ = self._stack.popitem(last=False)
         self._lir -= 1
         while self._hir >= self._most_hir:
@@ -115,7 +115,7 @@ class LibCacheSimLirs(Eviction):
         self._prune()
 
     def _push_out(self) -> None:
-        """The oldest HIR block leaves."""
+        """Evict the oldest HIR block."""
         block, _ = self._queue.popitem(last=False)
         self._hir -= 1
         if block in self._stack:
@@ -124,7 +124,7 @@ class LibCacheSimLirs(Eviction):
         self._let_go(block)
 
     def _prune(self) -> None:
-        """Below the lowest LIR block the stack keeps nothing; the newest block always stays."""
+        """Drop everything below the lowest LIR block from the stack; the newest block always stays."""
         stack = self._stack
         while len(stack) > 1 and stack[next(iter(stack))] != LIR:
             block, rank = stack.popitem(last=False)

@@ -1,10 +1,10 @@
-"""S3-FIFO as libCacheSim has it: until the cache is full for once, what overflows small goes into main.
+"""S3-FIFO as in libCacheSim: until the cache first fills up, what overflows small goes into main.
 
-    small 10 % [ a b ]  main 90 % [ c d e f ]      not full yet, and small is: the next block goes into main
+    small 10 % [ a b ]  main 90 % [ c d e f ]      cache not full, small full: the next block goes into main
 
-On traffic with little reuse the first blocks then stay for long. It evicts from main only where main is
-above its share or small is empty, and counts uses in main beyond three until they come up. It refuses a
-block that would fill all of small, so below 20 blocks it holds nothing. All else is `s3-fifo`.
+On traffic with little reuse the first blocks then stay for long. It evicts from main only if main is above
+its share or small is empty, and counts uses in main beyond three until the block reaches the head. It refuses
+a block that would fill all of small, so below 20 blocks it holds nothing. The rest is as `s3-fifo`.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from kvsim.allocators.eviction.s3_fifo import MOST_USES, S3Fifo, S3FifoOptions
 
 
 class LibCacheSimS3Fifo(S3Fifo):
-    """Evicts as libCacheSim's S3FIFO.c."""
+    """Evicts like libCacheSim's S3FIFO.c."""
 
     idea = "s3-fifo; what overflows small before the cache is full goes into main"
     used_by = "libCacheSim"

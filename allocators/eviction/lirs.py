@@ -1,10 +1,10 @@
-"""LIRS: blocks with short times between two uses stay (LIR), 99 % of the cache; the rest take turns (HIR).
+"""LIRS: blocks with short times between uses stay (LIR), in 99 % of the cache; the rest (HIR) rotate.
 
-    stack S   newest  h c a x b  oldest       LIR: a b c    HIR: h (held), x (left, and remembered)
-    queue Q   h                               the held HIR blocks: the oldest one leaves
+    stack S   newest  h c a x b  oldest       LIR: a b c    HIR: h (held), x (evicted, remembered)
+    queue Q   h                               the held HIR blocks: the oldest one is evicted
 
-A HIR block that is used while the stack has it was away for less time than the LIR block at the bottom:
-they change places. The bottom of the stack is always a LIR block; what is below it is forgotten.
+A HIR block used while in the stack was unused for less time than the LIR block at the bottom: they swap
+roles. The bottom of the stack is always a LIR block; blocks below it are forgotten.
 """
 
 from collections import OrderedDict
@@ -26,7 +26,7 @@ class LirsOptions:
 
 
 class Lirs(Eviction):
-    """Evicts the oldest block among those with long times between uses."""
+    """Evicts the oldest block of those with long times between uses."""
 
     idea = "blocks with short times between uses stay; the others share 1 %"
     used_by = "MySQL NDB, H2, Infinispan"
@@ -83,7 +83,7 @@ class Lirs(Eviction):
             self._stack.move_to_end(block)
 
     def _rise(self, block: int) -> None:
-        """A block of the stack becomes LIR, and the one at the bottom HIR."""
+        """Promote a block of the stack to LIR, and demote the one at the bottom to HIR."""
         self._stack.move_to_end(block)
         self.held[block] = True
         bottom = self._stack.popitem(last=False)[0]

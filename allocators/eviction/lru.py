@@ -1,6 +1,6 @@
-"""LRU: the block that was not used for the longest time leaves.
+"""LRU: evict the block that was unused for the longest time.
 
-least recent [ a b c d ] most recent      a leaves; a use of b makes it [ a c d b ]
+least recent [ a b c d ] most recent      a is evicted; a use of b makes it [ a c d b ]
 """
 
 from collections import OrderedDict

@@ -1,13 +1,13 @@
-"""Mooncake Store's near-LRU: a read gives a lease; above a watermark those leave whose leases ended first.
+"""Mooncake Store's near-LRU: a read grants a lease; above a watermark, blocks leave by lease end.
 
     room for 20, of which 18 may be used; the lease is 10 s
     at 12 s   [ put at 0 s | put at 4 s | read at 1 s, leased to 11 s | ... | put now ]     the 19th
-    left      [ read at 1 s | ... | put now ]            2 of 19: a twentieth, and as much as is above
+    left      [ read at 1 s | ... | put now ]            2 of 19: a twentieth plus the excess
 
-What was put can leave at once, what was read when its lease has ended, in the order of these times. A put
-that finds no room at all is dropped. Mooncake looks every 10 ms and takes objects shard by shard (1,024 of
-them, the first at random), here each put looks and there is one shard; it spares objects that were put with
-a soft pin, which nobody asks for here. The time is that of the request met last.
+A block that was put can be evicted immediately, a block that was read once its lease has ended, in the order
+of these times. A put that finds no room at all is dropped. Mooncake checks every 10 ms and takes objects
+shard by shard (1,024 shards, the first at random); here each put checks and there is one shard. Mooncake
+spares objects put with a soft pin, which are not used here. The time is that of the last announced request.
 """
 
 from collections import OrderedDict
@@ -34,7 +34,7 @@ class MooncakeStoreOptions:
 
 
 class MooncakeStore(Eviction):
-    """Evicts a share of the blocks, those whose leases ended first, when it is nearly full."""
+    """Evicts a share of the blocks, by earliest lease end, when it is nearly full."""
 
     idea = "above a watermark a share leaves, by the end of its leases"
     used_by = "Mooncake Store"
@@ -49,8 +49,8 @@ class MooncakeStore(Eviction):
         self._watermark, self._share = self.options.watermark, self.options.share
         self._lease_ms, self._now_ms = self.options.lease_ms, 0
         self.held: dict[int, int] = {}  # block -> when its lease ends
-        self._put: OrderedDict[int, None] = OrderedDict()  # not read since, in the order in which leases end
-        self._read: OrderedDict[int, None] = OrderedDict()  # likewise
+        self._put: OrderedDict[int, None] = OrderedDict()  # not read since, by lease end
+        self._read: OrderedDict[int, None] = OrderedDict()  # read since, by lease end
 
     def meet(self, chain: Chain) -> None:
         self._now_ms = chain.now_ms
@@ -63,7 +63,7 @@ class MooncakeStore(Eviction):
         return NONE
 
     def insert(self, block: int) -> Sequence[int]:
-        if len(self.held) == self.capacity:  # the put fails, and asks for room
+        if len(self.held) == self.capacity:  # the put fails and triggers an eviction
             return [block, *self._evict(self._share)]
         self.held[block] = self._now_ms
         self._put[block] = None
@@ -71,7 +71,7 @@ class MooncakeStore(Eviction):
         return self._evict(above + self._share) if above > 0 else NONE
 
     def _evict(self, share: float) -> list[int]:
-        """Let a share leave, as far as leases have ended."""
+        """Evict a share of the blocks, as far as leases have ended."""
         held, left = self.held, []
         for _ in range(ceil(len(held) * share)):
             first = [next(iter(queue)) for queue in (self._put, self._read) if queue]

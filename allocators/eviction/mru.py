@@ -1,6 +1,6 @@
-"""MRU: the block that was used last leaves. Right for a loop that is longer than the cache, else hardly ever.
+"""MRU: evict the block used last. Right for a loop longer than the cache, otherwise hardly ever.
 
-least recent [ a b c d ] most recent      d leaves
+least recent [ a b c d ] most recent      d is evicted
 """
 
 from collections.abc import Sequence

@@ -1,13 +1,13 @@
-"""What a cache with some eviction policy hits of requests that share beginnings.
+"""Hits of a prefix cache with a given eviction policy, for requests that share prefixes.
 
-    request   blocks    held before   hits   used then
+    request   blocks    held before   hits   then used
        1      a b c     -             0      c b a
        2      a b d     a b c         2      d b a      the first block of a request is its newest
        3      a e       a b d         1      e a
 
-A prefix cache finds the blocks of a request up to the first that it lacks. All of them are used then, the
-last one first, as engines free them: so what leaves first is the end of a prompt. A block held behind a gap
-is used as any other, though it is no hit.
+A prefix cache finds the blocks of a request up to the first miss. Then all blocks of the request are used,
+the last one first, as engines free them: so the end of a prompt is evicted first. A block held behind a gap
+is used like any other, though it is not a hit.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from kvsim.allocators.eviction.base import Chain, Eviction
 
 
 def next_uses(stream: Sequence[int]) -> list[int]:
-    """For each use of a stream, the place of the next one of its block; without one, beyond the end."""
+    """For each use in a stream, the place of the next use of its block; beyond the end if there is none."""
     count = len(stream)
     found, last = [0] * count, dict[int, int]()
     for place in range(count - 1, -1, -1):
@@ -27,7 +27,7 @@ def next_uses(stream: Sequence[int]) -> list[int]:
 
 
 def prefix_hits(cache: Eviction, chains: Sequence[Chain]) -> int:
-    """Blocks that a prefix cache finds for all requests together."""
+    """Total blocks that a prefix cache finds for all requests."""
     if cache.offline:
         cache.foresee(_last_first(chains))
     held, touch, insert, informed = cache.held, cache.touch, cache.insert, cache.informed
@@ -49,9 +49,9 @@ def prefix_hits(cache: Eviction, chains: Sequence[Chain]) -> int:
 
 
 def _last_first(chains: Sequence[Chain]) -> list[int]:
-    """The next uses in the order of the calls: they are those of look-ups, which go from the first block on.
+    """The next uses in call order: a next use is a look-up, and look-ups start at the first block.
 
-    So of two blocks that the same request asks for next, the one that it finds first is the sooner one.
+    So of two blocks that the same request uses next, the one that it looks up first counts as sooner.
     """
     found = next_uses([block for chain in chains for block in chain.blocks])
     at = 0

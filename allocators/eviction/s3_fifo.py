@@ -1,9 +1,9 @@
-"""S3-FIFO: a small FIFO for what is new, a main FIFO for what was used in it, and a memory of what left it.
+"""S3-FIFO: a small FIFO for new blocks, a main FIFO for blocks used in it, and a ghost list of evicted ones.
 
     small 10 % [ a b ]  main 90 % [ c d e f ]  ghost ( x y )
-    a was used twice or more: into main; else it leaves, and is remembered. x comes again: into main at once.
+    a was used twice or more: into main; else it is evicted and remembered. x returns: directly into main.
 
-In main a used block goes round once more for each use, three at most. Small gives as long as it has its
+In main a used block goes round once more per use, at most three times. Small evicts as long as it has its
 share.
 """
 
@@ -31,7 +31,7 @@ class S3FifoOptions:
 
 
 class S3Fifo(Eviction):
-    """Evicts quickly what was not used while it was new."""
+    """Evicts quickly blocks that were not used while new."""
 
     idea = "a small FIFO for new blocks, a main one for what was used in it"
     used_by = "caches of web services"

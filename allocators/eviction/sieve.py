@@ -1,10 +1,10 @@
-"""SIEVE: a hand goes from the oldest block to the newest; it takes marks off, and evicts what has none.
+"""SIEVE: a hand moves from the oldest block to the newest; it clears marks and evicts unmarked blocks.
 
-    oldest [ a b* | c* d ] newest      the hand takes the mark off c, d leaves; then it starts at a again
+    oldest [ a b* | c* d ] newest      the hand clears the mark of c and evicts d; then it restarts at a
                   hand
 
-A block that the hand spares keeps its place, where CLOCK would move it. What the hand has passed and what it
-has not are two queues here.
+A block that the hand spares keeps its place; CLOCK would move it. Blocks that the hand has passed and blocks
+ahead of it are two queues here.
 """
 
 from collections import deque
@@ -14,7 +14,7 @@ from kvsim.allocators.eviction.base import NONE, Eviction
 
 
 class Sieve(Eviction):
-    """Evicts what was not used since a hand passed it."""
+    """Evicts blocks not used since a hand passed them."""
 
     idea = "a hand passes from old to new: it spares what was used, in its place"
     used_by = "caches of web services"
@@ -51,6 +51,6 @@ class Sieve(Eviction):
         return self._ahead.popleft()
 
     def _turn(self) -> None:
-        """Behind the newest block the hand starts at the oldest one again."""
+        """After the newest block the hand restarts at the oldest one."""
         if not self._ahead:
             self._passed, self._ahead = self._ahead, self._passed

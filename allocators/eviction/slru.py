@@ -1,9 +1,9 @@
-"""SLRU: segments of LRU, one above the other. A use lifts a block by one; what overflows falls by one.
+"""SLRU: stacked LRU segments. A use moves a block up by one; overflow moves down by one.
 
-    segment  0 [ a b ]  1 [ c d ]  2 [ e f ]  3 [ g h ]    a leaves; a use of b: it into 1, c into 0
+    segment  0 [ a b ]  1 [ c d ]  2 [ e f ]  3 [ g h ]    a is evicted; a use of b: b to 1, c to 0
 
-A new block enters the lowest segment with room, so the first ones fill all of them. Where the capacity is
-no multiple of the segments, the rest belongs to the lowest one, until a block falls into it.
+A new block enters the lowest segment with room, so the first blocks fill all segments. If the capacity is not
+a multiple of the segments, the rest belongs to the lowest one, until a block falls into it.
 """
 
 from collections import OrderedDict
@@ -63,7 +63,7 @@ class Slru(Eviction):
         return left
 
     def _settle(self, at: int) -> tuple[int, ...]:
-        """Lower what overflows, segment by segment; what falls out of the lowest one leaves."""
+        """Move overflow down, segment by segment; overflow of the lowest one is evicted."""
         segments, left = self._segments, NONE
         while at and len(segments[at]) > self._room:
             block = segments[at].popitem(last=False)[0]

@@ -1,11 +1,11 @@
-"""T-LRU: first leaves what the next turn can compute anew within its goal for the first token; then LRU.
+"""T-LRU: first evict what the next turn can recompute within its goal for the first token; then LRU.
 
-    a conversation of 6 blocks, 1 more expected, goal: no more than 3 to compute
+    a conversation of 6 blocks, 1 more expected, goal: at most 3 to compute
 
     [ 0 1 2 3 | 4 5 ]      4 blocks must stay (6 + 1 - 3); the last 2 are safe to evict, and go first
 
-The goal is a count of tokens: what a server computes in the time that the first token may take. A block
-whose request is unknown must stay, so without requests it is LRU.
+The goal is a number of tokens: what a server computes in the time allowed for the first token. A block whose
+request is unknown must stay, so without requests this is LRU.
 """
 
 from collections import OrderedDict
@@ -32,7 +32,7 @@ class TLruOptions:
 
 
 class TLru(Eviction):
-    """Evicts tails that are quickly computed anew, then the least recently used block."""
+    """Evicts tails that are quickly recomputed, then the least recently used block."""
 
     idea = "tails that the next turn computes anew within its goal leave first"
     used_by = "SGLang (tlru); proposed for vLLM"

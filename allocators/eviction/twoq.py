@@ -1,8 +1,8 @@
-"""2Q: new blocks wait in a FIFO; those that are asked for again soon after they left it go into an LRU.
+"""2Q: new blocks wait in a FIFO; blocks requested again soon after leaving it go into an LRU.
 
-    A1in [ a b c ]  A1out ( x y z )  Am [ e f g ]      a leaves, and is remembered; y comes again: into Am
+    A1in [ a b c ]  A1out ( x y z )  Am [ e f g ]      a is evicted and remembered; y returns: into Am
 
-A use in A1in changes nothing. A1in has a quarter of the capacity, A1out remembers half as many blocks as fit.
+A use in A1in changes nothing. A1in has a quarter of the capacity, A1out remembers half as many as fit.
 """
 
 from collections import OrderedDict
@@ -27,7 +27,7 @@ class TwoQOptions:
 
 
 class TwoQ(Eviction):
-    """Evicts new blocks first, and keeps those that came back."""
+    """Evicts new blocks first, and keeps those that returned."""
 
     idea = "new blocks wait in a FIFO; what returns after it goes into an LRU"
     used_by = "PostgreSQL 8.0"

@@ -1,10 +1,10 @@
-"""W-TinyLFU: a small LRU window; what leaves it enters the main cache if it was used more than its victim.
+"""W-TinyLFU: a small LRU window; blocks that leave it enter the main cache if used more than its victim.
 
     window 1 % [ a b ]  ->  a against c  ->  main: probation 20 % [ c d ], protected 80 % [ e f g ]
 
-Uses are counted for blocks outside of the cache, too, up to 15; after ten times as many calls as there is
-room, all counts are halved. The paper counts in a sketch, which takes some blocks for others; here counts
-are exact.
+Uses are also counted for blocks outside the cache, up to 15; after ten times as many calls as the capacity,
+all counts are halved. The paper counts in a sketch, which confuses some blocks with others; here counts are
+exact.
 """
 
 from collections import OrderedDict
@@ -16,9 +16,9 @@ from kvsim.allocators.eviction.base import NONE, Eviction
 from kvsim.allocators.option import option
 
 MOST_USES = 15
-"""what four bits hold"""
+"""the maximum of four bits"""
 SAMPLE = 10
-"""calls between two halvings, in capacities"""
+"""calls between two halvings, in multiples of the capacity"""
 
 Queue = OrderedDict[int, None]
 
@@ -36,7 +36,7 @@ class WTinyLfuOptions:
 
 
 class WTinyLfu(Eviction):
-    """Evicts what was used less than what comes."""
+    """Evicts the less used of the candidate and the victim."""
 
     idea = "a small LRU; what leaves it stays if it was used more than a victim"
     used_by = "Caffeine"

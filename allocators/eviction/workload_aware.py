@@ -1,15 +1,15 @@
-"""Each kind of request comes back after times of its own: the block that is least likely to come back leaves.
+"""Each kind of request has its own reuse times: evict the block that is least likely to be reused.
 
     kind   reused  after, mean     first of its queue   within the next 60 s
     chat     60 %       40 s       a, used 90 s ago      4.9 %
     file     10 %       20 s       b, used  5 s ago      7.4 %      a leaves
 
-The chance that a block is used within its next `life` is that of an exponential distribution with the mean
-of its kind, times the share of its kind that is used again: share * (exp(-age / mean) - exp(-(age + life) /
-mean)). In each kind it falls with age, so only the first block of each queue is asked; of blocks used at
-one time the one latest in its prompt is first. `life` is how long blocks have lasted from their last use
-until they left. The means are of all that was seen so far, where the paper fits them now and then to a
-sample. One kind: LRU.
+The probability that a block is used within its next `life` is that of an exponential distribution with the
+mean of its kind, times the share of its kind that is reused: share * (exp(-age / mean) - exp(-(age + life) /
+mean)). Within a kind it falls with age, so only the first block of each queue is considered; of blocks used
+at the same time, the one latest in its prompt is first. `life` is the mean time from last use to eviction.
+The means cover everything seen so far, whereas the paper fits them to a sample from time to time. With one
+kind it is LRU.
 """
 
 from collections.abc import Sequence
@@ -22,17 +22,17 @@ from kvsim.allocators.eviction.base import NONE, Chain, Eviction
 
 @dataclass
 class _Kind:
-    """What was seen of a kind of requests, and its blocks."""
+    """Statistics of a kind of requests, and its blocks."""
 
     uses: int = 0
     reuses: int = 0
     reused_after_ms: int = 0
     queue: list[tuple[int, int, int, int]] = field(default_factory=list)
-    """last use, -place, call, block; some are past"""
+    """last use, -place, call, block; some are stale"""
 
 
 class WorkloadAware(Eviction):
-    """Evicts the block that is least likely to be used soon, as its kind goes."""
+    """Evicts the block least likely to be used soon, given the statistics of its kind."""
 
     idea = "the block least likely to come back leaves, as its kind comes back"
     used_by = "Alibaba Cloud; proposed for vLLM"
@@ -84,7 +84,7 @@ class WorkloadAware(Eviction):
         return victim
 
     def _first(self, kind: int, seen: _Kind) -> tuple[int, int, int, int] | None:
-        """The first block of a kind's queue that is still held, and was not used since."""
+        """The first block of a kind's queue that is still held and was not used since."""
         queue, held = seen.queue, self.held
         while queue:
             used_ms, _, call, block = queue[0]
@@ -94,7 +94,7 @@ class WorkloadAware(Eviction):
         return None
 
     def _chance(self, kind: int, used_ms: int) -> float:
-        """That a block of the kind is used within its next life."""
+        """Probability that a block of the kind is used within its next life."""
         if not self._evicted:
             return 0.0
         seen = self._kinds[kind]
@@ -104,6 +104,6 @@ class WorkloadAware(Eviction):
         return share * (exp(-age_ms / mean_ms) - exp(-(age_ms + life_ms) / mean_ms))
 
     def _mean_ms(self) -> float:
-        """Of all kinds, for one of which nothing came back so far."""
+        """The mean over all kinds, for a kind with no reuse so far."""
         reuses = sum(each.reuses for each in self._kinds.values())
         return max(1.0, sum(each.reused_after_ms for each in self._kinds.values()) / max(reuses, 1))
