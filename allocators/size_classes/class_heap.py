@@ -1,26 +1,26 @@
-"""An arena whose free extents are sorted by size classes: OffsetAllocator, TLSF and segregated fit.
+"""An arena whose free extents are sorted into size classes: OffsetAllocator, TLSF and segregated fit.
 
     classes of free extents   [.. | 896 | 960 | 1024 | 1152 | ..]     2^bits per power of two
                                      |      |
                                   newest  newest                      a stack in each class
                                   older
 
-*Take* `size`: round it up to its class, go to the first class at or above that has an extent, take the one
-that came there last, allocate its low end. The rest goes back to the class *below* its size, so that every
-extent of a class serves every request of it: no search, whatever the number of extents. *Give back*: merge
-with both neighbours at once.
+*Take* `size`: round it up to its class, go to the first class at or above that has an extent, take the newest
+one there, allocate its low end. The rest goes to the class *below* its size, so that every extent of a class
+serves every request of the class: no search, whatever the number of extents. *Give back*: merge with both
+neighbours immediately.
 
-With `rounds` the extent allocated has the size of its class: one that is given back serves the same request
-again. Without, an extent of 1,025 comes back to the class of 1,024, and no request of 1,025 ever finds it
-until it has merged with a neighbour. With `searches` the class below the request is looked through first.
+With `rounds` the allocated extent has the size of its class: once freed, it serves the same request again.
+Without, an extent of 1,025 returns to the class of 1,024, and no request of 1,025 finds it until it has
+merged with a neighbour. With `searches` the class below the request is searched first.
 
                      bits   rounds   searches
     OffsetAllocator   3     no       no         Aaltonen 2023; its utilisation falls to 0.66-0.71
-      in Mooncake     3     yes      no         the change that Mooncake Store made
+      in Mooncake     3     yes      no         the change made by Mooncake Store
     TLSF              5     no       no         two-level segregated fit: Masmano et al. 2004
     segregated fit    0     no       yes        classes are powers of two: Wilson et al. 1995
 
-Extents are numbered (nodes) and linked to their neighbours; merged ones are used again, last first.
+Extents are numbered (nodes) and linked to their neighbours; nodes of merged extents are reused, last first.
 """
 
 from collections.abc import Iterator
@@ -29,18 +29,18 @@ from kvsim.allocators.size_classes.bins import class_down, class_size, class_up
 
 
 class Extent:
-    """A range of units, allocated, or free and in a class; when it is in no use, its fields mean nothing.
+    """A range of units, allocated, or free and in a class; the fields of an unused node mean nothing.
 
     Attributes
     ----------
     node : int
         Its number.
     before, behind : Extent
-        Its neighbours; at the ends of the arena the edge, which counts as allocated.
+        Its neighbours; at the ends of the arena, the edge, which counts as allocated.
     number : int
-        The class that it was free in last.
+        The class in which it was last free.
     asked : int
-        For who takes it: what it was asked for.
+        For the caller: the requested size.
     """
 
     __slots__ = ("allocated", "asked", "before", "behind", "node", "number", "size", "start")
@@ -63,20 +63,20 @@ class ClassHeap:
     bits : int
         log2 of the classes between two powers of two.
     rounds : bool
-        Allocate whole classes, or the exact size.
+        Whether to allocate whole classes, or the exact size.
     searches : bool
-        Whether extents of the class that `size` lies in are tried one by one; goes with the exact size.
+        Whether extents of the class that contains `size` are tried one by one; for exact sizes.
     nodes : int
-        Extents, allocated and free, for which there is a node at first.
+        Initial number of nodes for extents, allocated and free.
     most_nodes : int, optional
-        Most extents that there can be; None: any number.
+        Maximum number of extents; None: no limit.
 
     Attributes
     ----------
     free_units : int
         Units in free extents.
     num_nodes : int
-        Nodes that exist.
+        Existing nodes.
     """
 
     def __init__(
@@ -109,11 +109,11 @@ class ClassHeap:
         self._insert(whole, units)
 
     def allocated_size(self, size: int) -> int:
-        """Units that a loan of `size` takes."""
+        """Units that an allocation of `size` takes."""
         return class_size(class_up(size, self.bits), self.bits) if self.rounds else size
 
     def fits(self, size: int) -> bool:
-        """Whether `take` would serve it with everything free."""
+        """Whether `take` would serve `size` in an empty arena."""
         if self.searches:
             return size <= self.units
         return class_up(size, self.bits) <= class_down(self.units, self.bits)
@@ -159,7 +159,7 @@ class ClassHeap:
         return extent
 
     def give_back(self, extent: Extent) -> int:
-        """End a loan; the size of the free extent that it is now part of."""
+        """Free an extent; returns the size of the free extent that it is now part of."""
         size, before, behind = extent.size, extent.before, extent.behind
         self.free_units += size
         if not before.allocated:
@@ -179,7 +179,7 @@ class ClassHeap:
         return size
 
     def extents(self) -> Iterator[Extent]:
-        """The extents in the order of their addresses."""
+        """The extents in address order."""
         extent = self._edge.behind
         while extent is not self._edge:
             yield extent
@@ -199,14 +199,14 @@ class ClassHeap:
         return max((each.size for each in self._classes[self._occupied.bit_length() - 1]), default=0)
 
     def largest_class(self) -> int:
-        """The size of the highest class that has an extent: what surely can be had; 0 without a node."""
+        """The size of the highest class with an extent: surely allocatable; 0 without a node."""
         if not self._occupied or not self.has_node:
             return 0
         return self._sizes[self._occupied.bit_length() - 1]
 
     @property
     def has_node(self) -> bool:
-        """Whether there is a node for one more extent, without which nothing is allocated."""
+        """Whether there is a node for one more extent; without it nothing is allocated."""
         return bool(self._unused) or self._made != self.most_nodes
 
     def _search(self, size: int) -> Extent | None:
@@ -217,7 +217,7 @@ class ClassHeap:
         return next((each for each in reversed(self._classes[number]) if each.size >= size), None)
 
     def _insert(self, extent: Extent, size: int) -> None:
-        """Make an extent a free one of that size, the newest of its class; the rest of it is the caller's."""
+        """Make an extent free with this size, the newest of its class; the caller sets its other fields."""
         number = class_down(size, self.bits)
         extents = self._classes[number]
         if not extents:

@@ -5,12 +5,12 @@
     '---------- a multiple of 1/8 of the power of two below: the extent allocated --------'
 
 A request takes the newest extent of the first class at or above its own, in constant time; neighbours merge
-when one is given back. Waste of a sequence: what it does not write, and up to 1/9 by rounding. Free extents
-of a class below the request's are lost (external), even one that would just hold it.
+when one is freed. Waste per sequence: what it does not write, and up to 1/9 by rounding. Free extents of a
+class below the request's are lost (external), even one that would just hold it.
 
-`exact` is the original allocator, which allocates the size asked for. A freed extent then lies in the class
-below its size, so the next request of the same size passes over it: in the steady state of one size
-1/3 of the memory is lost that way (utilisation 0.66-0.71), against `1 - size / class` with rounding.
+`exact` is the original allocator, which allocates the requested size. A freed extent then lies in the class
+below its size, so the next request of the same size passes over it: in the steady state of one size, 1/3 of
+the memory is lost that way (utilisation 0.66-0.71), against `1 - size / class` with rounding.
 
 Source: mooncake-store/src/offset_allocator of kvcache-ai/Mooncake 3b5a59413;
 github.com/sebbbi/OffsetAllocator.
@@ -29,7 +29,7 @@ class Offset(SizeClasses):
     capacity_slots : int
         Size of the arena.
     exact : bool
-        Allocate the exact size, as the original does, not that of the class.
+        Allocate the exact size, like the original, not that of the class.
     """
 
     family = "classes"
@@ -43,7 +43,7 @@ class Offset(SizeClasses):
 
 
 class OffsetExact(Offset):
-    """The allocator as it was before Mooncake changed it."""
+    """The allocator before Mooncake's change."""
 
     idea = "as offset before Mooncake changed it: loans of the exact size"
     wastes = "bound - tokens; a third, as extents miss their own class"

@@ -1,9 +1,9 @@
-"""What allocators over a `ClassHeap` have in common: a sequence's whole reservation in one extent.
+"""Base of allocators over a `ClassHeap`: a sequence's whole reservation in one extent.
 
     |######~~~~~~..|               |####~~~~|         # tokens   ~ reserved   . rounding
      seq 7: bound 12, extent 14      seq 9: bound 8
 
-Which extent is found, and whether loans are rounded up to their class, is for the heap (class_heap.py).
+The heap (class_heap.py) decides which extent is found and whether sizes are rounded up to their class.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ class SizeClasses(Allocator):
     capacity_slots : int
         Size of the arena.
     bits, rounds, searches
-        As of `ClassHeap`.
+        As in `ClassHeap`.
     """
 
     reserves: ClassVar[bool] = True

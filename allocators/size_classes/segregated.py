@@ -1,11 +1,11 @@
-"""Segregated: one list of free extents per power of two, searched where the request may or may not fit.
+"""Segregated: one list of free extents per power of two, searched if the request may or may not fit.
 
     list 2^11   |..1,900..|..1,300..|          request 1,500: the list of 1,024 to 2,047 is searched,
     list 2^12   |..5,000..|                    then any extent of a longer list is cut
 
-The newest extent of the request's own list that is large enough, else the newest of the first list above;
-neighbours merge at once. Waste of a sequence: `bound - tokens`; free extents smaller than the request are
-lost (external). It finds an extent whenever there is one, as first fit does, but mostly without a search.
+It takes the newest extent of the request's own list that is large enough, else the newest of the first list
+above; neighbours merge immediately. Waste per sequence: `bound - tokens`; free extents smaller than the
+request are lost (external). Like first fit, it finds any extent that fits, but mostly without a search.
 
 Source: Wilson, Johnstone, Neely, Boles: Dynamic storage allocation: a survey and critical review, 1995.
 """
@@ -16,7 +16,7 @@ BITS = 0
 
 
 class Segregated(SizeClasses):
-    """Exact sizes from lists by powers of two.
+    """Exact sizes from one list per power of two.
 
     Parameters
     ----------

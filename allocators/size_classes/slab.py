@@ -1,17 +1,17 @@
-"""Slab: equal slabs, each cut into chunks of one size class; a class whose slabs run out gets another's.
+"""Slab: equal slabs, each cut into chunks of one size class; a class that runs out gets another's slab.
 
     slab 0  class 1,024   |#### seq 3 ####|.. free ..|
     slab 1  class   410   |## 5 ##|. free .|## 8 ##|. free .|~|     ~ rest: too small for a chunk
     slab 2  no class      |............... free ..............|
 
 A request gets a chunk of the smallest class that holds it; classes grow by a factor of 1.25 up to the slab.
-Waste of a sequence: what it does not write, and up to 1/5 by rounding. Free chunks of other classes are lost
-(external) until their slab is empty: then it belongs to no class. A sparse class would keep slabs for ever
-("calcification"), so with `rebalances` the class that has the most room frees one: the sequences of its
-emptiest slab move to its others (`copied_slots`), if all of them find a chunk there.
+Waste per sequence: what it does not write, and up to 1/5 by rounding. Free chunks of other classes are lost
+(external) until their slab is empty and belongs to no class. A sparse class would keep slabs for ever
+("calcification"), so with `rebalances` the class with the most free room frees one: the sequences of its
+emptiest slab move to its other slabs (`copied_slots`), if all of them find a chunk there.
 
 Source: Bonwick, The slab allocator, USENIX 1994; memcached's slabs (factor 1.25) and its slab rebalancer,
-which evicts items where this one moves sequences, as those must live.
+which evicts items; this one moves sequences, as they must stay alive.
 """
 
 from bisect import bisect_left
@@ -22,13 +22,13 @@ from kvsim.allocators.base import Allocator, Holdings, Region
 from kvsim.allocators.options import Options
 
 SLABS = 3
-"""Slabs of an arena, where nobody says how large one is, and the fewest of the longest sequence each."""
+"""Slabs of an arena by default, and the fewest if each slab holds the longest sequence."""
 FIRST_CLASS = 16
-"""Slots of the smallest chunk."""
+"""Slots in the smallest chunk."""
 
 
 def chunk_sizes(slab: int) -> list[int]:
-    """Classes of a slab: 16 slots, then a quarter more each time; the largest is the slab."""
+    """Class sizes of a slab: 16 slots, then a quarter more each time; the largest is the slab."""
     sizes, size = [], min(FIRST_CLASS, slab)
     while size < slab:
         sizes.append(size)
@@ -53,11 +53,11 @@ class Slab(Allocator):
     Parameters
     ----------
     capacity_slots : int
-        Size of the arena; what does not fill a slab is left out.
+        Size of the arena; a remainder below one slab is left out.
     slab_slots : int, optional
         Slots of a slab, which bounds a reservation; by default a third of the arena.
     rebalances : bool
-        Whether a class gives up a slab that the others could hold.
+        Whether a class gives up a slab whose sequences its other slabs could hold.
     """
 
     reserves: ClassVar[bool] = True
@@ -165,7 +165,7 @@ class Slab(Allocator):
                 yield Region(start + chunks * slab.size, rest, ())
 
     def _allocate(self, seq: int, place: int) -> None:
-        """Give a sequence a chunk of the class's oldest slab that has one."""
+        """Give a sequence a chunk of the class's oldest slab with a free one."""
         number = next(iter(self._classes[place]))
         slab = self._slabs[number]
         chunk = slab.free.pop()
@@ -176,21 +176,21 @@ class Slab(Allocator):
             del self._classes[place][number]
 
     def _give_slab(self, place: int) -> None:
-        """Cut the slab of no class that was freed last into chunks of a class."""
+        """Cut the most recently freed slab without a class into chunks of a class."""
         number = self._unclassed.pop()
         slab = self._slabs[number] = _Slab(self.sizes[place], self.slab_slots)
         self._classes[place][number] = None
         self._free_chunks[place] += len(slab.free)
 
     def _take_slab(self, number: int, place: int) -> None:
-        """An empty slab belongs to no class any more."""
+        """Remove an empty slab from its class."""
         slab = self._slabs.pop(number)
         self._free_chunks[place] -= len(slab.free)
         del self._classes[place][number]
         self._unclassed.append(number)
 
     def _donor(self) -> int | None:
-        """The class with the most free slots whose slabs could do with one less; None: there is no such."""
+        """The class with the most free slots that could spare a slab; None if there is none."""
         if not self.rebalances:
             return None
         slots = [free * size for free, size in zip(self._free_chunks, self.sizes, strict=True)]
@@ -198,7 +198,7 @@ class Slab(Allocator):
         return max(able, key=slots.__getitem__, default=None)
 
     def _free_a_slab(self, place: int) -> None:
-        """Move the sequences of a class's emptiest slab to its others."""
+        """Move the sequences of a class's emptiest slab to its other slabs."""
         number = min(self._classes[place], key=lambda each: len(self._slabs[each].allocated))
         slab = self._slabs[number]
         del self._classes[place][number]

@@ -1,10 +1,9 @@
-"""A segment of Mooncake Store: bytes in front of a `ClassHeap`, which counts in quanta.
+"""A segment of Mooncake Store: a byte interface to a `ClassHeap`, which counts in quanta.
 
-A heap holds less than 4 GiB of units, so the bytes of a larger segment are counted in quanta of `2^k`
-bytes, with the smallest k that will do: 512 bytes for 1 TiB. `hint` is what the store thinks its largest
-free extent to be: a request above it is refused without looking. It falls to the largest class when a
-request is refused that was looked for, and from then on rises to each larger extent that a loan merges into
-while there is a node to allocate it.
+A heap holds fewer than 2^32 units, so the bytes of a larger segment are counted in quanta of `2^k` bytes,
+with the smallest sufficient k: 512 bytes for 1 TiB. `hint` is the store's estimate of its largest free
+extent: a request above it is refused unsearched. It falls to the largest class when a search fails; then it
+rises to each larger extent that a freed allocation merges into, while there is a node to allocate it.
 """
 
 from kvsim.allocators.size_classes.bins import class_size
@@ -12,20 +11,20 @@ from kvsim.allocators.size_classes.class_heap import ClassHeap, Extent
 
 BITS = 3
 MAX_UNITS = class_size(239, BITS)
-"""The largest size of a class that 32 bits hold: 4,026,531,840."""
+"""The largest class size that fits in 32 bits: 4,026,531,840."""
 
 
 class Segment:
-    """Bytes from `base` on, allocated by a `ClassHeap`.
+    """Bytes starting at `base`, allocated by a `ClassHeap`.
 
     Attributes
     ----------
     quantum_bits : int
-        log2 of the bytes that a unit of the heap stands for.
+        log2 of the bytes per unit of the heap.
     hint : int
-        Bytes above which a request is refused at once.
+        Bytes above which a request is refused immediately.
     requested : int
-        Bytes that were asked for, of all loans that live.
+        Requested bytes of all live allocations.
     """
 
     def __init__(
@@ -44,18 +43,18 @@ class Segment:
 
     @property
     def largest_free(self) -> int:
-        """Bytes of the largest class that has a free extent."""
+        """Bytes of the largest class with a free extent."""
         return self.heap.largest_class() << self.quantum_bits
 
     def allocated_size(self, size: int) -> int:
-        """Bytes that a loan of `size` takes; 0 when it can never be had."""
+        """Bytes that an allocation of `size` takes; 0 if it is never possible."""
         units = -(-size >> self.quantum_bits)
         if not 1 <= units <= MAX_UNITS:
             return 0
         return self.heap.allocated_size(units) << self.quantum_bits
 
     def address(self, loan: Extent) -> int:
-        """Where a loan begins."""
+        """The start address of an allocation."""
         return self.base + (loan.start << self.quantum_bits)
 
     def take(self, size: int) -> Extent | None:
@@ -73,7 +72,7 @@ class Segment:
         return loan
 
     def give_back(self, loan: Extent) -> None:
-        """End a loan."""
+        """Free an allocation."""
         merged = self.heap.give_back(loan) << self.quantum_bits
         if merged > self.hint and self._has_refused and self.heap.has_node:
             self.hint = merged

@@ -3,10 +3,10 @@
     first level: log2 of the size        |   2^12   |   2^13   | ...
     second level: 32 equal steps each    | | | | .. | | | | .. |      a bitmap over both levels
 
-A request is rounded up to the next step only to choose the list: it gets its exact size, and what is left
-over of the extent goes back to the list below its size. Neighbours merge at once. Everything takes constant
-time. Waste of a sequence: `bound - tokens`; an extent can be passed over although it is large enough when
-it is less than 1/33 larger than the request (external), where segregated fit would find it by a search.
+A request is rounded up to the next step only to choose the list: it gets its exact size, and the rest of the
+extent goes to the list below its size. Neighbours merge immediately. Everything takes constant time. Waste
+per sequence: `bound - tokens`; an extent less than 1/33 larger than the request can be passed over although
+it is large enough (external), whereas segregated fit would find it by a search.
 
 Source: Masmano, Ripoll, Crespo, Real: TLSF: a new dynamic memory allocator for real-time systems, ECRTS 2004.
 """

@@ -1,12 +1,12 @@
-"""How full a store gets: the loops of Mooncake's benchmark, with a generator of random numbers of our own.
+"""How full a store gets: the loops of Mooncake's benchmark, with our own random number generator.
 
     fill the segment; then N times: allocate; while that is refused: evict a random object, try again
 
-An object is evicted by a draw, and its place in the list is taken by the last one. Utilisation is the bytes
-asked for by living objects over those of the segment: after each allocation (`one_by_one`), or at each
-refusal (`pairs`: rounds of KV objects, then as many indexer objects; a refusal evicts a share of all).
+A random object is evicted, and the last one takes its place in the list. Utilisation is the bytes requested
+by live objects over those of the segment: after each allocation (`one_by_one`), or at each refusal (`pairs`:
+rounds of KV objects, then as many indexer objects; a refusal evicts a share of all).
 
-In the steady state of one size it is `size / class_up(size)`, less what the last part of the segment leaves.
+In the steady state of one size it is `size / class_up(size)`, minus the unused end of the segment.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,13 +17,13 @@ from kvsim.allocators.size_classes.store import Segment
 
 MASK = (1 << 64) - 1
 SIZES = 0xABCDEF
-"""What the seed of the sizes differs in from that of the victims."""
+"""Difference between the seeds of sizes and of victims."""
 MOST_OBJECTS = 128
-"""Most objects of a kind in a round of pairs."""
+"""Maximum objects of a kind in a round of pairs."""
 
 
 def splitmix64(seed: int) -> Iterator[int]:
-    """Random integers of 64 bits."""
+    """Random 64-bit integers."""
     while True:
         seed = (seed + 0x9E3779B97F4A7C15) & MASK
         value = ((seed ^ seed >> 30) * 0xBF58476D1CE4E5B9) & MASK
@@ -33,16 +33,16 @@ def splitmix64(seed: int) -> Iterator[int]:
 
 @dataclass
 class Outcome:
-    """What a loop found.
+    """Results of a loop.
 
     Attributes
     ----------
     utilisations : list of float
-        After each allocation, or at each refusal; without those of the warm-up.
+        After each allocation, or at each refusal, excluding the warm-up.
     samples : list of (int, int, int)
         After each tenth of the loop: allocations (rounds), bytes alive, objects alive.
     warm_up, evictions : int
-        Allocations before the loop; victims, the warm-up's included.
+        Allocations before the loop; victims, including the warm-up's.
     """
 
     utilisations: list[float] = field(default_factory=list)
@@ -57,14 +57,14 @@ class Outcome:
 
 
 class Objects:
-    """Objects alive in a segment, and who must go.
+    """Live objects in a segment, and the choice of victims.
 
     Parameters
     ----------
     segment : Segment
-        Where they lie.
+        Holds the objects.
     seed : int
-        Of the choice of victims.
+        Seed for choosing victims.
     told : callable, optional
         Called with the address of every object.
     """
@@ -78,11 +78,11 @@ class Objects:
 
     @property
     def utilisation(self) -> float:
-        """Bytes asked for by living objects, over the segment's."""
+        """Bytes requested by live objects, over the segment's."""
         return self.segment.requested / self.segment.bytes
 
     def evict(self, count: int) -> None:
-        """Give random objects back, one after the other."""
+        """Free random objects, one after another."""
         alive, draw, give_back = self.alive, self._random.__next__, self.segment.give_back
         for _ in range(count):
             place = draw() % len(alive)
@@ -107,9 +107,9 @@ class Objects:
 def one_by_one(
     objects: Objects, sizes: Iterator[int], warm_up: int | None, count: int, parts: int = 10
 ) -> Iterator[Outcome]:
-    """Place objects one at a time; the outcome so far after each of `parts` parts.
+    """Place objects one at a time; yields the outcome so far after each of `parts` parts.
 
-    `warm_up` is how many come before; None: so many that their sizes add up to the segment.
+    `warm_up` is the number of objects before that; None: until their sizes add up to the segment.
     """
     outcome, drawn = Outcome(), 0
     while outcome.warm_up < warm_up if warm_up is not None else drawn < objects.segment.bytes:
@@ -137,7 +137,7 @@ def pairs(
     share: float,
     parts: int = 10,
 ) -> Iterator[Outcome]:
-    """Rounds of up to 128 KV objects and as many indexer objects (0 bytes: none); as `one_by_one`."""
+    """Rounds of up to 128 KV objects and as many indexer objects (0 bytes: none); like `one_by_one`."""
     outcome = Outcome(warm_up=warm_up)
 
     def refused() -> None:
