@@ -1,9 +1,9 @@
-"""Blocks, and the two pools in which the free ones wait.
+"""Blocks, and the two pools of free blocks.
 
-    segment   |==== block ====|.... free ....|== block ==|     neighbours know each other: prev, next
+    segment   |==== block ====|.... free ....|== block ==|     neighbours are linked: prev, next
     pool      small (blocks up to 1 MiB), large; the free blocks of a stream in order of (bytes, address)
 
-A free block never has a free neighbour as mapped as itself: they are merged at once.
+A free block never has a free neighbour with the same mapped state: they are merged immediately.
 """
 
 from bisect import bisect_left, insort
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Range(NamedTuple):
-    """A virtual range of an expandable segment, of which the card maps whole pages."""
+    """A virtual range of an expandable segment, in which the card maps whole pages."""
 
     start: int
     size: int
@@ -25,15 +25,15 @@ class Block:
     Attributes
     ----------
     addr, size : int
-        Where it is, and its bytes.
+        Its address and bytes.
     requested : int
-        Bytes that its last owner asked for.
+        Bytes that its last owner requested.
     born : int
-        Searches of its pool so far when it became free: its age is counted from there.
+        Searches of its pool until it became free: its age counts from there.
     mapped : bool
-        Whether the card has memory behind it; always, but in an expandable segment.
+        Whether the card has memory behind it; always, except in an expandable segment.
     range : Range or None
-        The virtual range that it is a part of.
+        The virtual range that it belongs to.
     """
 
     __slots__ = (
@@ -56,11 +56,11 @@ class Block:
 
     @property
     def is_split(self) -> bool:
-        """Whether its segment has other blocks too."""
+        """Whether its segment also has other blocks."""
         return self.prev is not None or self.next is not None
 
     def cut(self, size: int) -> "Block":
-        """Split `size` bytes off its low end: returns them as a block of their own."""
+        """Split `size` bytes off its low end: returns them as a separate block."""
         low = Block(self.pool, self.stream, self.addr, size, self.range)
         low.link(self.prev, self)
         self.addr += size
@@ -68,7 +68,7 @@ class Block:
         return low
 
     def link(self, before: "Block | None", after: "Block | None") -> None:
-        """Put it between two neighbours."""
+        """Link it between two neighbours."""
         self.prev, self.next = before, after
         if before is not None:
             before.next = self
@@ -76,7 +76,7 @@ class Block:
             after.prev = self
 
     def absorb(self, other: "Block | None") -> int:
-        """Merge a neighbour into this one, if it is free and as mapped as this; its bytes, else 0."""
+        """Merge a neighbour into this one, if free and mapped like this one; returns its bytes, else 0."""
         if other is None or other.allocated or other.mapped != self.mapped:
             return 0
         self.pool.remove(other)
@@ -94,13 +94,13 @@ class Block:
 
 
 class Journal:
-    """What blocks were when they were first touched; of those outside expandable segments."""
+    """State of blocks when first touched, for blocks outside expandable segments."""
 
     def __init__(self) -> None:
         self._seen: dict[Block, tuple[int, int, int, int, bool, Block | None, Block | None]] = {}
 
     def touch(self, *blocks: Block | None) -> None:
-        """These are about to change."""
+        """Record blocks that are about to change."""
         seen = self._seen
         for block in blocks:
             if block is not None and block not in seen:
@@ -108,19 +108,19 @@ class Journal:
                 seen[block] = *numbers, block.allocated, block.prev, block.next
 
     def restore(self) -> None:
-        """They are again what they were."""
+        """Restore the recorded state."""
         for block, was in self._seen.items():
             block.addr, block.size, block.requested, block.born = was[:4]
             block.allocated, block.prev, block.next = was[4:]
 
 
 class Pool:
-    """The free blocks of the small or of the large pool, and the unmapped ones of expandable segments.
+    """The free blocks of the small or the large pool, and the unmapped ones of expandable segments.
 
     Attributes
     ----------
     searches : int
-        How often it was searched while ages are counted.
+        Number of searches while ages are counted.
     """
 
     def __init__(self, small: bool) -> None:
@@ -130,7 +130,7 @@ class Pool:
         self._unmapped: dict[int, list[tuple[int, Block]]] = {}  # stream -> (address, block)
 
     def add(self, block: Block) -> None:
-        """A block became free, or was unmapped."""
+        """Add a block that became free or was unmapped."""
         if block.mapped:
             block.born = self.searches
             insort(self._free.setdefault(block.stream, []), (block.size, block.addr, block))
@@ -138,7 +138,7 @@ class Pool:
             insort(self._unmapped.setdefault(block.stream, []), (block.addr, block))
 
     def remove(self, block: Block) -> None:
-        """A block is free, or unmapped, no longer."""
+        """Remove a block that is no longer free or unmapped."""
         if block.mapped:
             blocks = self._free[block.stream]
             del blocks[bisect_left(blocks, (block.size, block.addr))]
@@ -159,9 +159,9 @@ class Pool:
         return (block for _, block in self._unmapped.get(stream, []))
 
     def saved(self) -> tuple[int, dict[int, list[tuple[int, int, Block]]]]:
-        """What `restore` needs, unmapped blocks left out."""
+        """State for `restore`, without unmapped blocks."""
         return self.searches, {stream: blocks.copy() for stream, blocks in self._free.items()}
 
     def restore(self, saved: tuple[int, dict[int, list[tuple[int, int, Block]]]]) -> None:
-        """Be what was saved."""
+        """Restore the saved state."""
         self.searches, self._free = saved

@@ -1,15 +1,15 @@
-"""The caching allocator: blocks of cached segments, allocated by best fit; segments go back only in need.
+"""The caching allocator: blocks of cached segments, by best fit; segments are returned only if needed.
 
     malloc(bytes)   round up; small pool up to 1 MiB, else large
       1. best fit   the smallest free block of this stream and pool that is large enough
       2. a segment  after garbage collection, if that is set
-      3. again      after giving back oversize free segments (`max_split_size_mb` only)
-      4. again      after giving back every segment that is wholly free; else out of memory
-    split           if what is left is worth it: 512 bytes (small), more than 1 MiB (large)
-    free            merged with both neighbours at once; the segment stays
+      3. again      after freeing oversize free segments (`max_split_size_mb` only)
+      4. again      after freeing every segment that is entirely free; else out of memory
+    split           if the rest is worth it: 512 bytes (small), more than 1 MiB (large)
+    free            merged with both neighbours immediately; the segment stays
 
-Waste: the tail of a block below 512 bytes (small) or 1 MiB (large), and `inactive_split`: free blocks
-that fit no request and hold their segment.
+Waste: the tail of a block below 512 bytes (small) or 1 MiB (large), and `inactive_split`: free blocks that
+fit no request and keep their segment.
 """
 
 from bisect import bisect_left
@@ -30,16 +30,16 @@ from kvsim.allocators.pytorch.snapshot import Segment, segments_of
 
 
 class CachingAllocator:
-    """Allocates bytes of a card to tensors, as `torch.cuda` does.
+    """Allocates bytes of a card to tensors, like `torch.cuda`.
 
     Parameters
     ----------
     total_bytes : int
         The card's memory.
     settings : Settings
-        Those of PYTORCH_CUDA_ALLOC_CONF.
+        Settings of PYTORCH_CUDA_ALLOC_CONF.
     fraction : float, optional
-        Share of the memory that may be taken (`torch.cuda.set_per_process_memory_fraction`); None: all
+        Share of the memory that may be used (`torch.cuda.set_per_process_memory_fraction`); None: all
         of it, and no garbage collection.
 
     Attributes
@@ -49,9 +49,9 @@ class CachingAllocator:
     pools : tuple of Pool
         The small and the large one.
     allocated : set of Block
-        Blocks that tensors have.
+        Blocks held by tensors.
     journal : Journal or None
-        Where blocks are written down before they change.
+        Records blocks before they change.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class CachingAllocator:
         return self._allocate(block, rounded, size)
 
     def free(self, block: Block) -> None:
-        """Take a block back and merge it with its free neighbours."""
+        """Free a block and merge it with its free neighbours."""
         counters, small = self.counters, block.pool.small
         before, after = block.prev, block.next
         if self.journal is not None:
@@ -106,7 +106,7 @@ class CachingAllocator:
             counters.inactive_split.add(blocks, small)
 
     def empty_cache(self) -> None:
-        """Give back every segment that is wholly free."""
+        """Free every segment that is entirely free."""
         self.counters.syncs += 1
         for pool in (self._large, self._small):
             free = pool.free()
@@ -126,14 +126,14 @@ class CachingAllocator:
     # -- finding ------------------------------------------------------------------------------
 
     def _best_fit(self, pool: Pool, stream: int, size: int) -> Block | None:
-        """The smallest free block that serves, taken out of its pool."""
+        """Take the smallest free block that serves out of its pool."""
         pool.searches += self._ages
         free = pool.free_of(stream)
         place = bisect_left(free, (size, -1))
         if place == len(free):
             return None
         block = free[place][2]
-        if block.range is not None:  # one that may grow counts as large as it may become
+        if block.range is not None:  # an expandable one counts with the size it may reach
             while place + 1 < len(free) and _may_become(free[place + 1][2]) < _may_become(block):
                 place += 1
                 block = free[place][2]
@@ -144,7 +144,7 @@ class CachingAllocator:
         return block
 
     def _from_card(self, pool: Pool, stream: int, size: int) -> Block | None:
-        """A new segment, or more of an expandable one: at once, or after giving some back."""
+        """A new segment, or growth of an expandable one: directly, or after freeing others."""
         if self._ages:
             self._collect()
         block = self._segment(pool, stream, size)
@@ -171,7 +171,7 @@ class CachingAllocator:
         return Block(pool, stream, address, wanted)
 
     def _allocate(self, block: Block, size: int, requested: int) -> Block:
-        """Split what is too much off a block that is in no pool, and allocate the rest."""
+        """Split the excess off a block that is in no pool, and allocate the rest."""
         counters, pool = self.counters, block.pool
         if self.journal is not None:
             self.journal.touch(block, block.prev)
@@ -198,10 +198,10 @@ class CachingAllocator:
             return left >= GRAIN
         return size < self.settings.max_split_bytes and left > SMALL
 
-    # -- giving back --------------------------------------------------------------------------
+    # -- freeing segments ---------------------------------------------------------------------
 
     def _give_back(self, block: Block) -> None:
-        """Give a segment back to the card: a free block that is all of it."""
+        """Return a segment to the card, given the free block that covers it."""
         pool = block.pool
         pool.remove(block)
         self.card.free(block.addr)
@@ -210,7 +210,7 @@ class CachingAllocator:
         self.counters.device_frees += 1
 
     def _give_oversize_back(self, pool: Pool, stream: int, size: int) -> bool:
-        """Give back the smallest oversize segment that makes room for `size`, else several, largest first."""
+        """Free the smallest oversize segment that makes room for `size`, else several, largest first."""
         limit = self.settings.max_split_bytes
         if limit == NO_LIMIT or self.settings.expandable:
             return False
@@ -227,7 +227,7 @@ class CachingAllocator:
         return given >= wanted
 
     def _collect(self) -> None:
-        """Give back unsplit large segments that were not used for long, until below the threshold."""
+        """Free unsplit large segments that were unused for long, until below the threshold."""
         assert self.allowed_bytes is not None
         too_much = self.counters.reserved.current - int(self.settings.collect_above * self.allowed_bytes)
         old = [block for block in self._large.free() if not block.is_split]
@@ -244,6 +244,6 @@ class CachingAllocator:
 
 
 def _may_become(block: Block) -> int:
-    """Bytes of a free block and of the unmapped one behind it."""
+    """Bytes of a free block plus the unmapped one behind it."""
     behind = block.next
     return block.size + (behind.size if behind is not None and not behind.mapped else 0)

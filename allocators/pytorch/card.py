@@ -2,25 +2,25 @@
 
     |== segment ==|== segment ==|....|== segment ==|............|     addresses, in 2 MiB
 
-The lowest gap that is large enough is taken. Addresses are virtual: only the sum of all bytes is
-bounded, and pages of expandable segments are only counted.
+The lowest gap that is large enough is taken. Addresses are virtual: only the sum of all bytes is bounded, and
+pages of expandable segments are only counted.
 """
 
 from bisect import bisect_left, insort
 
 VIRTUAL = 1 << 56
-"""where virtual ranges begin: above every address of the card"""
+"""start of virtual ranges: above every address of the card"""
 
 
 class Addresses:
-    """Addresses without end from `base` on, the lowest ones that serve first."""
+    """Unbounded addresses from `base` on, lowest fit first."""
 
     def __init__(self, base: int) -> None:
         self.base = base
         self.allocated: list[tuple[int, int]] = []  # (address, bytes), ascending
 
     def take(self, size: int) -> int:
-        """The lowest address with `size` free bytes behind it."""
+        """Allocate the lowest address followed by `size` free bytes."""
         end = self.base
         for start, length in self.allocated:
             if start - end >= size:
@@ -30,12 +30,12 @@ class Addresses:
         return end
 
     def give_back(self, address: int) -> int:
-        """What was taken there is free again: its bytes."""
+        """Free the allocation at an address; returns its bytes."""
         return self.allocated.pop(bisect_left(self.allocated, (address, 0)))[1]
 
 
 class Card:
-    """Memory of `total_bytes`, and how often each of the driver's calls succeeded.
+    """Memory of `total_bytes`, and counts of successful driver calls.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class Card:
         self._ranges = Addresses(VIRTUAL)
 
     def malloc(self, size: int) -> int | None:
-        """Address of a segment of `size` bytes, a multiple of 2 MiB; None when the card is too full."""
+        """Address of a segment of `size` bytes, a multiple of 2 MiB; None if the card is too full."""
         if self.used_bytes + size > self.total_bytes:
             return None
         self.used_bytes += size
@@ -62,7 +62,7 @@ class Card:
         return self._segments.take(size)
 
     def free(self, address: int) -> None:
-        """Give a segment back."""
+        """Free a segment."""
         self.used_bytes -= self._segments.give_back(address)
         self.frees += 1
 
@@ -72,11 +72,11 @@ class Card:
         return self._ranges.take(size)
 
     def unreserve(self, address: int) -> None:
-        """Give a virtual range back."""
+        """Free a virtual range."""
         self._ranges.give_back(address)
 
     def create(self, pages: int, page_bytes: int) -> bool:
-        """Physical pages for a virtual range, mapped there; False when the card has too few: none then."""
+        """Create and map physical pages for a virtual range; False, and none, if the card has too few."""
         possible = min(pages, (self.total_bytes - self.used_bytes) // page_bytes)
         self.creates += possible
         if possible < pages:
@@ -87,15 +87,15 @@ class Card:
         return True
 
     def release(self, pages: int, page_bytes: int) -> None:
-        """Unmap physical pages and give them back."""
+        """Unmap and free physical pages."""
         self.unmaps += pages
         self.releases += pages
         self.used_bytes -= pages * page_bytes
 
     def saved(self) -> tuple[int, int, int, list[tuple[int, int]]]:
-        """What `restore` needs, virtual ranges left out."""
+        """State for `restore`, without virtual ranges."""
         return self.used_bytes, self.mallocs, self.frees, self._segments.allocated.copy()
 
     def restore(self, saved: tuple[int, int, int, list[tuple[int, int]]]) -> None:
-        """Be what was saved."""
+        """Restore the saved state."""
         self.used_bytes, self.mallocs, self.frees, self._segments.allocated = saved

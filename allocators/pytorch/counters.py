@@ -1,10 +1,10 @@
-"""The counters of `torch.cuda.memory_stats()`, of those that the bookkeeping moves."""
+"""The counters of `torch.cuda.memory_stats()` that the bookkeeping changes."""
 
 from collections.abc import Iterator
 
 
 class Counter:
-    """A number now, its largest value, and its share in the small and in the large pool."""
+    """A current value, its peak, and its parts in the small and in the large pool."""
 
     __slots__ = ("current", "large", "peak", "small")
 
@@ -12,7 +12,7 @@ class Counter:
         self.current = self.peak = self.small = self.large = 0
 
     def add(self, amount: int, small: bool) -> None:
-        """Move it up or down."""
+        """Add an amount, which may be negative."""
         self.current += amount
         if small:
             self.small += amount
@@ -26,25 +26,25 @@ class Counter:
 
 
 class Counters:
-    """What torch reports, by its names without `_bytes`.
+    """Torch's statistics, by its names without `_bytes`.
 
     Attributes
     ----------
     allocated, active, requested : Counter
-        Bytes of allocated blocks; the same, blocks that wait for another stream included (there are none
-        here); bytes that were asked for.
+        Bytes of allocated blocks; the same, including blocks that wait for another stream (there are none
+        here); requested bytes.
     reserved : Counter
         Bytes taken from the card.
     inactive_split_bytes, inactive_split : Counter
-        Free blocks of segments that have other blocks, too: they cannot be given back. Expandable
-        segments are left out.
+        Free blocks of segments that also have other blocks and so cannot be freed. Expandable segments are
+        left out.
     segments : Counter
         Segments taken from the card; expandable ones are left out.
     retries, ooms, syncs : int
-        Segments asked for again after all free ones were given back; refusals; times that all free
-        ones were given back.
+        Segments requested again after all free ones were freed; refusals; times that all free ones were
+        freed.
     device_allocs, device_frees : int
-        Segments taken and given back; expandable ones: times that they grew and shrank.
+        Segments taken and freed; for expandable ones, times that they grew and shrank.
     """
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class Counters:
         self.device_allocs = self.device_frees = 0
 
     def peaks(self) -> dict[str, int]:
-        """The largest values so far, and what was counted, as a run reports them at its end."""
+        """Peaks and counts so far, as a run reports them at its end."""
         return {
             "allocated_peak_bytes": self.allocated.peak,
             "requested_peak_bytes": self.requested.peak,
@@ -73,12 +73,12 @@ class Counters:
         }
 
     def saved(self) -> list[int]:
-        """What `restore` needs."""
+        """State for `restore`."""
         numbers = [self.retries, self.ooms, self.syncs, self.device_allocs, self.device_frees]
         return [*numbers, *(number for counter in self._each() for number in counter)]
 
     def restore(self, saved: list[int]) -> None:
-        """Be what was saved."""
+        """Restore the saved state."""
         self.retries, self.ooms, self.syncs, self.device_allocs, self.device_frees, *rest = saved
         for place, counter in enumerate(self._each()):
             counter.current, counter.peak, counter.small, counter.large = rest[4 * place : 4 * place + 4]

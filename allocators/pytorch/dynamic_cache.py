@@ -1,11 +1,11 @@
-"""dynamic-cache: Hugging Face's DynamicCache: every step concatenates, into new tensors.
+"""dynamic-cache: Hugging Face's DynamicCache: every step concatenates into new tensors.
 
-    step   for each layer   K' = cat(K, k): a new block one token larger, a copy of all of it, K is freed
-                            V' = cat(V, v): likewise
+    step   for each layer   K' = cat(K, k): a new block one token larger, a full copy, K is freed
+                            V' = cat(V, v): the same for V
 
-Peak: everything, and one tensor twice. Copies: the whole cache in every step, quadratic in the length.
-Freed blocks are a little too small for the same layer's next tensor: they become `inactive split`.
-Waste of a sequence: rounding to 512 bytes, and up to 1 MiB per tensor above 1 MiB; the rest lies free.
+Peak: everything, plus one tensor twice. Copies: the whole cache in every step, quadratic in the length.
+Freed blocks are slightly too small for the same layer's next tensor: they become `inactive split`.
+Waste per sequence: rounding to 512 bytes, and up to 1 MiB per tensor above 1 MiB; the rest stays free.
 """
 
 from kvsim.allocators.pytorch.tensor_cache import TensorCache
@@ -13,7 +13,7 @@ from kvsim.allocators.pytorch.undo import Checkpoint
 
 
 class DynamicCache(TensorCache):
-    """Tensors that are made anew for every token; parameters as of `TensorCache`."""
+    """Tensors that are recreated for every token; parameters as in `TensorCache`."""
 
     slow = True
     idea = "new tensors for every token, each a copy of the last one"
@@ -22,11 +22,11 @@ class DynamicCache(TensorCache):
     source = "transformers cache_utils.py; PyTorch 2.6, CUDACachingAllocator.cpp"
 
     def tokens_of(self, tokens: int, bound: int) -> int:
-        """What it holds now."""
+        """The current tokens."""
         return tokens
 
     def grow(self, seq: int, tokens: int) -> bool:
-        """Concatenate each tensor in turn; where one finds no room, nothing has happened."""
+        """Concatenate each tensor in turn; if one finds no room, all is undone."""
         held, blocks = self._held[seq]
         if tokens <= held:
             return True

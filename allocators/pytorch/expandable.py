@@ -1,9 +1,9 @@
-"""Expandable segments: one virtual range per stream and pool, whose pages are mapped as it grows.
+"""Expandable segments: one virtual range per stream and pool, with pages mapped as it grows.
 
     range, 9/8 of the card   |= allocated =|.. free ..|= allocated =|~~~~~~~~ unmapped ~~~~~~~~~|
                               pages of 2 MiB (small pool) or 20 MiB (large pool) mapped so far
 
-The lowest address is taken where free and unmapped blocks in a row suffice. A shortage unmaps the whole
+The lowest address is taken at which consecutive free and unmapped blocks suffice. A shortage unmaps the whole
 pages of free blocks, wherever they are.
 """
 
@@ -14,14 +14,14 @@ from kvsim.allocators.pytorch.settings import LARGE_SEGMENT, SMALL_SEGMENT
 
 
 def take(card: Card, counters: Counters, pool: Pool, stream: int, size: int) -> Block | None:
-    """A block of at least `size` bytes, no longer free; None when the card has too few pages.
+    """Take a block of at least `size` bytes out of its pool; None if the card has too few pages.
 
-    What was mapped before the card refused stays mapped, and free.
+    Pages mapped before the card refused stay mapped and free.
     """
     block = _lowest(card, pool, stream, size)
     if not block.mapped and not _map(card, counters, block, min(block.size, size)):
         return None
-    while block.size < size:  # free, then unmapped: map the rest, which joins what is before it
+    while block.size < size:  # free, then unmapped: map the rest, which merges with the block before it
         rest = block.next
         assert rest is not None
         if not _map(card, counters, rest, min(size - block.size, rest.size)):
@@ -32,7 +32,7 @@ def take(card: Card, counters: Counters, pool: Pool, stream: int, size: int) -> 
 
 
 def give_back(card: Card, counters: Counters, block: Block) -> int:
-    """Unmap the whole pages of a free block; their bytes."""
+    """Unmap the whole pages of a free block; returns their bytes."""
     within = block.range
     assert within is not None
     page = within.page_bytes
@@ -63,7 +63,7 @@ def give_back(card: Card, counters: Counters, block: Block) -> int:
 
 
 def _lowest(card: Card, pool: Pool, stream: int, size: int) -> Block:
-    """The first of the blocks in a row, free or unmapped, that make `size` bytes; a new range if none."""
+    """The first of consecutive free or unmapped blocks of `size` bytes; a new range if there are none."""
     for unmapped in pool.unmapped_of(stream):
         before = unmapped.prev
         first = unmapped if before is None or before.allocated else before

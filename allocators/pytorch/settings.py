@@ -1,9 +1,9 @@
-"""The settings of the caching allocator, and the two roundings: of a request, and of a segment.
+"""The settings of the caching allocator, and the rounding of requests and of segments.
 
     request  --round_size-->       block     a multiple of 512 bytes, or a step between powers of two
     block    --segment_bytes-->    segment   <= 1 MiB: 2 MiB    < 10 MiB: 20 MiB    else: whole 2 MiB
 
-Settings that change no bookkeeping are unknown here.
+Settings that do not change the bookkeeping are unknown here.
 """
 
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ SMALL = MIB
 SMALL_SEGMENT = 2 * MIB
 LARGE_SEGMENT = 20 * MIB
 OWN_SEGMENT = 10 * MIB
-"""bytes from which on a block gets a segment of its own size"""
+"""bytes from which a block gets a segment of its own size"""
 NO_LIMIT = 1 << 64
 INTERVALS = 16
-"""of `roundup_power2_divisions`: 1 MiB, 2 MiB, 4 MiB ... 32 GiB and above"""
+"""intervals of `roundup_power2_divisions`: 1 MiB, 2 MiB, 4 MiB ... 32 GiB and above"""
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,13 @@ class Settings:
     Attributes
     ----------
     max_split_bytes : int
-        A block of this size or more is not split, nor allocated to a smaller request.
+        A block of this size or more is neither split nor allocated to a smaller request.
     divisions : tuple of int
-        For sizes from 2^(20+i) bytes on (the first: all below, too): steps between two powers of two to
+        For sizes from 2^(20+i) bytes on (the first: also all below): steps between two powers of two to
         round up to; 0 or 1: none, multiples of 512 bytes.
     collect_above : float
-        Share of the allowed memory above which cached segments are given back before new ones are taken
-        (only where a share was allowed); 0: never.
+        Share of the allowed memory above which cached segments are freed before new ones are taken
+        (only if a fraction was set); 0: never.
     expandable : bool
         Virtual ranges that grow instead of segments.
     """
@@ -58,7 +58,7 @@ class Settings:
 
 
 def segment_bytes(size: int) -> int:
-    """Bytes to ask of the card for a block of `size` bytes."""
+    """Bytes to request from the card for a block of `size` bytes."""
     if size <= SMALL:
         return SMALL_SEGMENT
     if size < OWN_SEGMENT:

@@ -1,7 +1,7 @@
-"""The segments of a card as torch's snapshot lists them: blocks in a row, allocated and free, by address.
+"""The segments of a card as in torch's snapshot: consecutive blocks, allocated and free, by address.
 
 segment     |# allocated #|... free ...|# allocated #|          20 MiB from the card, cut into blocks
-expandable  |# allocated #|... free ...|  unmapped  |# allocated #|      each mapped stretch is one
+expandable  |# allocated #|... free ...|  unmapped  |# allocated #|      one segment per mapped stretch
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ from kvsim.allocators.pytorch.blocks import Block
 
 
 class Segment(NamedTuple):
-    """Blocks in a row: of an expandable segment, a mapped stretch."""
+    """Consecutive blocks; in an expandable segment, a mapped stretch."""
 
     addr: int
     size: int
@@ -22,7 +22,7 @@ class Segment(NamedTuple):
 
 
 def segments_of(blocks: Sequence[Block]) -> list[Segment]:
-    """The segments that are made of these blocks, all that are mapped."""
+    """The segments formed by these blocks, which must be all mapped blocks."""
     heads = [block for block in blocks if block.prev is None or not block.prev.mapped]
     return [_segment(head) for head in sorted(heads, key=lambda block: block.addr)]
 

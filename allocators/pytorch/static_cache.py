@@ -1,17 +1,17 @@
-"""static-cache: Hugging Face's StaticCache: tensors of the reservation's length, made once.
+"""static-cache: Hugging Face's StaticCache: tensors of the reservation's length, created once.
 
     K of a layer   |#### tokens ####|~~ reserved: answer to come ~~|.... internal: never written ....|
                    '------------------------------ bound tokens ------------------------------------'
 
-As `contiguous`, cut into two tensors per layer, in PyTorch's segments. Nothing is copied, nothing grows.
-Waste of a sequence: `bound - tokens`, and rounding: 512 bytes, or up to 1 MiB per tensor above 1 MiB.
+Like `contiguous`, split into two tensors per layer, in PyTorch's segments. Nothing is copied, nothing grows.
+Waste per sequence: `bound - tokens`, and rounding: 512 bytes, or up to 1 MiB per tensor above 1 MiB.
 """
 
 from kvsim.allocators.pytorch.tensor_cache import TensorCache
 
 
 class StaticCache(TensorCache):
-    """Tensors for `bound` tokens; parameters as of `TensorCache`."""
+    """Tensors for `bound` tokens; parameters as in `TensorCache`."""
 
     idea = "tensors of the reservation's length, made once"
     wastes = "bound - tokens, and rounding; free ends of segments"
@@ -21,9 +21,9 @@ class StaticCache(TensorCache):
     reserves = True
 
     def tokens_of(self, tokens: int, bound: int) -> int:
-        """All that it may ever hold."""
+        """The most tokens that it may ever hold."""
         return max(tokens, bound)
 
     def grow(self, seq: int, tokens: int) -> bool:
-        """There is room within the reservation, and none beyond it."""
+        """Whether `tokens` are within the reservation."""
         return tokens <= self.capacity(seq)

@@ -1,15 +1,15 @@
-"""Caches of Hugging Face's transformers: a tensor for the keys and one for the values of each layer.
+"""Caches of Hugging Face's transformers: one tensor for the keys and one for the values of each layer.
 
     sequence   layer 0 |K tensor| |V tensor|   layer 1 |K tensor| |V tensor|   ...     [heads, tokens, dim]
-    each tensor is a block of PyTorch's caching allocator, which has the whole arena
+    each tensor is a block of PyTorch's caching allocator, which owns the whole arena
 
-Slots are grains of bytes. Of the arena, `idle` is what the caching allocator has taken from the card and
-could give back: segments that are wholly free. Free blocks beside allocated ones (torch: inactive split)
-cannot be given back; those too small for a tensor of the next request are `external`. Rounding is `internal`.
+Slots are grains of bytes. `idle` slots are those that the caching allocator has taken from the card and could
+free: segments that are entirely free. Free blocks beside allocated ones (torch: inactive split) cannot be
+freed; those too small for a tensor of the next request are `external`. Rounding is `internal`.
 
-Each sequence has a cache of its own, of batch size 1: what continuous batching over these caches would be.
-In reality they serve static batches, padded to the longest, in one tensor for all. Only cache tensors are
-there, no activations.
+Each sequence has its own cache, of batch size 1, as continuous batching over these caches would have. In
+reality they serve static batches, padded to the longest, in one tensor for all. Only cache tensors are
+modelled, no activations.
 """
 
 from abc import abstractmethod
@@ -29,21 +29,21 @@ Blocks = tuple[int, list[Block]]
 
 
 class TensorCache(Allocator):
-    """Tensors of `tensor_bytes` per token, `tensors` of them for a sequence.
+    """Tensors of `tensor_bytes` per token, `tensors` of them per sequence.
 
     Parameters
     ----------
     capacity_tokens : int
         Size of the card's memory, in tokens.
     tensor_bytes : int
-        Bytes of a token in one tensor: heads x head dimension x bytes of an element.
+        Bytes of a token in one tensor: heads x head dimension x bytes per element.
     tensors : int
-        Two for each layer; one where keys and values are one latent.
+        Two per layer; one if keys and values are one latent.
 
     Attributes
     ----------
     arena : CachingAllocator
-        Has the counters that torch reports: allocated, reserved, inactive split, their peaks.
+        Has torch's counters: allocated, reserved, inactive split, and their peaks.
     """
 
     family = "tensors"
@@ -54,7 +54,7 @@ class TensorCache(Allocator):
 
     @classmethod
     def from_options(cls, capacity_slots: int, options: Options) -> Self:
-        """Of the model's tensors; ValueError where its layers are not alike."""
+        """Build one for the model's tensors; ValueError if its layers differ."""
         tensor_bytes = options.kv_heads * options.head_dim * options.dtype_bytes
         tensors, rest = divmod(options.token_bytes, tensor_bytes)
         if rest:
@@ -64,7 +64,7 @@ class TensorCache(Allocator):
         return cls(capacity_slots, tensor_bytes, tensors)
 
     def __init__(self, capacity_tokens: int, tensor_bytes: int = 2_048, tensors: int = 64) -> None:
-        whole = tensor_bytes % GRAIN == 0  # no block is rounded then
+        whole = tensor_bytes % GRAIN == 0  # then no block is rounded
         self.grain_bytes = gcd(SMALL_SEGMENT if whole else GRAIN, tensor_bytes)
         total_bytes = capacity_tokens * tensor_bytes * tensors
         super().__init__(total_bytes // self.grain_bytes)
@@ -75,25 +75,25 @@ class TensorCache(Allocator):
 
     @abstractmethod
     def tokens_of(self, tokens: int, bound: int) -> int:
-        """Tokens that the tensors of a new sequence are made for."""
+        """Tokens that the tensors of a new sequence are created for."""
 
     def memory_stats(self) -> Mapping[str, int]:
-        """As `torch.cuda.memory_stats()` says it."""
+        """As in `torch.cuda.memory_stats()`."""
         return self.arena.counters.peaks()
 
     def slots_needed(self, tokens: int, bound: int) -> int:
-        """As everywhere: tensors, rounded up."""
+        """Slots of the tensors, rounded up."""
         size = self.arena.settings.round_size(self.tokens_of(tokens, bound) * self.tensor_bytes)
         return self.tensors * size // self.grain_bytes
 
     def fits(self, tokens: int, bound: int) -> bool:
-        """Whether the segments for its tensors, all new, fit the card."""
+        """Whether new segments for all its tensors fit the card."""
         size = self.arena.settings.round_size(self.tokens_of(tokens, bound) * self.tensor_bytes)
         segment = segment_bytes(size)
         return -(-self.tensors // (segment // size)) * segment <= self.arena.card.total_bytes
 
     def can_admit(self, tokens: int, bound: int) -> bool:
-        """Whether all tensors would find room; where that is not plain, by making them and undoing it."""
+        """Whether all tensors would find room; if not obvious, by creating them and undoing it."""
         size = self.tokens_of(tokens, bound) * self.tensor_bytes
         if not self.fits(tokens, bound) or not self._bytes_are_enough(size):
             return False
@@ -110,7 +110,7 @@ class TensorCache(Allocator):
         return found
 
     def admit(self, seq: int, tokens: int, bound: int) -> bool:
-        """Make the tensors; where one finds no room, once more after `torch.cuda.empty_cache()`."""
+        """Create the tensors; if one finds no room, retry once after `torch.cuda.empty_cache()`."""
         self._held.expect_new(seq, tokens)
         held = self.tokens_of(tokens, bound)
         if not self.fits(tokens, bound) or not self._bytes_are_enough(held * self.tensor_bytes):
@@ -129,16 +129,16 @@ class TensorCache(Allocator):
         return False
 
     def capacity(self, seq: int) -> int:
-        """Tokens that its tensors are made for."""
+        """Tokens that its tensors were created for."""
         return self._held[seq][0]
 
     def surplus(self, seq: int, tokens: int) -> int:
-        """Slots that `tokens` tokens leave empty; rounding, which nothing ever fills, where it must grow."""
+        """Slots that `tokens` tokens leave empty; if it must grow, the rounding, which is never filled."""
         capacity, blocks = self._held[seq]
         return self._slots(blocks) - min(tokens, capacity) * self.slots_per_token
 
     def retire(self, seq: int) -> int:
-        """The slots that its tensors keep."""
+        """Slots that its tensors keep."""
         return self._slots(self._held[seq][1])
 
     def release(self, seq: int) -> None:
@@ -149,7 +149,7 @@ class TensorCache(Allocator):
         self.count()
 
     def external_slots(self, need: int) -> int:
-        """Free blocks beside others, of the other pool, or too small for a tensor of the next request."""
+        """Free split blocks in the other pool, or too small for a tensor of the next request."""
         size = need * self.grain_bytes // self.tensors
         if not size:
             return 0
@@ -164,14 +164,14 @@ class TensorCache(Allocator):
         return unfit // self.grain_bytes
 
     def largest_free_extent(self) -> int:
-        """What the card could give at once if every free segment went back, or the largest other block."""
+        """What the card could give in one piece if free segments were freed, or the largest split block."""
         card, counters = self.arena.card, self.arena.counters
         allocated = counters.allocated.current + counters.inactive_split_bytes.current
         split = (pool.free_of(0)[-1][0] for pool in self.arena.pools if pool.free_of(0))
         return max(card.total_bytes - allocated, *split, 0) // self.grain_bytes
 
     def regions(self) -> Iterator[Region]:
-        """The segments side by side, by address, and what is still the card's."""
+        """The segments, adjacent and by address, then what the card still has."""
         owner = {block: seq for seq, (_, blocks) in self._held.items() for block in blocks}
         grain, per_token, end = self.grain_bytes, self.tensor_bytes // self.grain_bytes, 0
         for segment in self.arena.segments():
@@ -186,7 +186,7 @@ class TensorCache(Allocator):
     # -- tensors ------------------------------------------------------------------------------
 
     def count(self) -> None:
-        """Bring the counters up to date."""
+        """Update the counts."""
         counters, card = self.arena.counters, self.arena.card
         allocated = counters.allocated.current
         self.used_slots = allocated // self.grain_bytes
@@ -196,7 +196,7 @@ class TensorCache(Allocator):
         self.maps, self.unmaps = card.mallocs, card.frees
 
     def _make(self, size: int) -> list[Block] | None:
-        """All tensors of a sequence, of `size` bytes each; None as soon as one finds no room."""
+        """Create all tensors of a sequence, of `size` bytes each; None as soon as one finds no room."""
         blocks = []
         for _ in range(self.tensors):
             block = self.arena.malloc(size)
@@ -209,14 +209,14 @@ class TensorCache(Allocator):
         return sum(block.size for block in blocks) // self.grain_bytes
 
     def _bytes_are_enough(self, size: int) -> bool:
-        """Whether the tensors would fit if everything free were one piece."""
+        """Whether the tensors would fit if all free memory were one piece."""
         wanted = self.tensors * self.arena.settings.round_size(size)
         return wanted <= self.arena.card.total_bytes - self.arena.counters.allocated.current
 
     def _plenty(self, size: int) -> bool:
-        """Whether free blocks and new segments surely make a tensor of `size` bytes for each layer, and more.
+        """Whether free blocks and new segments surely have room for all tensors of `size` bytes.
 
-        A block makes as many as go into it whole, a segment too; none is lost to those before it.
+        A block or segment holds as many as fit into it whole; none is lost to those placed earlier.
         """
         size = self.arena.settings.round_size(size)
         card, segment = self.arena.card, segment_bytes(size)

@@ -1,7 +1,6 @@
-"""Undoing: what a caching allocator was before some calls, to come back to when one of them is refused.
+"""Undo: the state of a caching allocator before some calls, restored if one of them is refused.
 
-Lists are copied whole, blocks are written down when they are first touched. Expandable segments cannot be
-undone.
+Lists are copied whole; blocks are recorded when first touched. Expandable segments cannot be undone.
 """
 
 from kvsim.allocators.pytorch.blocks import Journal
@@ -9,12 +8,12 @@ from kvsim.allocators.pytorch.caching import CachingAllocator
 
 
 class Checkpoint:
-    """The state of a caching allocator now.
+    """The current state of a caching allocator.
 
     Parameters
     ----------
     allocator : CachingAllocator
-        Writes down every block that it touches from now on, until `keep` or `restore`.
+        Records every block that it touches from now on, until `keep` or `restore`.
     """
 
     def __init__(self, allocator: CachingAllocator) -> None:
@@ -26,11 +25,11 @@ class Checkpoint:
         self._allocated = allocator.allocated.copy()
 
     def keep(self) -> None:
-        """What was done since stays."""
+        """Keep the changes made since."""
         self._allocator.journal = None
 
     def restore(self) -> None:
-        """Come back to what was."""
+        """Return to the saved state."""
         allocator = self._allocator
         allocator.journal = None
         self._blocks.restore()
