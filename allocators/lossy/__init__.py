@@ -1,4 +1,4 @@
-"""Caches that keep less than was computed: fewer tokens, or fewer bits of each.
+"""Caches that keep less than was computed: fewer tokens, or fewer bits per token.
 
-Their memory is exact. What they lose of an answer's quality is not modelled, nor is what choosing costs.
+Their memory is exact. The loss of answer quality is not modelled, nor is the cost of choosing tokens.
 """

@@ -1,14 +1,14 @@
-"""Budgeted: paged memory of which each sequence keeps at most a budget of tokens; the others leave holes.
+"""Budgeted: paged memory in which each sequence keeps at most a budget of tokens; dropped ones leave holes.
 
     block 4, budget 8     |##..|....|#.#.|####|##~~|      # kept   . dropped: a hole   ~ to be written
-    block 2: every token is dropped, so the block goes; the holes of the others stay until theirs do, too
+    block 2: every token is dropped, so the block is freed; holes in other blocks stay until theirs is
 
-A prompt is written whole. From the first decoded token on, each growth drops as many tokens as there are
-above the budget; which ones is the method's choice. A dropped token's slot is *expired* for the ledger: it
-is internal waste while other tokens keep its block, and free with it. As tokens come back to be dropped one
-by one, nothing is promised.
+A prompt is written whole. From the first decoded token on, each growth drops as many tokens as exceed the
+budget; the method chooses which. A dropped token's slot is *expired* for the ledger: it is internal waste
+while other tokens keep its block, and free with the block. As sequences grow by single tokens to drop others,
+nothing is promised.
 
-    waste of a sequence = holes + (-tokens % block_size)
+    waste per sequence = holes + (-tokens % block_size)
 
 All layers and heads drop the same tokens here. Ignored: forks, prefixes, swapping.
 """
@@ -27,28 +27,28 @@ from kvsim.allocators.pool import FreeList
 
 
 class Budget(NamedTuple):
-    """How many tokens a sequence keeps: so many, or a share of its prompt."""
+    """How many tokens a sequence keeps: a number, or a share of its prompt."""
 
     tokens: int = 0
     percent: int = 0
-    """used where it is above 0"""
+    """used if above 0"""
 
     @classmethod
     def of_text(cls, text: str) -> "Budget":
-        """That of `1024` or `20%`; ValueError for anything else."""
+        """Parse `1024` or `20%`; ValueError for anything else."""
         number, share = text.removesuffix("%"), text.endswith("%")
         if not number.isdecimal() or not (1 <= int(number) <= 100 if share else int(number) >= 2):
             raise ValueError(f"kv_budget must be a number of tokens from 2 on, or 1% to 100%, got {text!r}")
         return cls(percent=int(number)) if share else cls(tokens=int(number))
 
     def of(self, prompt: int) -> int:
-        """Tokens for a prompt of so many; 2 at least."""
+        """Budget in tokens for a prompt of `prompt` tokens; at least 2."""
         return max(2, -(-prompt * self.percent // 100) if self.percent else self.tokens)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetOptions:
-    """Of a cache that drops tokens."""
+    """Options of a cache that drops tokens."""
 
     kv_budget: str | None = option(
         "Tokens that a sequence keeps.",
@@ -64,22 +64,22 @@ class BudgetOptions:
 
 
 class Holding:
-    """What a sequence holds.
+    """State of a sequence.
 
     Attributes
     ----------
     budget : int
         Tokens that it may keep.
     capacity : int
-        Tokens before the next growth; all those before it count as written.
+        Tokens before the next growth; all tokens before it count as written.
     blocks : list of int or None
-        By place in the text; None where a block was freed.
+        By place in the text; None if a block was freed.
     dead : list of int
         Dropped tokens of each block.
     holes : int
-        Those of them whose block is still held.
+        Dropped tokens whose block is still held.
     expired : int
-        All tokens that it dropped.
+        All tokens dropped.
     """
 
     __slots__ = ("blocks", "budget", "capacity", "dead", "expired", "holes")
@@ -100,7 +100,7 @@ class Budgeted(Blocks):
     Parameters
     ----------
     capacity_slots : int
-        Size of the arena, at least one block; what does not fill a block is left out.
+        Size of the arena, at least one block; a remainder below one block is left out.
     budget : Budget
         Tokens that a sequence keeps.
     block_size : int
@@ -113,7 +113,7 @@ class Budgeted(Blocks):
 
     windows = True
     usual = Budget(tokens=1_024)
-    """the budget where none is given"""
+    """the default budget"""
 
     @classmethod
     def from_options(cls, capacity_slots: int, options: Options) -> Self:
@@ -128,10 +128,10 @@ class Budgeted(Blocks):
 
     @abstractmethod
     def victims(self, seq: int, held: Holding, tokens: int, count: int) -> list[int]:
-        """Which `count` of its tokens to drop, now that it will have `tokens`; changes nothing."""
+        """The `count` tokens to drop when it will have `tokens`; changes nothing."""
 
     def drop(self, seq: int, held: Holding, tokens: int, count: int) -> list[int]:
-        """The same, and remember that they are dropped."""
+        """Like `victims`, but record that they are dropped."""
         return self.victims(seq, held, tokens, count)
 
     def can_admit(self, tokens: int, bound: int) -> bool:
@@ -190,7 +190,7 @@ class Budgeted(Blocks):
 
     def retire(self, seq: int) -> int:
         held = self._held[seq]
-        self.expired_slots -= held.expired  # they belong to no living sequence any more
+        self.expired_slots -= held.expired  # they no longer belong to a living sequence
         held.expired = 0
         return (len(held.blocks) - held.blocks.count(None)) * self.block_size
 
@@ -201,7 +201,7 @@ class Budgeted(Blocks):
     # -- blocks -------------------------------------------------------------------------------
 
     def _drop(self, held: Holding, victims: list[int]) -> None:
-        """Drop tokens, and free the blocks in which none is left."""
+        """Drop tokens and free the blocks left without any."""
         size, dead, count = self.block_size, held.dead, len(victims)
         held.holes += count
         held.expired += count
@@ -223,7 +223,7 @@ class Budgeted(Blocks):
             self.used_slots += missing * self.block_size
 
     def _plan(self, held: Holding, tokens: int) -> None:
-        """Say where a sequence of `tokens` must come back: for a block, or to drop tokens."""
+        """Set where a sequence of `tokens` must grow next: for a block, or to drop tokens."""
         room = held.budget + held.expired
         held.capacity = max(tokens, min(len(held.blocks) * self.block_size, room))
 

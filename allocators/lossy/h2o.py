@@ -3,13 +3,13 @@
     |#..#|.#..|..#.|..#.|####|####|##~~|       older tokens: kept here and there;  the last ones: all
       most blocks keep a token: hardly any is freed
 
-Of f = heavy / older tokens that stay, a block of b is free with the chance (1 - f)^b only: keeping a ninth,
-15 % of the blocks of 16. Such methods need slots of one token (`--block-size 1`), or moving.
-Waste of a sequence: the holes, up to (block_size - 1) / block_size of what was dropped.
+If a share f = heavy / older of the tokens stays, a block of b is free only with probability (1 - f)^b: for f
+of a ninth, 15 % of the blocks of 16. Such methods need one-token slots (`--block-size 1`), or moving.
+Waste per sequence: the holes, up to (block_size - 1) / block_size of what was dropped.
 
-Attention is not computed here, so who is heavy is not known: of the older tokens one is dropped by lot, each
-as likely as the others (a hash of the sequence and of how many it has dropped). The paper keeps a set per
-head; blocks would be emptier by none of that.
+Attention is not computed here, so the heavy hitters are unknown: a random older token is dropped, each with
+equal probability (a hash of the sequence and of the number it has dropped). The paper keeps a set per head;
+that would not free more blocks.
 """
 
 from kvsim.allocators.lossy.budget import Budget, Budgeted, Holding
@@ -18,7 +18,7 @@ MASK = (1 << 64) - 1
 
 
 class H2O(Budgeted):
-    """Drops older tokens by lot; parameters as of `Budgeted`."""
+    """Drops older tokens at random; parameters as in `Budgeted`."""
 
     idea = "the last tokens and the heavy hitters; the rest is dropped"
     wastes = "holes: blocks of 16 hardly ever empty; quality not modelled"
@@ -29,7 +29,7 @@ class H2O(Budgeted):
 
     def __init__(self, capacity_slots: int, budget: Budget | None = None, block_size: int = 16) -> None:
         super().__init__(capacity_slots, budget, block_size)
-        self._older: dict[int, list[int]] = {}  # of each sequence that dropped any: those kept
+        self._older: dict[int, list[int]] = {}  # kept older tokens, of each sequence that dropped any
         self._aged: dict[int, int] = {}  # tokens that are no longer recent
 
     def victims(self, seq: int, held: Holding, tokens: int, count: int) -> list[int]:
@@ -49,12 +49,12 @@ class H2O(Budgeted):
 
 
 def _recent_from(held: Holding, tokens: int) -> int:
-    """The first of the recent tokens, when there are `tokens`."""
+    """The first recent token, given `tokens` tokens."""
     return max(0, min(tokens - held.budget // 2, held.capacity))
 
 
 def _drawn(seq: int, number: int, count: int, older: list[int]) -> list[int]:
-    """Take so many tokens out, by lot, from a sequence's so many-th on."""
+    """Remove `count` random tokens from `older`, using the sequence's draws from `number` on."""
     chosen = []
     for drawn in range(min(count, len(older))):
         at = lot(seq, number + drawn) % len(older)
@@ -65,7 +65,7 @@ def _drawn(seq: int, number: int, count: int, older: list[int]) -> list[int]:
 
 
 def lot(seq: int, number: int) -> int:
-    """A number that looks drawn: splitmix64 of a sequence's so many-th."""
+    """A pseudo-random number: splitmix64 of a sequence's draw `number`."""
     mixed = (seq * 0x9E3779B97F4A7C15 + number * 0xD1B54A32D192ED03 + 0x9E3779B97F4A7C15) & MASK
     mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & MASK

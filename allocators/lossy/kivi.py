@@ -1,17 +1,17 @@
-"""kivi: keys and values in 2 bits, but for a residual of the last tokens in full.
+"""kivi: keys and values in 2 bits, except for a residual of the last tokens in full precision.
 
     K  |qqqqqqqqqqqqqqqqqqqqqqqq|######|     whole pieces of 128 tokens are quantised, per channel
     V  |qqqqqqqqqqqqqqqqqq|############|     all but the last 128 tokens, per token
 
-A quantised element takes its bits, and a share of the scale and the zero point (16 bit each) of its group of
-32: 2 + 32/32 = 3 bits, for keys as for values. `expired` for the ledger is what quantising saves.
+A quantised element takes its bits plus a share of the scale and the zero point (16 bits each) of its group of
+32: 2 + 32/32 = 3 bits, for keys and values alike. Slots saved by quantising are `expired` for the ledger.
 
-A piece of keys is there in full until it is whole, so a prompt wants room for its last one in full.
+A piece of keys stays in full precision until it is complete, so a prompt needs room for its last one in full.
 
     grains of t tokens = full * (t % 128 + min(t, 128)) + quantised * (t - t % 128 + max(t - 128, 0))
 
-Waste of a sequence: 0. The memory is exact, addresses are not modelled: sequences lie side by side, in the
-order in which they came. The one layer that is in full during a prefill is left out.
+Waste per sequence: 0. The memory is exact, but addresses are not modelled: sequences are adjacent, in order
+of arrival. The one layer that is in full precision during a prefill is left out.
 """
 
 from collections.abc import Iterator
@@ -28,12 +28,12 @@ RESIDUAL = 128
 GROUP = 32
 """elements with one scale and one zero point"""
 SCALES_BITS = 32
-"""of a group: the scale and the zero point"""
+"""per group: the scale and the zero point"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class QuantisedOptions:
-    """Of a quantised cache."""
+    """Options of a quantised cache."""
 
     kv_bits: int = option(
         "Bits per element of keys and values.",
@@ -50,11 +50,11 @@ class Kivi(Allocator):
     Parameters
     ----------
     capacity_tokens : int
-        Size of the memory, in tokens in full.
+        Size of the memory, in full-precision tokens.
     full_bits : int
-        Of an element.
+        Bits per element.
     bits : int
-        Of a quantised element.
+        Bits per quantised element.
     """
 
     family = "lossy"
@@ -81,10 +81,10 @@ class Kivi(Allocator):
         super().__init__(2 * self.full * capacity_tokens)
         self.slots_per_token = 2 * self.full
         self._held: Holdings[int] = Holdings()
-        self._retired: dict[int, int] = {}  # what quantising saved them
+        self._retired: dict[int, int] = {}  # slots that quantising saved
 
     def grains(self, tokens: int) -> int:
-        """Slots of so many tokens: keys and values."""
+        """Slots of `tokens` tokens: keys and values."""
         keys, values = tokens % RESIDUAL, min(tokens, RESIDUAL)
         return self.full * (keys + values) + self.quantised * (2 * tokens - keys - values)
 
@@ -114,7 +114,7 @@ class Kivi(Allocator):
     def retire(self, seq: int) -> int:
         tokens = self._held[seq]
         self._retired[seq] = tokens * self.slots_per_token - self.grains(tokens)
-        self.expired_slots -= self._retired[seq]  # they belong to no living sequence any more
+        self.expired_slots -= self._retired[seq]  # they no longer belong to a living sequence
         return self.grains(tokens)
 
     def grow(self, seq: int, tokens: int) -> bool:

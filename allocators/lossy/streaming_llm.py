@@ -1,20 +1,20 @@
-"""streaming-llm: the first tokens of a text, the sinks of its attention, and a window of the last ones.
+"""streaming-llm: the first tokens of a text (its attention sinks) and a window of the last ones.
 
     |####|....|....|....|..##|####|##~~|       4 sinks, and the last tokens up to the budget
      sinks  freed blocks   window
 
-Blocks between sinks and window go whole, so the holes of a sequence are those of one block at the edge of
-the window, and behind the sinks. Waste of a sequence: less than three blocks.
+Blocks between sinks and window are freed whole, so a sequence has holes only in one block at the edge of the
+window and behind the sinks. Waste per sequence: less than three blocks.
 """
 
 from kvsim.allocators.lossy.budget import Budgeted, Holding
 
 SINKS = 4
-"""tokens; what the paper found to suffice"""
+"""tokens; the number that the paper found sufficient"""
 
 
 class StreamingLLM(Budgeted):
-    """Drops the oldest token that is no sink; parameters as of `Budgeted`."""
+    """Drops the oldest token that is not a sink; parameters as in `Budgeted`."""
 
     idea = "the first 4 tokens and a window of the last; the rest is dropped"
     wastes = "less than 3 blocks; quality is not modelled"
