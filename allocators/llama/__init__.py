@@ -3,7 +3,7 @@
     batch  --batches: split-->  ubatch  --cache: find free cells-->  cells: position, sequences
                                         contiguous (until August 2025, with defragmentation) or scattered
 
-Equal to the genuine code of July 2025 and of 2026, driven without a model (only the bookkeeping).
+Equal to the original code of July 2025 and of 2026, run without a model (only the bookkeeping).
 """
 
 from kvsim.allocators.llama.cache import CellCache

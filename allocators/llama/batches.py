@@ -1,28 +1,28 @@
-"""How a batch of tokens is split into ubatches, which are placed and computed one after the other.
+"""Splits a batch of tokens into ubatches, which are placed and computed one after another.
 
-simple   the next `most` tokens, whoever's they are            (one array of cells for all sequences)
-equal    as many tokens of each sequence, which come in rows   (an array per sequence)
+simple   the next `most` tokens, of any sequences              (one array of cells for all sequences)
+equal    equally many tokens per sequence, in rows             (an array per sequence)
 """
 
 from typing import NamedTuple
 
 
 class Token(NamedTuple):
-    """A token of a batch: its position, and the sequences that get it."""
+    """A token of a batch: its position, and the sequences that it belongs to."""
 
     position: int
     seqs: tuple[int, ...]
 
 
 class Ubatch(NamedTuple):
-    """Places in the batch; `rows` of them are of equal length, one for each sequence (simple: 1 each)."""
+    """Places in the batch, in `rows` rows of equal length, one per sequence (simple: one place each)."""
 
     places: tuple[int, ...]
     rows: int
 
 
 def simple(tokens: list[Token], most: int) -> list[Ubatch]:
-    """Split a batch in its order."""
+    """Split a batch in order."""
     pieces = (range(start, min(start + most, len(tokens))) for start in range(0, len(tokens), most))
     return [Ubatch(tuple(piece), len(piece)) for piece in pieces]
 
@@ -33,18 +33,18 @@ def equal(tokens: list[Token], most: int, ascending: bool) -> list[Ubatch] | Non
     Parameters
     ----------
     most : int
-        Tokens of a ubatch.
+        Tokens per ubatch.
     ascending : bool
-        Only sequences whose ids follow each other make a ubatch, and none may share tokens with others.
+        Only sequences with consecutive ids form a ubatch, and none may share tokens with others.
 
     Returns
     -------
     list of Ubatch or None
-        None when sequences share tokens, but must not.
+        None if sequences share tokens but must not.
     """
     if ascending and any(len(token.seqs) > 1 for token in tokens):
         return None
-    waiting: dict[frozenset[int], list[int]] = {}  # who -> places, in order
+    waiting: dict[frozenset[int], list[int]] = {}  # sequences -> places, in order
     for place, token in enumerate(tokens):
         waiting.setdefault(frozenset(token.seqs), []).append(place)
     ubatches = []

@@ -1,6 +1,6 @@
-"""Finding cells for ubatches: one array for all sequences (unified), or one for each.
+"""Finding cells for ubatches: one array for all sequences (unified), or one per sequence.
 
-    search from `head`; from 0, where that leaves `used + 2n` cells behind it; around the end, once
+    search from `head`; from 0, if `head` is beyond `used + 2n`; wrapping around the end, once
     contiguous   |aa..bbb....|   n free cells in a row          scattered   |aa12bbb3...|   any n free ones
                         ^ 3 in a row                            (since August 2025)
 
@@ -23,17 +23,17 @@ class CellCache:
     Parameters
     ----------
     size : int
-        Cells of an array.
+        Cells per array.
     streams : int
-        1: one array for all sequences; else one for each sequence.
+        1: one array for all sequences; else one per sequence.
     padding : int
         Attention reads a multiple of this many cells.
     most : int
-        Tokens of a ubatch.
+        Tokens per ubatch.
     window : Window, optional
-        What tokens see: cells behind it are written anew.
+        What tokens see: cells behind it are overwritten.
     contiguous : bool
-        Whether the cells of a ubatch must lie in a row.
+        Whether the cells of a ubatch must be contiguous.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class CellCache:
     # -- placing ------------------------------------------------------------------------------
 
     def decode(self, tokens: list[Token]) -> list[Placed] | None:
-        """Place a batch; None when there is no room for some of it: then nothing is placed."""
+        """Place a batch; None if there is no room for some of it: then nothing is placed."""
         ubatches = simple(tokens, self.most) if len(self.arrays) == 1 else equal(tokens, self.most, True)
         slots = None if ubatches is None else self.prepare(tokens, ubatches)
         if ubatches is None or slots is None:
@@ -66,9 +66,9 @@ class CellCache:
         return [self.place(tokens, ubatch, slot) for ubatch, slot in zip(ubatches, slots, strict=True)]
 
     def prepare(self, tokens: list[Token], ubatches: list[Ubatch]) -> list[Slot] | None:
-        """Find cells for all ubatches, each as if those before it had been placed; None: no room.
+        """Find cells for all ubatches, each as if the previous ones had been placed; None: no room.
 
-        As in the original, the tokens that a window hides are dropped already here.
+        As in the original, tokens hidden by a window are already dropped here.
         """
         slots: list[Slot] = []
         undo: list[Callable[[], None]] = []
@@ -84,7 +84,7 @@ class CellCache:
         return slots if len(slots) == len(ubatches) else None
 
     def find(self, rows: list[tuple[int, int]], contiguous: bool | None = None) -> Slot | None:
-        """Cells for rows of (array, tokens); None where one of them finds none."""
+        """Find cells for rows of (array, tokens); None if any row finds none."""
         in_a_row = self.contiguous if contiguous is None else contiguous
         found = []
         for stream, count in rows:
@@ -95,7 +95,7 @@ class CellCache:
         return Slot(tuple(stream for stream, _ in rows), tuple(found))
 
     def place(self, tokens: list[Token], ubatch: Ubatch, slot: Slot) -> Placed:
-        """Write a ubatch into cells; tokens before one that is overwritten leave their sequence, too."""
+        """Write a ubatch into cells; tokens before an overwritten one also leave their sequence."""
         hidden: dict[int, int] = {}  # sequence -> last position overwritten
         places = iter(ubatch.places)
         for stream, row in zip(slot.streams, slot.cells, strict=True):
@@ -116,16 +116,16 @@ class CellCache:
         return Placed(ubatch, slot, max(self.read_cells(stream) for stream in slot.streams))
 
     def read_cells(self, stream: int) -> int:
-        """Cells of an array that attention reads: all up to the last one in use, padded."""
+        """Cells of an array that attention reads: all up to the last used one, padded."""
         pad = self.padding
         return min(self.size, max(pad, -(-self.arrays[stream].top // pad) * pad))
 
     # -- sequences ----------------------------------------------------------------------------
 
     def remove(self, seq: int, first: int = -1, end: int = -1) -> None:
-        """Take positions `first` to `end - 1` from a sequence (-1: from the first, to the last).
+        """Remove positions `first` to `end - 1` from a sequence (-1: from the first, to the last).
 
-        Sequence -1 is every sequence.
+        Sequence -1 means every sequence.
         """
         first, end = max(first, 0), EVERY if end < 0 else end
         for stream in range(len(self.arrays)) if seq < 0 else (self.stream(seq),):
@@ -144,7 +144,7 @@ class CellCache:
             self._look_at(stream, freed)
 
     def copy(self, source: int, to: int, first: int = -1, end: int = -1) -> None:
-        """Let sequence `to` share positions of another; from array to array every cell is copied."""
+        """Let sequence `to` share positions of another; between arrays every cell is copied."""
         here, there = self.stream(source), self.stream(to)
         first, end = max(first, 0), EVERY if end < 0 else end
         if source == to:
@@ -165,7 +165,7 @@ class CellCache:
         self.heads[there] = self.heads[here]
 
     def keep(self, seq: int) -> None:
-        """Empty every cell of the sequence's array that it does not have, and take it from the others."""
+        """Remove all other sequences from the array of this one."""
         stream = self.stream(seq)
         cells, freed = self.arrays[stream], []
         for cell in range(self.size):
@@ -177,7 +177,7 @@ class CellCache:
         self._look_at(stream, freed)
 
     def shift(self, seq: int, first: int, end: int, by: int) -> None:
-        """Add `by` to the positions `first` to `end - 1` of a sequence; below 0 they are gone."""
+        """Add `by` to positions `first` to `end - 1` of a sequence; those below 0 are removed."""
         first, end = max(first, 0), EVERY if end < 0 else end
         if by == 0 or first == end:
             return
@@ -188,12 +188,12 @@ class CellCache:
         self.heads[stream] = min(gone, default=0)
 
     def rotated(self) -> None:
-        """The keys of all shifted cells were rotated."""
+        """Note that the keys of all shifted cells were rotated."""
         for cells in self.arrays:
             cells.rotated()
 
     def moved(self, stream: int, moves: Iterable[Move]) -> None:
-        """Cells were moved, in this order."""
+        """Apply moves of cells, in this order."""
         cells = self.arrays[stream]
         for source, to, length in moves:
             for at in range(length):
@@ -203,7 +203,7 @@ class CellCache:
     # -- searching ----------------------------------------------------------------------------
 
     def _rows(self, tokens: list[Token], ubatch: Ubatch) -> list[tuple[int, int]]:
-        """The arrays of a ubatch, and how many tokens go into each."""
+        """The arrays of a ubatch, and the number of tokens for each."""
         if len(self.arrays) == 1:
             return [(0, len(ubatch.places))]
         length = len(ubatch.places) // ubatch.rows
@@ -223,6 +223,6 @@ class CellCache:
         return None if runs is None else tuple(chain.from_iterable(runs))
 
     def _look_at(self, stream: int, freed: list[int]) -> None:
-        """Cells became empty: the next search starts there, if that is before its head."""
+        """Start the next search at the first freed cell, if that is before the head."""
         if freed:
             self.heads[stream] = min(self.heads[stream], *freed)

@@ -1,19 +1,19 @@
-"""An array of cells, each empty or with the position of a token and the sequences that share it.
+"""An array of cells, each empty or with a token's position and the sequences that share it.
 
 cell      0   1   2   3   4   5   6   7
-position  0   1   2   .   0   .   3   .        used 5, top 7 (attention reads the holes below it, too)
-who       a   ab  ab      c       b            a sequence is copied by its name: no cell is copied
+position  0   1   2   .   0   .   3   .        used 5, top 7 (attention also reads the holes below it)
+seqs      a   ab  ab      c       b            a sequence is copied by its name: no cell is copied
 """
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
 EVERY = 1 << 62
-"""a position behind every token"""
+"""a position beyond every token"""
 
 
 class Window(NamedTuple):
-    """What later tokens see: the last `tokens`, or (`chunked`) those of their own chunk of `tokens`."""
+    """What later tokens see: the last `tokens`, or (`chunked`) their own chunk of `tokens`."""
 
     tokens: int
     chunked: bool = False
@@ -26,12 +26,12 @@ class Window(NamedTuple):
 
 
 class Sequence:
-    """Where a sequence's tokens are.
+    """The cells of a sequence.
 
     Attributes
     ----------
     cells : dict of int to None
-        Its cells, in the order of their writing.
+        Its cells, in the order in which they were written.
     """
 
     __slots__ = ("_counts", "_high", "_low", "cells")
@@ -43,7 +43,7 @@ class Sequence:
         self._high: int | None = None
 
     def add(self, position: int) -> None:
-        """A cell of it got this position."""
+        """Record that a cell got this position."""
         if position in self._counts:
             self._counts[position] += 1
             return
@@ -56,7 +56,7 @@ class Sequence:
         self._counts[position] = 1
 
     def remove(self, position: int) -> None:
-        """A cell of it has this position no longer."""
+        """Record that a cell lost this position."""
         left = self._counts[position] - 1
         if left:
             self._counts[position] = left
@@ -69,14 +69,14 @@ class Sequence:
 
     @property
     def low(self) -> int:
-        """Its first position; -1: it has none."""
+        """Its first position; -1 if it has none."""
         if self._low is None:
             self._low = min(self._counts, default=-1)
         return self._low if self._counts else -1
 
     @property
     def high(self) -> int:
-        """Its last position; -1: it has none."""
+        """Its last position; -1 if it has none."""
         if self._high is None:
             self._high = max(self._counts, default=-1)
         return self._high if self._counts else -1
@@ -88,17 +88,17 @@ class Cells:
     Attributes
     ----------
     size, used : int
-        Cells, and those that are not empty.
+        Number of cells, and of cells that are not empty.
     position : list of int
-        Of each cell's token; -1: the cell is empty.
+        Position of each cell's token; -1: the cell is empty.
     owners : list of set of int
         The sequences that share each cell.
     shifts : dict of int to int
-        Cell -> how far its position was shifted since the keys were last rotated.
+        Cell -> shift of its position since the keys were last rotated.
     shifted : bool
-        Whether any was.
+        Whether any cell was shifted.
     empty : bytearray
-        1 for each empty cell.
+        1 per empty cell.
     """
 
     def __init__(self, size: int) -> None:
@@ -118,12 +118,12 @@ class Cells:
 
     @property
     def top(self) -> int:
-        """One behind the last cell in use."""
+        """One past the last used cell."""
         self._top = self.empty.rfind(b"\0", 0, self._top) + 1
         return self._top
 
     def sequence(self, seq: int) -> Sequence:
-        """What is known of a sequence; an empty one if it has no cells."""
+        """The cells of a sequence; an empty `Sequence` if it has none."""
         return self._sequences.get(seq, Sequence())
 
     def sequences(self) -> dict[int, Sequence]:
@@ -131,11 +131,11 @@ class Cells:
         return {seq: known for seq, known in sorted(self._sequences.items()) if known.cells}
 
     def is_empty(self, cell: int) -> bool:
-        """Whether no token is there."""
+        """Whether the cell holds no token."""
         return self.position[cell] < 0
 
     def usable(self, window: Window | None) -> bytearray:
-        """1 for each cell that may be written: empty, or behind the window of the only sequence there."""
+        """1 per cell that may be written: empty, or behind the window of its only sequence."""
         if window is None:
             return self.empty
         usable = self.empty[:]
@@ -157,7 +157,7 @@ class Cells:
             self.share(cell, seq)
 
     def share(self, cell: int, seq: int) -> None:
-        """Let one more sequence have a cell."""
+        """Add a sequence to a cell."""
         if seq in self.owners[cell]:
             return
         known = self._sequences.setdefault(seq, Sequence())
@@ -166,7 +166,7 @@ class Cells:
         known.add(self.position[cell])
 
     def leave(self, cell: int, seq: int) -> bool:
-        """A sequence has a cell no longer; True when that empties it."""
+        """Remove a sequence from a cell; True if that empties it."""
         known = self._sequences[seq]
         self.owners[cell].remove(seq)
         known.remove(self.position[cell])
@@ -184,7 +184,7 @@ class Cells:
             self.leave(cell, seq)
 
     def shift(self, cell: int, by: int) -> bool:
-        """Move a token to another position; True when that is below 0, which empties the cell."""
+        """Shift a token's position; True if it falls below 0, which empties the cell."""
         old = self.position[cell]
         self.shifted = True
         if old + by < 0:
@@ -198,7 +198,7 @@ class Cells:
         return False
 
     def rotated(self) -> None:
-        """The keys of shifted cells were rotated to their new positions."""
+        """Note that the keys of shifted cells were rotated to their new positions."""
         self.shifts.clear()
         self.shifted = False
 

@@ -1,17 +1,17 @@
-"""llama-contiguous: llama.cpp until August 2025: a cell per token, those of a ubatch in a row.
+"""llama-contiguous: llama.cpp until August 2025: a cell per token, contiguous per ubatch.
 
-    |aabbbba.cc.cab...|   a prompt wants up to 512 empty cells in a row: "no slot", though enough are empty
-    |aabbbbabaccc.....|   defragmented: cells from the end fill the holes, at most so many moves at once
+    |aabbbba.cc.cab...|   a prompt needs up to 512 contiguous empty cells: "no slot", though enough are empty
+    |aabbbbabaccc.....|   defragmented: cells from the end fill the holes, with a limited number of moves
 
-A prompt that finds no row has the cells defragmented, once; where that takes more moves than a graph holds,
-it waits. The cells are also defragmented when a sequence is gone and holes are above `threshold` of what is
-in use. Waste of a sequence: none; external: empty cells in rows too short for the next prompt.
+A prompt that finds no row triggers one defragmentation; if that takes more moves than a graph holds, it
+waits. The cells are also defragmented when a sequence is released and holes are above `threshold` of the used
+range. Waste per sequence: none; external: empty cells in rows too short for the next prompt.
 
-    |.x..xx.| > |xx..x..|   with one move at most, a prompt of 3 finds no row;
-    |xx..xx.| > |xxxx...|   with a token more, in the first hole, it does: its no ends by a loan
+    |.x..xx.| > |xx..x..|   with at most one move, a prompt of 3 finds no row;
+    |xx..xx.| > |xxxx...|   with one more token, in the first hole, it does: an allocation ends its no
 
-A decoded token is placed by a search of its own; llama.cpp searches a row for those of all sequences. It
-keeps the moves made for a prompt that then finds no row all the same; here what is refused changes nothing.
+Each decoded token is placed by its own search; llama.cpp searches a row for those of all sequences. llama.cpp
+keeps the moves made for a prompt that then still finds no row; here a refused call changes nothing.
 """
 
 from array import array
@@ -24,20 +24,20 @@ from kvsim.allocators.llama.scattered import UBATCH
 from kvsim.allocators.options import Options
 
 GRAPH_NODES = 65_536
-"""of a graph; llama.cpp's least"""
+"""nodes of a graph; llama.cpp's minimum"""
 
 
 class LlamaContiguous(HeldCells):
-    """Cells of one token, found in rows, and defragmented.
+    """One-token cells, found in rows, and defragmented.
 
     Parameters
     ----------
     capacity_slots : int
-        Cells.
+        Number of cells.
     most : int
-        Moves of one defragmentation.
+        Maximum moves of one defragmentation.
     threshold : float
-        Share of holes below the last cell in use above which cells are moved; 0: only for a prompt
+        Share of holes below the last used cell above which cells are moved; 0: only for a prompt
         (llama.cpp's `--defrag-thold`).
     """
 
@@ -76,7 +76,7 @@ class LlamaContiguous(HeldCells):
     def grow(self, seq: int, tokens: int) -> bool:
         row = self._rows[seq]
         missing = tokens - len(row)
-        if missing == 1 and self.free_slots:  # any empty cell: no need to look for more than that
+        if missing == 1 and self.free_slots:  # any empty cell serves: no further search needed
             empty, used = self._empty, self.used_slots
             cell = empty.find(1, search.begin(self._head, used, 1))
             if cell < 0:
@@ -104,7 +104,7 @@ class LlamaContiguous(HeldCells):
     # -- placing and moving -------------------------------------------------------------------
 
     def _place(self, seq: int, tokens: int) -> None:
-        """Write new tokens of a sequence, for which there is room, perhaps after a defragmentation."""
+        """Write new tokens of a sequence, which fit, perhaps after a defragmentation."""
         if not _room(self._empty, tokens):
             self._move()
         row = self._rows[seq]
@@ -118,7 +118,7 @@ class LlamaContiguous(HeldCells):
             self.used_slots += count
 
     def _find(self, tokens: int, head: int) -> list[range] | None:
-        """Rows for tokens, ubatch by ubatch, from a head on; None where one of them finds none."""
+        """Rows for tokens, ubatch by ubatch, from a head on; None if a ubatch finds none."""
         empty, used, found = self._empty, self.used_slots, []
         if tokens > UBATCH:
             empty = empty[:]
@@ -150,7 +150,7 @@ class LlamaContiguous(HeldCells):
 
 
 def _room(empty: bytearray, tokens: int) -> bool:
-    """Whether tokens find rows, ubatch by ubatch: all but the last of 512, in any order."""
+    """Whether tokens find rows, ubatch by ubatch, in any order: all but the last need 512 cells."""
     wanted, rest = divmod(tokens, UBATCH)
     rows, beside = search.places_in_rows(empty, UBATCH) if wanted else (0, 0)
     if not wanted:
@@ -159,7 +159,7 @@ def _room(empty: bytearray, tokens: int) -> bool:
 
 
 def _after(empty: bytearray, moves: list[Move]) -> bytearray:
-    """What is empty after moves."""
+    """The empty cells after moves."""
     empty = empty[:]
     for source, to, length in moves:
         empty[to : to + length] = bytearray(length)

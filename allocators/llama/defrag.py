@@ -1,21 +1,21 @@
-"""Defragmentation, as it was until August 2025: cells from the end fill the holes at the front.
+"""Defragmentation, as until August 2025: cells from the end fill the holes at the front.
 
     |aa..bbb.cc|   used 7: the holes below cell 7 are filled from the back
-    |aaccbbb...|   2 cells, 1 move: cells in a row count as one
+    |aaccbbb...|   2 cells, 1 move: contiguous cells count as one
 
-A graph has room for `(nodes - 2 layers) / (6 layers)` moves. Where more are needed holes are left, and a
-prompt may find no room although enough cells are empty (llama.cpp#10873).
+A graph has room for `(nodes - 2 layers) / (6 layers)` moves. If more are needed, holes remain, and a prompt
+may find no room although enough cells are empty (llama.cpp#10873).
 """
 
 from struct import pack, unpack
 from typing import NamedTuple
 
 SMALLEST = 2048
-"""cells in use, holes included, below which no threshold is looked at"""
+"""used cells, including holes, below which the threshold is ignored"""
 
 
 class Move(NamedTuple):
-    """Cells in a row that are moved together."""
+    """Contiguous cells that are moved together."""
 
     source: int
     to: int
@@ -23,12 +23,12 @@ class Move(NamedTuple):
 
 
 def most_moves(nodes: int, layers: int) -> int:
-    """Moves that fit a graph of so many nodes."""
+    """Moves that fit a graph of `nodes` nodes."""
     return (nodes - 2 * layers) // (6 * layers)
 
 
 def moves_of(empty: bytearray, used: int, most: int) -> list[Move]:
-    """One defragmentation of at most `most` moves; `empty` has a 1 for each empty cell."""
+    """One defragmentation of at most `most` moves; `empty` has a 1 per empty cell."""
     moves: list[Move] = []
     tail = len(empty)
     hole = empty.find(1, 0, used)
@@ -57,7 +57,7 @@ def worth_moving(used: int, top: int, threshold: float, padding: int) -> bool:
 
 
 def _last(empty: bytearray, tail: int, count: int) -> list[range]:
-    """The last `count` cells in use before `tail`, as runs, the last one first."""
+    """The last `count` used cells before `tail`, as runs, the last one first."""
     pieces = []
     while count:
         end = empty.rfind(0, 0, tail) + 1
@@ -69,5 +69,5 @@ def _last(empty: bytearray, tail: int, count: int) -> list[range]:
 
 
 def _single(number: float) -> float:
-    """A number as a 32-bit float has it."""
+    """A number rounded to a 32-bit float."""
     return float(unpack("f", pack("f", number))[0])

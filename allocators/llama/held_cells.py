@@ -1,6 +1,6 @@
-"""What llama.cpp's two allocators share: cells of one token, and which of them each sequence holds.
+"""Base of llama.cpp's two allocators: one-token cells, and those that each sequence holds.
 
-Attention reads every cell up to the last one in use, rounded up to `padding`, holes included (`read_slots`).
+Attention reads every cell up to the last used one, rounded up to `padding`, including holes (`read_slots`).
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,18 +11,18 @@ from kvsim.allocators.llama import search
 
 
 class HeldCells(Allocator):
-    """An array of cells, searched from a head that moves on; `admit` and `grow` say how.
+    """An array of cells, searched from a moving head; `admit` and `grow` define the search.
 
     Parameters
     ----------
     capacity_slots : int
-        Cells.
+        Number of cells.
     """
 
     family = "tokens"
 
     padding: ClassVar[int]
-    """cells: attention reads a multiple"""
+    """cells: attention reads a multiple of this"""
 
     def __init__(self, capacity_slots: int) -> None:
         super().__init__(capacity_slots)
@@ -52,7 +52,7 @@ class HeldCells(Allocator):
 
 
 def regions_of(rows: Mapping[int, list[int]], capacity: int) -> Iterator[Region]:
-    """The cells of each sequence, by token, as regions, and what is empty between them."""
+    """Regions of the cells of each sequence, given by token, and of the empty cells between them."""
     allocated = sorted(run for seq, row in rows.items() for run in _runs(seq, row))
     end = 0
     for start, size, owners, first in allocated:
@@ -65,7 +65,7 @@ def regions_of(rows: Mapping[int, list[int]], capacity: int) -> Iterator[Region]
 
 
 def _runs(seq: int, row: list[int]) -> Iterator[tuple[int, int, tuple[int, ...], int]]:
-    """A sequence's cells in a row that hold tokens in a row: start, size, owners, first token."""
+    """A sequence's contiguous cells with consecutive tokens: start, size, owners, first token."""
     start, first, token = row[0], 0, 0
     for token, cell in enumerate(row):
         if cell - token != start - first:

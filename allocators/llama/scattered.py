@@ -3,9 +3,9 @@
     |aabbbba.cc.cab...|   one array for all sequences; no blocks, no table, no reservation
             ^ head: where the next search begins
 
-Waste of a sequence: none; a prompt fits as long as enough cells are empty, wherever they are. The price is
-paid in time: attention reads every cell up to the last one in use, holes and prompts under way included, and
-masks what it does not want (`read_slots`).
+Waste per sequence: none; a prompt fits if enough cells are empty, wherever they are. The cost is time:
+attention reads every cell up to the last used one, including holes and prompts in progress, and masks what it
+does not need (`read_slots`).
 """
 
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ from kvsim.allocators.llama.held_cells import HeldCells
 from kvsim.allocators.shares import shares
 
 UBATCH = 512
-"""tokens that are placed by one search (llama.cpp's `--ubatch-size`)"""
+"""tokens placed by one search (llama.cpp's `--ubatch-size`)"""
 
 
 class LlamaScattered(HeldCells):
-    """Cells of one token, found one by one."""
+    """One-token cells, found one by one."""
 
     idea = "any empty cells of one array, searched from a moving head"
     wastes = "nothing; attention reads the holes, too"
@@ -56,7 +56,7 @@ class LlamaScattered(HeldCells):
             self._rows[seq] += share
 
     def _take(self, tokens: int) -> list[int]:
-        """Cells for so many tokens, which there are, ubatch by ubatch."""
+        """Take cells for `tokens` tokens, which must exist, ubatch by ubatch."""
         taken: list[int] = []
         empty = self._empty
         for done in range(0, tokens, UBATCH):

@@ -1,7 +1,7 @@
-"""Where a search for empty cells begins, and the two ways to search: cells in a row, or any.
+"""Where a search for empty cells begins, and the two searches: contiguous cells, or any.
 
-head beyond `used + 2n`: begin at 0, in the hope to fill what is empty there; else at the head
-from there to the end, then from 0: a run that begins before the head may go beyond it
+head beyond `used + 2n`: begin at 0, hoping to fill empty cells there; else at the head
+from there to the end, then from 0: a run that begins before the head may extend beyond it
 """
 
 import re
@@ -12,7 +12,7 @@ EMPTY = re.compile(b"\1")
 
 
 def read(empty: bytearray, padding: int) -> int:
-    """Cells that attention reads: all up to the last one in use, rounded up to the padding."""
+    """Cells that attention reads: all up to the last used one, rounded up to the padding."""
     top = empty.rfind(0) + 1
     return min(len(empty), max(padding, -(-top // padding) * padding))
 
@@ -23,7 +23,7 @@ def begin(head: int, used: int, count: int) -> int:
 
 
 def in_a_row(empty: bytearray, count: int, head: int) -> int | None:
-    """Start of the first `count` empty cells in a row from `head` on, then from 0 on."""
+    """Start of the first `count` contiguous empty cells from `head` on, then from 0 on."""
     run = b"\1" * count
     start = empty.find(run, head)
     if start < 0:
@@ -32,7 +32,7 @@ def in_a_row(empty: bytearray, count: int, head: int) -> int | None:
 
 
 def anywhere(empty: bytearray, count: int, head: int) -> list[range] | None:
-    """The first `count` empty cells from `head` on, then from 0 on, as runs in the order of the search."""
+    """The first `count` empty cells from `head` on, then from 0 on, as runs in search order."""
     runs: list[range] = []
     for at, stop in ((head, len(empty)), (0, head)):
         start = empty.find(1, at, stop)
@@ -50,7 +50,7 @@ def anywhere(empty: bytearray, count: int, head: int) -> list[range] | None:
 
 
 def cells(empty: bytearray, count: int, head: int) -> list[int]:
-    """The same cells one by one, as many as there are: quicker where most runs are short."""
+    """Like `anywhere`, but single cells and as many as exist: faster if most runs are short."""
     found = [cell.start() for cell in islice(EMPTY.finditer(empty, head), count)]
     if len(found) < count:
         found += [cell.start() for cell in islice(EMPTY.finditer(empty, 0, head), count - len(found))]
@@ -58,7 +58,7 @@ def cells(empty: bytearray, count: int, head: int) -> list[int]:
 
 
 def rows(empty: bytearray, least: int) -> Iterator[range]:
-    """All rows of `least` empty cells or more, whole."""
+    """All maximal rows of at least `least` empty cells."""
     run, start = b"\1" * least, 0
     while (start := empty.find(run, start)) >= 0:
         end = empty.find(0, start + least)
@@ -69,7 +69,7 @@ def rows(empty: bytearray, least: int) -> Iterator[range]:
 
 
 def longest(empty: bytearray) -> int:
-    """Cells of the longest row of empty ones."""
+    """Length of the longest row of empty cells."""
     length = start = 0
     while (start := empty.find(b"\1" * (length + 1), start)) >= 0:
         end = empty.find(0, start + length + 1)
@@ -81,7 +81,7 @@ def longest(empty: bytearray) -> int:
 
 
 def places_in_rows(empty: bytearray, count: int) -> tuple[int, int]:
-    """How many rows of `count` cells there are room for, and the largest run beside as many of them."""
+    """How many rows of `count` cells fit, and the largest run left beside that many."""
     found = beside = 0
     for row in rows(empty, 1):
         more, rest = divmod(len(row), count)

@@ -1,8 +1,8 @@
-"""Cells found for a ubatch, and how to put back what was in them.
+"""Cells found for a ubatch, and how to restore their contents.
 
 before    |aa..bbb.|      found for 2 tokens of sequence c, one array: cells 2 and 3
-placed    |aaccbbb.|      the head of the array goes behind them
-restored  |aa..bbb.|      as if nothing had been placed, where a later ubatch finds no room
+placed    |aaccbbb.|      the head of the array moves behind them
+restored  |aa..bbb.|      as if nothing had been placed, if a later ubatch finds no room
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from kvsim.allocators.llama.cells import Cells
 
 
 class Slot(NamedTuple):
-    """Cells for a ubatch: of each of its arrays, in the order of its tokens."""
+    """Cells for a ubatch, per array, in token order."""
 
     streams: tuple[int, ...]
     cells: tuple[tuple[int, ...], ...]
@@ -28,9 +28,9 @@ class Placed(NamedTuple):
 
 
 def restorer(arrays: Sequence[Cells], heads: list[int], slot: Slot) -> Callable[[], None]:
-    """What puts back the cells of a slot as they are now, and the heads.
+    """A function that restores the current contents of a slot's cells, and the heads.
 
-    As in the original, the head of the array at place i of a ubatch gets back what array i had.
+    As in the original, the head of the array at place i of a ubatch is set to the old head of array i.
     """
     old_heads = list(heads)
     before = [

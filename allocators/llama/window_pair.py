@@ -1,10 +1,10 @@
-"""Two caches side by side: layers that see everything, and layers with a window, in a smaller one.
+"""Two caches side by side: one for layers that see everything, a smaller one for layers with a window.
 
     base     |================================|   `size` cells
-    window   |========|                           (window * sequences + a ubatch), in whole 256 cells
+    window   |========|                           (window * sequences + a ubatch), in multiples of 256
 
-A batch is placed in both or in none. Split simply, and if that finds no room, in equal rows. How long the
-window is and what it hides are two settings in llama.cpp (`n_swa`, `swa_type`), as here.
+A batch is placed in both or in neither. It is split simply, and if that finds no room, in equal rows. As in
+llama.cpp, the window's length and what it hides are two settings (`n_swa`, `swa_type`).
 """
 
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from kvsim.allocators.llama.cells import Window
 from kvsim.allocators.llama.slots import Placed
 
 WHOLE = 256
-"""cells: the size of the smaller cache is a multiple"""
+"""cells: the size of the smaller cache is a multiple of this"""
 
 
 class PlacedTwice(NamedTuple):
@@ -26,20 +26,20 @@ class PlacedTwice(NamedTuple):
 
 
 class WindowPair:
-    """The caches of a model that has layers with a window and others.
+    """The caches of a model with windowed and other layers.
 
     Parameters
     ----------
     size, padding, most : int
-        As of `CellCache`.
+        As in `CellCache`.
     sequences : int
-        How many there may be.
+        Maximum number of sequences.
     window_tokens : int
-        Of the layers that have a window.
+        Window of the windowed layers.
     window : Window or None
-        What it hides, which is written anew; None: nothing, so that cells come free with their sequence only.
+        What it hides, which is overwritten; None: nothing, so cells are freed only with their sequence.
     unified : bool
-        One array for all sequences, or one for each.
+        One array for all sequences, or one per sequence.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class WindowPair:
         )
 
     def decode(self, tokens: list[Token]) -> list[PlacedTwice] | None:
-        """Place a batch in both caches; None when one of them has no room."""
+        """Place a batch in both caches; None if one of them has no room."""
         splits = [simple(tokens, self.most)] if self.unified else []
         rows = equal(tokens, self.most, ascending=not self.unified)
         for ubatches in splits if rows is None else [*splits, rows]:
@@ -78,26 +78,26 @@ class WindowPair:
         return None
 
     def remove(self, seq: int, first: int = -1, end: int = -1) -> None:
-        """As `CellCache.remove`, in both."""
+        """Like `CellCache.remove`, in both."""
         self.base.remove(seq, first, end)
         self.window.remove(seq, first, end)
 
     def copy(self, source: int, to: int, first: int = -1, end: int = -1) -> None:
-        """As `CellCache.copy`, in both."""
+        """Like `CellCache.copy`, in both."""
         self.base.copy(source, to, first, end)
         self.window.copy(source, to, first, end)
 
     def keep(self, seq: int) -> None:
-        """As `CellCache.keep`, in both."""
+        """Like `CellCache.keep`, in both."""
         self.base.keep(seq)
         self.window.keep(seq)
 
     def shift(self, seq: int, first: int, end: int, by: int) -> None:
-        """As `CellCache.shift`, in both."""
+        """Like `CellCache.shift`, in both."""
         self.base.shift(seq, first, end, by)
         self.window.shift(seq, first, end, by)
 
     def rotated(self) -> None:
-        """As `CellCache.rotated`, in both."""
+        """Like `CellCache.rotated`, in both."""
         self.base.rotated()
         self.window.rotated()
