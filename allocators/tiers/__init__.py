@@ -1,1 +1,1 @@
-"""Memory below the GPU's: tiers that keep the keys and values of prefixes. Integers only, and no clock."""
+"""Memory below the GPU's: tiers that keep keys and values of prefixes. Integers only, and no clock."""

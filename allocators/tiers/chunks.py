@@ -1,8 +1,8 @@
-"""The chunks of a tier: which are free, what the others hold, and whether that is being written or read.
+"""The chunks of a tier: which are free, what the others hold, and whether they are being written or read.
 
-free      at first 0, 1, 2, ...; then the one that was freed last
-state     of a key: ABSENT, IDLE (can be read or evicted), WRITTEN (is being written), READ (by somebody),
-          KEPT (idle, but not to be evicted for what is stored now)
+free      at first 0, 1, 2, ...; then the one freed last
+state     of a key: ABSENT, IDLE (can be read or evicted), WRITTEN (being written), READ (being read),
+          KEPT (idle, but not to be evicted for the current store)
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,11 +24,11 @@ class Chunks:
     Attributes
     ----------
     state : bytearray
-        By key.
+        State by key.
     number : list of int
-        The chunk of a key that is there.
+        The chunk of each present key.
     held, idle : int
-        Keys that are there; those of them that are neither written nor read.
+        Present keys; those of them that are neither being written nor read.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -36,8 +36,8 @@ class Chunks:
         self.state = bytearray()
         self.number: list[int] = []
         self.held = self.idle = 0
-        self._readers: dict[int, int] = {}  # of keys that more than one reads
-        self._used = 0  # numbers that were ever handed out
+        self._readers: dict[int, int] = {}  # of keys with more than one reader
+        self._used = 0  # numbers ever allocated
         self._freed: list[int] = []
 
     @property
@@ -46,26 +46,26 @@ class Chunks:
         return self.capacity - self.held
 
     def know(self, keys: int) -> None:
-        """Keys are below `keys` from now on."""
+        """Announce that keys are below `keys` from now on."""
         new = keys - len(self.number)
         if new > 0:
             self.state += bytes(new)
             self.number += [-1] * new
 
     def references(self, key: int) -> int:
-        """-1: it is being written; else by how many it is being read."""
+        """-1: the key is being written; else its number of readers."""
         state = self.state[key]
         return -1 if state == WRITTEN[0] else self._readers.get(key, 1) if state == READ[0] else 0
 
     def clear(self) -> None:
-        """All chunks are free, as at first."""
+        """Free all chunks, as at first."""
         self.state[:] = bytes(len(self.state))
         self._readers.clear()
         self._freed.clear()
         self.held = self.idle = self._used = 0
 
     def allocate(self, pieces: Sequence[Piece]) -> list[int]:
-        """Begin to write chunks, for which there must be room; returns where they go."""
+        """Start to write chunks, for which there must be room; returns their numbers."""
         count = size(pieces)
         fresh = min(self.capacity - self._used, count)
         numbers = [*range(self._used, self._used + fresh)]
@@ -83,7 +83,7 @@ class Chunks:
         return numbers
 
     def evict(self, keys: Iterable[range]) -> None:
-        """Free the chunks of keys that nobody writes or reads, which come in descending ranges."""
+        """Free the chunks of idle keys, given as descending ranges."""
         for each in keys:
             first, end = each[-1], each[0] + 1
             self._forget(first, end, IDLE)
@@ -91,7 +91,7 @@ class Chunks:
             self.idle -= end - first
 
     def keep(self, pieces: Iterable[Piece]) -> list[Piece]:
-        """Let idle chunks stay until `let_go`; returns those of these that are."""
+        """Protect the idle ones of these chunks until `let_go`; returns them."""
         kept: list[Piece] = []
         for piece in pieces:
             for at, key, count in split(self.state, piece, IDLE)[0]:
@@ -101,7 +101,7 @@ class Chunks:
         return kept
 
     def let_go(self, kept: Iterable[Piece]) -> None:
-        """Chunks that `keep` returned are idle again."""
+        """Make chunks that `keep` returned idle again."""
         self.written(kept)
 
     def discard(self, pieces: Iterable[Piece]) -> None:
@@ -118,13 +118,13 @@ class Chunks:
         self.held -= count
 
     def written(self, pieces: Iterable[Piece]) -> None:
-        """They are there from now on."""
+        """Mark chunks as written: they can be read from now on."""
         for _, key, count in pieces:
             self.state[key : key + count] = IDLE * count
             self.idle += count
 
     def read(self, pieces: Sequence[Piece]) -> list[int]:
-        """Somebody begins to read chunks; returns where they are."""
+        """Start to read chunks; returns their numbers."""
         state, numbers = self.state, []
         for _, key, count in pieces:
             end = key + count
@@ -142,7 +142,7 @@ class Chunks:
         return numbers
 
     def was_read(self, pieces: Iterable[Piece]) -> None:
-        """Somebody has read chunks."""
+        """One reader has finished reading chunks."""
         state, readers = self.state, self._readers
         for _, key, count in pieces:
             end = key + count

@@ -1,11 +1,11 @@
-"""LMCache's memory on the host: whole chunks by key, one evicted at a time, and none that a look-up holds.
+"""LMCache's host memory: whole chunks by key, evicted one at a time, except those held by a look-up.
 
-    look up    the chunks of a text from its beginning, up to the first that is not there; those are held
-    store      room is made for every chunk of it, also for one that is there; one that finds none, and all
-               after it, are left out; then they enter, and what was there twice is dropped
+    look up    the chunks of a text from its start, up to the first missing one; those found are held
+    store      room is made for every chunk, even for one already there; one that finds none, and all after
+               it, are left out; then they enter, and duplicates are dropped
 
-Order of eviction: `lru`; `mru`, the one used last goes; `fifo`; `lfu`, of those used least often the one that
-came to it first. A look-up uses what it finds, the end of a text first.
+Order of eviction: `lru`; `mru`, the one used last; `fifo`; `lfu`, of those with the fewest uses the one that
+reached that count first. A look-up uses what it finds, the end of a text first.
 
 Source: LMCache 0.5.6, `v1/storage_backend/local_cpu_backend.py`, `cache_policy/`, `v1/cache_engine.py`.
 """
@@ -18,26 +18,26 @@ from kvsim.allocators.records import InvariantError
 
 
 class Order:
-    """The chunks that are there, in the order in which they would go."""
+    """The present chunks, in eviction order."""
 
     def __init__(self, held: dict[int, int]) -> None:
-        self._held = held  # by key: look-ups that hold it
+        self._held = held  # by key: number of look-ups that hold it
 
     @abstractmethod
     def enter(self, key: int) -> None:
-        """A chunk is there."""
+        """Add a chunk."""
 
     @abstractmethod
     def use(self, key: int) -> None:
-        """It was found."""
+        """Record that a look-up found a chunk."""
 
     @abstractmethod
     def take(self) -> int | None:
-        """Take out the next to go that nobody holds; None: all are held."""
+        """Remove the next chunk to evict that no look-up holds; None: all are held."""
 
 
 class InLine(Order):
-    """One line; `moves`: who is used goes to its end; `last`: the end goes first."""
+    """One line; `moves`: a used chunk moves to its end; `last`: the end is evicted first."""
 
     moves, last = False, False
 
@@ -63,19 +63,19 @@ class InLine(Order):
 
 
 class Lru(InLine):
-    """The one that was not used for longest."""
+    """Evicts the chunk unused for longest."""
 
     moves = True
 
 
 class Mru(InLine):
-    """The one that was used last."""
+    """Evicts the chunk used last."""
 
     moves = last = True
 
 
 class Lfu(Order):
-    """By number of uses, each number a line in which they came to it."""
+    """By number of uses; chunks with equal counts in the order in which they reached the count."""
 
     def __init__(self, held: dict[int, int]) -> None:
         super().__init__(held)
@@ -113,19 +113,19 @@ ORDERS: Final[dict[str, type[Order]]] = {"lru": Lru, "mru": Mru, "fifo": InLine,
 
 
 class LmcacheMemory:
-    """The chunks.
+    """The chunks on the host.
 
     Parameters
     ----------
     capacity : int
-        Chunks, at least 1.
+        Number of chunks, at least 1.
     policy : str
         One of `ORDERS`.
 
     Attributes
     ----------
     evicted, refused : int
-        Chunks that had to go; stores that were cut short.
+        Chunks evicted; stores that were cut short.
     """
 
     def __init__(self, capacity: int, policy: str = "lru") -> None:
@@ -138,12 +138,12 @@ class LmcacheMemory:
         return len(self._held)
 
     def find(self, keys: Sequence[int]) -> int:
-        """How many of these are there, from the first on."""
+        """How many leading keys are there."""
         held = self._held
         return next((place for place, key in enumerate(keys) if key not in held), len(keys))
 
     def hold(self, keys: Sequence[int]) -> int:
-        """The same; they are used, and stay until `let_go`."""
+        """Like `find`, but the chunks found count as used and stay until `let_go`."""
         found = self.find(keys)
         for key in keys[:found]:
             self._held[key] += 1
@@ -152,14 +152,14 @@ class LmcacheMemory:
         return found
 
     def let_go(self, keys: Sequence[int]) -> None:
-        """A look-up holds these no longer."""
+        """Release chunks that a look-up held."""
         for key in keys:
             if self._held[key] < 1:
                 raise InvariantError(f"nobody holds chunk {key}")
             self._held[key] -= 1
 
     def store(self, keys: Sequence[int]) -> int:
-        """Store chunks; returns how many of them, from the first on, found room."""
+        """Store chunks; returns how many leading ones found room."""
         taken = 0
         for _ in keys:
             if len(self._held) + taken >= self.capacity and not self._evict():

@@ -1,8 +1,8 @@
-"""What a tier asks of an eviction order that knows who uses a chunk, and what is pinned.
+"""Interface of a tier's eviction order, which knows the users of a chunk and what is pinned.
 
-The policies of allocators/eviction see one use after the other, and whatever they choose leaves. In a tier
-chunks that are written or read stay, several are evicted at once or none, and vLLM tells the order of use
-only when a request has finished. So its two orders are classes of their own.
+The policies of allocators/eviction see one use after another, and whatever they choose is evicted. In a tier,
+chunks being written or read stay, several are evicted together or none, and vLLM reports the order of use
+only when a request has finished. So its two orders are separate classes.
 """
 
 from abc import abstractmethod
@@ -17,17 +17,17 @@ class EvictionOrder:
 
     def __init__(self, chunks: Chunks) -> None:
         self.chunks = chunks
-        self._deep: set[int] = set()  # users whose pieces say how deep they are
+        self._deep: set[int] = set()  # users whose pieces say their depth
 
     def know(self, keys: int) -> None:
-        """Keys are below `keys` from now on."""
+        """Announce that keys are below `keys` from now on."""
 
     def introduce(self, user: int) -> None:
-        """Somebody comes whose pieces say how deep in one text they are."""
+        """Announce a user whose pieces say how deep in one text they are."""
         self._deep.add(user)
 
     def head_first(self, user: int, pieces: Iterable[Piece]) -> list[Piece]:
-        """What a user who leaves has used, the deepest last; where no depth is known, the last used last."""
+        """What a leaving user has used, the deepest last; if depths are unknown, the last used last."""
         if user in self._deep:
             self._deep.discard(user)
             return by_depth(pieces)
@@ -35,11 +35,11 @@ class EvictionOrder:
 
     @abstractmethod
     def offer(self, user: int, missing: Sequence[Piece], usable: Sequence[Piece]) -> None:
-        """A user offers chunks: those `missing` here, and in their order those that are not being written."""
+        """A user offers chunks: those `missing` here, and (in order) those that are not being written."""
 
     @abstractmethod
     def insert(self, user: int, pieces: Sequence[Piece]) -> None:
-        """A user's chunks come in."""
+        """A user's chunks are added."""
 
     @abstractmethod
     def use(self, user: int, pieces: Sequence[Piece]) -> None:
@@ -47,7 +47,7 @@ class EvictionOrder:
 
     @abstractmethod
     def touch(self, user: int, pieces: Sequence[Piece]) -> None:
-        """A user says that it uses chunks now, there or not."""
+        """A user reports that it uses chunks now, present or not."""
 
     @abstractmethod
     def remove(self, pieces: Sequence[Piece]) -> None:
@@ -55,9 +55,9 @@ class EvictionOrder:
 
     @abstractmethod
     def choose(self, count: int) -> list[range] | None:
-        """Give up so many idle keys; None, and no change: there are too few.
+        """Choose `count` idle keys to evict; None, and no change, if there are too few.
 
-        They come in descending ranges.
+        Returns descending ranges.
         """
 
     @abstractmethod

@@ -1,8 +1,8 @@
-"""Chunks that follow each other in a text and have consecutive keys: work goes by pieces of any length.
+"""Chunks consecutive in a text, with consecutive keys: work is proportional to pieces of any length.
 
-    piece      (at, key, count): chunks `at` to before `at + count` of a text have the keys from `key` on
+    piece      (at, key, count): chunks `at` up to `at + count` of a text have the keys from `key` on
 
-`at` says how deep in its text a chunk is. allocators/texts.py cuts a text into pieces.
+`at` is the depth of a chunk in its text. allocators/texts.py cuts a text into pieces.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,7 +11,7 @@ Piece = tuple[int, int, int]
 
 
 def split(state: bytearray, piece: Piece, mark: bytes) -> tuple[list[Piece], list[Piece]]:
-    """The parts of a piece whose keys are marked so, and the others."""
+    """The parts of a piece whose keys have the mark, and the others."""
     at, key, count = piece
     shift, end = at - key, key + count
     first = state.find(mark, key, end)
@@ -34,17 +34,17 @@ def split(state: bytearray, piece: Piece, mark: bytes) -> tuple[list[Piece], lis
 
 
 def keys_of(pieces: Iterable[Piece]) -> Iterator[int]:
-    """The keys one by one."""
+    """The keys, one by one."""
     return (each for _, key, count in pieces for each in range(key, key + count))
 
 
 def one_by_one(pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """The same as pieces of one chunk each."""
+    """The pieces, split into pieces of one chunk."""
     return ((at + each, key + each, 1) for at, key, count in pieces for each in range(count))
 
 
 def size(pieces: Iterable[Piece]) -> int:
-    """Chunks of all of them."""
+    """Total chunks of the pieces."""
     return sum([count for _, _, count in pieces])
 
 
@@ -59,7 +59,7 @@ def before(pieces: Iterable[Piece], count: int) -> list[Piece]:
 
 
 def overlap(some: Iterable[Piece], others: Sequence[Piece]) -> bool:
-    """Whether a key is in both."""
+    """Whether the two share a key."""
     return any(
         key < first + length and first < key + count for _, key, count in some for _, first, length in others
     )
@@ -71,7 +71,7 @@ def by_depth(pieces: Iterable[Piece], larger_first: bool = False) -> list[Piece]
     ordered = sorted(dict.fromkeys(pieces), key=lambda piece: (piece[0], sign * piece[1]))
     deep = -1
     for at, _, count in ordered:
-        if at < deep:  # seldom
+        if at < deep:  # rare
             alone = dict.fromkeys(one_by_one(ordered))
             return sorted(alone, key=lambda piece: (piece[0], sign * piece[1]))
         deep = at + count
@@ -79,7 +79,7 @@ def by_depth(pieces: Iterable[Piece], larger_first: bool = False) -> list[Piece]
 
 
 def joined(pieces: Iterable[Piece]) -> list[Piece]:
-    """The same, as few as there can be."""
+    """Merge pieces into as few as possible."""
     found: list[Piece] = []
     for at, key, count in pieces:
         if found:

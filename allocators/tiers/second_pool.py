@@ -1,11 +1,11 @@
-"""A second pool of blocks, below the GPU's memory: freed blocks are found until they are taken.
+"""A second pool of blocks, below the GPU's memory: freed blocks can be found until they are taken.
 
-    copied to    taken from the head of the queue, whose old text is forgotten
+    copied to    taken from the head of the queue; its old text is forgotten
     copied       known by its text, and free: the last of the queue
-    hit          out of the queue while somebody holds it
+    hit          out of the queue while it is held
 
-As vLLM 0.33.0's SimpleCPUOffloadConnector keeps its host memory. Whoever frees a row of blocks frees the
-first one first, so that of a text the beginning is forgotten before its end.
+Like the host memory of vLLM 0.33.0's SimpleCPUOffloadConnector. A row of blocks is freed from its first block
+on, so the start of a text is forgotten before its end.
 """
 
 from collections.abc import Iterable
@@ -15,12 +15,12 @@ from kvsim.allocators.prefix_pool import PrefixPool
 
 
 class SecondPool:
-    """Blocks 0 to `blocks - 1`, their texts and who holds them.
+    """Blocks 0 to `blocks - 1`, their texts and holders.
 
     Attributes
     ----------
     references : dict of int
-        By block that is held: by how many.
+        By held block: the number of holders.
     """
 
     def __init__(self, blocks: int) -> None:
@@ -31,7 +31,7 @@ class SecondPool:
 
     @property
     def free(self) -> int:
-        """Blocks that nobody holds, those with a text included."""
+        """Blocks without a holder, including those with a text."""
         return self.pool.free
 
     @property
@@ -40,7 +40,7 @@ class SecondPool:
         return self.blocks - self.pool.free + self.pool.cached
 
     def find(self, keys: list[int]) -> list[int]:
-        """The blocks of these keys, up to the first without one."""
+        """The blocks of these keys, up to the first miss."""
         found: list[int] = []
         for key in keys:
             block = self.pool.find(key, 1)
@@ -54,15 +54,15 @@ class SecondPool:
         return bool(self.pool.find(key, 1))
 
     def misses(self, key: int, count: int) -> list[int]:
-        """Those of the next keys by which no block is known, the last first."""
+        """Those of the next `count` keys without a block, the last first."""
         return self.pool.unknown(key, count)[::-1]
 
     def know(self, keys: int) -> None:
-        """Make room for so many keys in all."""
+        """Make room for `keys` keys in total."""
         self.pool.know(keys)
 
     def hold(self, blocks: Iterable[int]) -> None:
-        """Somebody more holds these blocks, which were found."""
+        """Add a holder to these blocks, which were found."""
         for block in blocks:
             if block in self.references:
                 self.references[block] += 1
@@ -71,7 +71,7 @@ class SecondPool:
                 self.references[block] = 1
 
     def take(self, count: int) -> tuple[list[int], int]:
-        """Take so many blocks, of which there must be enough; and how many of them had a text."""
+        """Take `count` blocks, which must exist; also returns how many of them had a text."""
         cached = self.pool.cached
         blocks = self.pool.allocate(count)
         for block in blocks:
@@ -80,12 +80,12 @@ class SecondPool:
         return blocks, cached - self.pool.cached
 
     def enter(self, block: int, key: int) -> None:
-        """A block has its text."""
+        """Let a block be found by its text."""
         self._keys[block] = key
         self.pool.enter(key, [block])
 
     def leave(self, blocks: Iterable[int]) -> None:
-        """Somebody holds these blocks no more; the first is free first."""
+        """Remove a holder from these blocks; the first is freed first."""
         for block in blocks:
             count = self.references[block] - 1
             if count:

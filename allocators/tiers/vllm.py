@@ -1,7 +1,7 @@
-"""vLLM's CPU tier: chunks that are written through once, and evicted in the order of LRU or ARC.
+"""vLLM's CPU tier: chunks that are written through once, and evicted by LRU or ARC.
 
-Follows CPUOffloadingManager of vLLM 0.33.0 (v1/kv_offload/cpu). A store takes all of its keys that are
-missing, or nothing: where too few chunks can be evicted it is refused as a whole.
+Follows CPUOffloadingManager of vLLM 0.33.0 (v1/kv_offload/cpu). A store takes all of its missing
+keys or none: if too few chunks can be evicted, the whole store is refused.
 """
 
 from collections import OrderedDict
@@ -26,11 +26,11 @@ class VllmTier(Tier):
     Parameters
     ----------
     capacity : int
-        Chunks, at least 1.
+        Number of chunks, at least 1.
     policy : str
         lru or arc.
     store_threshold : int
-        A key is taken when it is offered for the so many-th time; below 2: at once.
+        A key is taken at this many offers; below 2: at the first.
     """
 
     def __init__(self, capacity: int, policy: str = "lru", store_threshold: int = 0) -> None:
@@ -93,7 +93,7 @@ class VllmTier(Tier):
         missing: list[Piece] = []
         usable: list[Piece] = []
         for piece in wanted:
-            if state.startswith(bytes(piece[2]), piece[1]):  # ABSENT, all of it: most often
+            if state.startswith(bytes(piece[2]), piece[1]):  # all ABSENT: usually
                 missing.append(piece)
                 usable.append(piece)
             else:
@@ -122,7 +122,7 @@ class VllmTier(Tier):
         return found
 
     def _counted(self, pieces: Sequence[Piece]) -> list[Piece]:
-        """Those that were offered often enough, this time included."""
+        """Those offered often enough, including this time."""
         offers = self._offers
         for key in keys_of(pieces):
             if key not in offers and len(offers) >= MOST_COUNTED:
@@ -139,13 +139,13 @@ class VllmTier(Tier):
             self.chunks.written(pieces)
 
     def touch(self, user: int, pieces: Sequence[Piece]) -> None:
-        """A user says that it uses chunks now."""
+        """A user reports that it uses chunks now."""
         self.order.touch(user, pieces)
 
     def leave(self, user: int) -> None:
         self.order.leave(user)
 
     def clear(self) -> None:
-        """Drop everything: nothing may be under way."""
+        """Drop everything; no transfer may be in flight."""
         self.chunks.clear()
         self.order.clear()

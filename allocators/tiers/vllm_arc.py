@@ -1,9 +1,9 @@
-"""vLLM's ARC of chunks: lists of what was used once and what was used again, and a border that learns.
+"""vLLM's ARC of chunks: lists of chunks used once and used again, and a border that adapts.
 
     B1 ( left T1 )  T1 [ used once ]  |target|  T2 [ used again ]  B2 ( left T2 )
 
-A chunk counts as used again when a request has finished that found it there; until then nothing moves. A key
-that is offered again after it left says that its list was too small.
+A chunk counts as used again when a request that found it there has finished; until then nothing moves. A key
+offered again after its eviction means that its list was too small.
 """
 
 from collections import OrderedDict
@@ -19,7 +19,7 @@ Keys = OrderedDict[int, None]
 OFFERED: Final = 0
 OWN: Final = 1
 FOUND: Final = 2
-"""What a user did with a key: offered it in vain, brought it in, found it there."""
+"""What a user did with a key: offered it without success, added it, found it there."""
 
 
 class VllmArc(EvictionOrder):
@@ -49,7 +49,7 @@ class VllmArc(EvictionOrder):
                 self._found(used, key)
 
     def _used_by(self, user: int, pieces: Sequence[Piece]) -> dict[int, int]:
-        """What a user used, these pieces not yet included; how deep they are is known from now on."""
+        """What a user has used, without these pieces; also records the depths of the pieces."""
         self._depths.setdefault(user, {}).update((key, at) for at, key, _ in one_by_one(pieces))
         return self._used.setdefault(user, {})
 

@@ -1,12 +1,12 @@
-"""vLLM's LRU of chunks: a request's chunks are used together, when it has finished, its head last.
+"""vLLM's LRU of chunks: a request's chunks count as used together, when it has finished, its head last.
 
     groups     [ request 4, done | request 2, done | request 7 | request 9 ]     the first is evicted first
-    of each    head ... tail                                                     its tail leaves first
+    of each    head ... tail                                                     its tail is evicted first
 
-The group of a request that runs is as old as its first use of the tier; when it has finished, all that it
-used is a new group. So in a chain the tail leaves first, and what remains can be found from its first token
-on. Reading pins a chunk and leaves it where it is. Where a user's pieces do not say how deep they are, each
-of its chunks is a group of its own from when it comes in.
+The group of a running request is as old as its first use of the tier; when it has finished, all that it used
+becomes a new group. So the tail of a chain is evicted first, and the rest can be found from its first token
+on. Reading pins a chunk and does not move it. If a user's pieces do not say how deep they are, each of its
+chunks is its own group from when it is added.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,16 +23,16 @@ class VllmLru(EvictionOrder):
     Attributes
     ----------
     group : list of int
-        By key; 0: it is not there.
+        Group by key; 0: it is not there.
     """
 
     def __init__(self, chunks: Chunks) -> None:
         super().__init__(chunks)
         self.group: list[int] = []
         self._next = 0
-        self._pieces: dict[int, list[Piece]] = {}  # by group, oldest first; keys that went elsewhere stay
-        self._running: set[int] = set()  # groups of those that run
-        self._unsorted: set[int] = set()  # those of them that came to hold more since they were sorted
+        self._pieces: dict[int, list[Piece]] = {}  # by group, oldest first; keys that moved elsewhere stay
+        self._running: set[int] = set()  # groups of running users
+        self._unsorted: set[int] = set()  # those that have grown since they were sorted
         self._own: dict[int, int] = {}  # by user
         self._used: dict[int, list[Piece]] = {}  # by user, in the order of use
 
@@ -65,7 +65,7 @@ class VllmLru(EvictionOrder):
         """The parts of a piece that are in groups before `own`."""
         at, key, count = piece
         groups = self.group[key : key + count]
-        if groups.count(groups[0]) == count:  # most often
+        if groups.count(groups[0]) == count:  # usually
             return [piece] if 0 < groups[0] < own else []
         found: list[Piece] = []
         for group, same in groupby(groups):
@@ -104,15 +104,15 @@ class VllmLru(EvictionOrder):
         return chosen
 
     def _last_idle(self, group: int, pieces: list[Piece], most: int) -> list[range]:
-        """The last keys of a group that are idle, the last first."""
+        """The last idle keys of a group, the last first."""
         of, state, found = self.group, self.chunks.state, []
         for _, key, count in reversed(pieces):
             end = key + count
             first = end - min(count, most)
             if of[first:end].count(group) == end - first == state.count(IDLE, first, end):
-                found.append(range(end - 1, first - 1, -1))  # most often
+                found.append(range(end - 1, first - 1, -1))  # usually
                 most -= end - first
-            elif group in of[key:end]:  # else all of it went elsewhere
+            elif group in of[key:end]:  # else all of it moved elsewhere
                 each = state.rfind(IDLE, key, end)
                 while each >= 0 and most:
                     if of[each] == group:
@@ -127,7 +127,7 @@ class VllmLru(EvictionOrder):
         return found
 
     def _forget_gone(self, group: int) -> None:
-        """Drop the last keys of a group as far as they left it."""
+        """Drop trailing keys of a group that have left it."""
         pieces = self._pieces[group]
         while pieces:
             at, key, count = pieces[-1]
@@ -160,7 +160,7 @@ class VllmLru(EvictionOrder):
         return self._next
 
     def _own_group(self, user: int) -> int | None:
-        """The group of a user that runs; None: how deep its chunks are is not known."""
+        """The group of a running user; None: the depth of its chunks is unknown."""
         if user not in self._deep:
             return None
         if user not in self._own:
@@ -169,7 +169,7 @@ class VllmLru(EvictionOrder):
         return self._own[user]
 
     def _renew(self, pieces: Iterable[Piece]) -> None:
-        """Those of them that are there are used last of all."""
+        """Make the present ones of these the most recently used."""
         state = self.chunks.state
         there = joined([part for piece in pieces for part in split(state, piece, ABSENT)[1]])
         if there:
