@@ -1,15 +1,15 @@
-"""kvcached's blocks, cut out of physical pages: mapped when the first is allocated, unmapped after the last.
+"""kvcached's blocks, cut from physical pages: mapped for the first block, unmapped after the last.
 
     page 0 |## block 0 ##|## block 1 ##|  . |     block of 3 straddles pages 0 and 1: never used
     page 1 |  . |## block 3 ##|## block 4 ##|     page p holds blocks ceil(p P / b) ... floor((p+1) P / b) - 1
 
 *Allocate* n blocks: from those set aside (`reserve`); from a partly free page (page_choice.py); else from a
-new page. In a page blocks go in the order of its list. Where a page is wanted and there is none, blocks go
-back to where they came from and the answer is None. *Free*: blocks go to the end of their page's list; an
-empty page goes back to the pool; a page with one block stays mapped.
+new page. Within a page, blocks are allocated in the order of its list. If a page is needed and there is none,
+the blocks are returned to where they came from and the answer is None. *Free*: blocks go to the end of their
+page's list; an empty page returns to the pool; a page with one block stays mapped.
 
-`resize` to less than is in use gives back what was set aside and starts a shrink: nothing but partly free
-pages is allocated until few enough blocks live.
+`resize` to less than is in use frees what was set aside and starts a shrink: only partly free pages are used
+for allocation until few enough blocks are alive.
 
 Source: kvcached/kv_cache_manager.py, csrc/page_allocator.cpp of ovg-project/kvcached e8e6406.
 """
@@ -22,7 +22,7 @@ from kvsim.allocators.virtual_memory.page_choice import best_page, fewest_free
 from kvsim.allocators.virtual_memory.page_pool import NONE, PagePool
 
 PAGE_GRAIN = 2 << 20
-"""pages are multiples of so many bytes"""
+"""pages are multiples of this many bytes"""
 
 
 class ElasticBlocks:
@@ -33,22 +33,22 @@ class ElasticBlocks:
     pool : PagePool
         The pages.
     page_bytes, block_bytes : int
-        Of one page and one block, in one layer's K.
+        Size of one page and one block, in one layer's K.
     null_block : bool
-        Whether block 0 is set aside for good.
+        Whether block 0 is permanently set aside.
 
     Attributes
     ----------
     part_free : dict of list
-        Of pages that are partly free: their free blocks in the order in which they will be allocated.
+        By partly free page: its free blocks in allocation order.
     full : dict
         Pages without a free block, in the order in which they became full.
     set_aside : list of int
-        Blocks allocated to nobody yet, by `reserve`.
+        Blocks set aside by `reserve` and not yet allocated to a sequence.
     free_blocks : int
-        Of pages that are partly free.
+        Free blocks in partly free pages.
     shrinks_to : int or None
-        Blocks that may live when a shrink ends.
+        Maximum live blocks when a shrink ends.
     """
 
     def __init__(self, pool: PagePool, page_bytes: int, block_bytes: int, null_block: bool = False) -> None:
@@ -67,16 +67,16 @@ class ElasticBlocks:
         self.set_aside: list[int] = []
         self.free_blocks = 0
         self.shrinks_to: int | None = None
-        self._least = NONE  # a page that is partly free and has fewer free blocks than any other, if known
+        self._least = NONE  # the partly free page with the fewest free blocks, if known
         self._start()
 
     @property
     def blocks_per_page(self) -> int:
-        """Whole blocks of a page; where blocks straddle, some pages hold one less."""
+        """Whole blocks per page; if blocks straddle pages, some pages hold one less."""
         return self.page_bytes // self.block_bytes
 
     def blocks_of(self, page: int) -> range:
-        """The blocks that lie in a page as a whole."""
+        """The blocks that lie entirely within a page."""
         first = -(-page * self.page_bytes // self.block_bytes)
         return range(first, (page + 1) * self.page_bytes // self.block_bytes)
 
@@ -86,7 +86,7 @@ class ElasticBlocks:
 
     @property
     def available(self) -> int:
-        """Blocks that could be had, as the scheduler is told; too many where blocks straddle."""
+        """Allocatable blocks, as reported to the scheduler; too many if blocks straddle pages."""
         mapped = self.free_blocks + len(self.set_aside)
         if self.shrinks_to is not None:
             return mapped
@@ -95,11 +95,11 @@ class ElasticBlocks:
 
     @property
     def allocated_blocks(self) -> int:
-        """Blocks that live, as a shrink counts them: unused parts of pages included."""
+        """Live blocks, as a shrink counts them: including unused parts of pages."""
         return (len(self.full) + len(self.part_free)) * self.blocks_per_page - self.free_blocks
 
     def allocate(self, count: int) -> list[int] | None:
-        """Allocate so many blocks, or None."""
+        """Allocate `count` blocks, or None."""
         if self.available < count:
             return None
         blocks = self.set_aside[:count]
@@ -118,7 +118,7 @@ class ElasticBlocks:
         return blocks
 
     def allocate_singly(self, count: int) -> list[int]:
-        """`allocate(1)` so many times, for which there is room: page by page, as one begun has the fewest."""
+        """`allocate(1)` `count` times, given room: page by page, as a started page has the fewest free."""
         blocks: list[int] = []
         while len(blocks) < count:
             if self.set_aside:
@@ -134,7 +134,7 @@ class ElasticBlocks:
         return blocks
 
     def _allocate_of(self, page: int, most: int) -> list[int]:
-        """The next free blocks of a page, so many at most; it becomes the last partly free one, or full."""
+        """Take up to `most` free blocks of a page, which becomes the last partly free one, or full."""
         free = self.part_free.pop(page)
         taken = free[:most]
         del free[: len(taken)]
@@ -146,7 +146,7 @@ class ElasticBlocks:
         return taken
 
     def give_back(self, blocks: Sequence[int], order: Iterable[int] | None = None) -> None:
-        """Take blocks back; `order` is that of their pages, by default the one that C++ gives them."""
+        """Free blocks; `order` is the order of their pages, by default that of the C++ map."""
         if not blocks:
             return
         groups: dict[int, list[int]] = {}
@@ -168,7 +168,7 @@ class ElasticBlocks:
         return 0
 
     def reserve(self, count: int) -> bool:
-        """Set blocks aside, so that so many are; those set aside before are among them."""
+        """Set aside `count` blocks in total, including those set aside before."""
         blocks = self.allocate(count)
         if blocks is None:
             return False
@@ -176,12 +176,12 @@ class ElasticBlocks:
         return True
 
     def free_reserved(self) -> None:
-        """Give back what was set aside."""
+        """Free the blocks set aside."""
         blocks, self.set_aside = self.set_aside, []
         self.give_back(blocks)
 
     def resize(self, range_bytes: int) -> bool:
-        """Make the range (of one layer's K) so large; False when that must wait until blocks come back."""
+        """Set the size of the range (of one layer's K); False if that must wait until blocks are freed."""
         if self.pool.resize(range_bytes // self.page_bytes):
             self.shrinks_to = None
             return True
@@ -190,7 +190,7 @@ class ElasticBlocks:
         return False
 
     def clear(self) -> None:
-        """Take everything back and unmap it."""
+        """Free and unmap everything."""
         self.free_reserved()
         self.pool.give_back([*self.part_free, *self.full])
         self.pool.trim()
@@ -202,7 +202,7 @@ class ElasticBlocks:
         self._start()
 
     def _start(self) -> None:
-        """Set block 0 aside where that is wanted; then the thread starts."""
+        """Set block 0 aside if `null_block`; then start the thread."""
         ahead, self.pool.ahead = self.pool.ahead, False
         if self.null_block and self.allocate(1) != [0]:
             raise InvariantError("block 0 must be the first to be allocated")
@@ -211,7 +211,7 @@ class ElasticBlocks:
             self.pool.map_ahead()
 
     def _new_page(self) -> int:
-        """A page from the pool that has a block; those that have none are parked as full."""
+        """Take a page with a block from the pool; pages without any are parked as full."""
         while (page := self.pool.take()) != NONE:
             blocks = self.blocks_of(page)
             if blocks:
@@ -222,7 +222,7 @@ class ElasticBlocks:
         return NONE
 
     def _give_back_to(self, page: int, blocks: list[int]) -> bool:
-        """Add free blocks to a page, which becomes the last that is partly free; True: it is empty now."""
+        """Add free blocks to a page, which becomes the last partly free one; True: it is empty now."""
         free = self.part_free.pop(page, [])
         self._least = NONE
         self.full.pop(page, None)

@@ -1,14 +1,14 @@
-"""kvcached's prefix cache for vLLM: blocks of finished requests that are kept, bounded, evicted by pages.
+"""kvcached's prefix cache for vLLM: kept blocks of finished requests, bounded, evicted by page.
 
     request holds block (count > 0)  --->  count 0, has a text: evictable, least recently used first
-                                     '-->  count 0, no text: back to its page at once
+                                     '-->  count 0, no text: back to its page immediately
 
-*Shortage*: when a request wants more blocks than there are, evictable ones go in pure LRU order, for their
-slots are used again at once. *Bound*: when more than `most_kept` are evictable the surplus goes by page:
-those pages first that hold nothing else (fewest blocks first; of equals the one whose most recent block is
-oldest), as an empty page can be unmapped and a half empty one cannot; the rest in LRU order.
+*Shortage*: when a request needs more blocks than there are, evictable ones are evicted in pure LRU order, as
+their slots are reused immediately. *Bound*: when more than `most_kept` are evictable, the surplus is evicted
+by page: first pages that hold nothing else (fewest blocks first; of equals the one whose most recent block is
+oldest), as an empty page can be unmapped and a half-empty one cannot; the rest in LRU order.
 
-Several blocks may hold the same text; the one entered first is found.
+Several blocks may hold the same text; look-ups find the one entered first.
 
 Source: `ElasticBlockPool` in kvcached/integration/vllm/patches.py of ovg-project/kvcached e8e6406.
 """
@@ -25,20 +25,20 @@ class ElasticPrefixes:
     Parameters
     ----------
     blocks : ElasticBlocks
-        Where blocks come from.
+        Source of blocks.
     most_kept : int
-        Most evictable blocks; -1: no bound, 0: none are kept.
+        Maximum evictable blocks; -1: no bound, 0: none are kept.
     caching : bool
         Whether texts are kept at all.
 
     Attributes
     ----------
     counts : dict of int
-        Holders of each block that has any; without caching nobody lowers them, as in the original.
+        Holders of each block that has any; without caching they are never decremented, as in the original.
     evictable : dict
-        Blocks that nobody holds but whose text can be found, least recently used first.
+        Blocks without a holder whose text can be found, least recently used first.
     known : dict of dict
-        Blocks that hold a text, by its key, the first entered first.
+        Blocks that hold a text, by its key, first entered first.
     """
 
     def __init__(self, blocks: ElasticBlocks, most_kept: int, caching: bool = True) -> None:
@@ -56,7 +56,7 @@ class ElasticPrefixes:
         return self.blocks.available + len(self.evictable)
 
     def find(self, keys: Iterable[Hashable]) -> list[int]:
-        """The blocks of the longest beginning of a text that is there."""
+        """The blocks of the longest prefix of a text that is there."""
         found: list[int] = []
         for key in keys:
             blocks = self.known.get(key)
@@ -66,14 +66,14 @@ class ElasticPrefixes:
         return found
 
     def share(self, blocks: Iterable[int]) -> None:
-        """One more request holds these blocks."""
+        """Add a holder to these blocks."""
         if self.caching:
             for block in blocks:
                 self.counts[block] = self.counts.get(block, 0) + 1
                 self.evictable.pop(block, None)
 
     def allocate(self, count: int) -> list[int] | None:
-        """New blocks for a request, evicting as many as lack; None when there are not so many."""
+        """Allocate blocks for a request, evicting as many as are missing; None if there are too few."""
         if count > self.free:
             return None
         blocks: list[int] | None = None
@@ -89,7 +89,7 @@ class ElasticPrefixes:
         return blocks
 
     def enter(self, blocks: Sequence[int], keys: Sequence[Hashable]) -> None:
-        """Say what these blocks hold."""
+        """Record the texts of these blocks."""
         if not self.caching:
             return
         for block, key in zip(blocks, keys, strict=True):
@@ -100,7 +100,7 @@ class ElasticPrefixes:
             self._keys[block] = key
 
     def give_back(self, blocks: Sequence[int]) -> None:
-        """A request ends: blocks in the order in which they should be evicted."""
+        """Release the blocks of an ended request, given in eviction order."""
         if not self.caching:
             self.blocks.give_back(blocks)
             return
@@ -123,7 +123,7 @@ class ElasticPrefixes:
             self._evict([*whole_pages, *others][:surplus])
 
     def drop(self, blocks: Iterable[int]) -> None:
-        """Forget what these blocks hold, and give back those that nobody holds."""
+        """Forget the texts of these blocks, and free those without a holder."""
         if not self.caching:
             return
         freed = []
@@ -143,7 +143,7 @@ class ElasticPrefixes:
             self._keys.clear()
 
     def _whole_pages(self, most: int) -> list[int]:
-        """Evictable blocks of pages that they alone hold, the cheapest page first, at most so many."""
+        """At most `most` evictable blocks of pages that hold nothing else, the cheapest page first."""
         rank = {block: at for at, block in enumerate(self.evictable)}
         by_page: dict[int, list[int]] = {}
         for block in rank:
@@ -167,7 +167,7 @@ class ElasticPrefixes:
         self.blocks.give_back(blocks)
 
     def _forget(self, block: int) -> None:
-        """Nobody finds this block's text any more."""
+        """Stop look-ups from finding this block's text."""
         key = self._keys.pop(block, None)
         if key is not None:
             del self.known[key][block]

@@ -1,14 +1,14 @@
-"""Tables of blocks over pages that are mapped and unmapped: kvcached's allocator without prefixes.
+"""Block tables over pages that are mapped and unmapped: kvcached's allocator without prefixes.
 
     page 0, mapped   |## 0 ##|## 1 ##|.......|......|      used, and idle: free blocks of a mapped page
     page 1, reserved |.......|.......|.......|......|      idle: empty, kept mapped (at most 10)
     page 2           |       |       |       |      |      free
 
-Which block is allocated, `ElasticBlocks` says; here are the table of each sequence, what the pages come to in
-slots, the thread that maps ahead after a step, and growth for many steps at once.
+`ElasticBlocks` decides which block is allocated; this module has the table of each sequence, the pages'
+counts in slots, the thread that maps ahead after a step, and growth for many steps in one call.
 
-A slot is a grain of bytes that divides both a token and a page in every layer. Where blocks do not divide a
-page, the one across its end is lost for ever (external; OPT-13B, blocks of 16: 12.8 in a page of 2 MiB).
+A slot is a grain of bytes that divides both a token and a page in every layer. If blocks do not divide a
+page, the one across its end is permanently lost (external; OPT-13B, blocks of 16: 12.8 in a page of 2 MiB).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ from kvsim.allocators.virtual_memory.page_pool import PagePool
 
 PAGE_BYTES = 2 << 20
 MAP_NS, UNMAP_NS = 69_000, 57_000
-"""of a page of 2 MiB: table 3 of arXiv 2405.04437"""
+"""for a page of 2 MiB: table 3 of arXiv 2405.04437"""
 
 
 class ElasticTables(Allocator):
@@ -32,7 +32,7 @@ class ElasticTables(Allocator):
     Parameters
     ----------
     capacity_slots : int
-        Tokens that the memory holds; what does not fill a page in every layer is left out.
+        Tokens that the memory holds; a remainder below one page in every layer is left out.
     options : Options
         The model's sizes and the block size.
     """
@@ -153,7 +153,7 @@ class ElasticTables(Allocator):
         return as_regions(self._rows())
 
     def _rows(self) -> Iterator[tuple[object, ...]]:
-        """A value for each field of each region."""
+        """The field values of each region."""
         block_slots, size, per_token = self._block, self.block_size, self.slots_per_token
         owners: dict[int, tuple[int, ...]] = {}
         firsts: dict[int, int] = {}
@@ -179,14 +179,14 @@ class ElasticTables(Allocator):
             yield end, self.capacity_slots - end, (), 0, False, False, 1, ""
 
     def is_cached(self, block: int) -> bool:
-        """Whether a block that nobody holds still has a text that can be found."""
+        """Whether a block without a holder still has a findable text."""
         return False
 
     def _count_of(self, tokens: int) -> int:
         return -(-tokens // self.block_size)
 
     def _are_mapped(self, count: int) -> bool:
-        """Whether so many blocks are free in mapped pages."""
+        """Whether `count` blocks are free in mapped pages."""
         missing = count - self.blocks.free_blocks
         return missing <= 0 or missing <= sum(map(self._blocks_in.__getitem__, self.blocks.pool.reserved))
 
@@ -198,7 +198,7 @@ class ElasticTables(Allocator):
         return blocks
 
     def _count(self) -> None:
-        """Say what the pages come to."""
+        """Update the counts from the pages."""
         blocks, pool = self.blocks, self.blocks.pool
         self.used_slots = self._allocated * self._block
         reserved = sum(map(self._blocks_in.__getitem__, pool.reserved))

@@ -1,8 +1,8 @@
-"""In which order a C++ `std::unordered_map` (libstdc++) lists its integer keys.
+"""The order in which a C++ `std::unordered_map` (libstdc++) iterates its integer keys.
 
-kvcached groups freed blocks by page in such a map, and handles the pages in its order: so it decides which
-page is found first later. The map is a singly linked list with a table of buckets: a key whose bucket is
-empty goes to the front of the list, any other to the front of its bucket.
+kvcached groups freed blocks by page in such a map and handles the pages in its order, which thus decides
+which page is found first later. The map is a singly linked list with a table of buckets: a key whose bucket
+is empty goes to the front of the list, any other to the front of its bucket.
 
     reserve(7): 7 buckets; insert 3, 4, 2, 0, 9  ->  0 9 2 4 3      (9 and 2 share a bucket)
 """
@@ -10,7 +10,7 @@ empty goes to the front of the list, any other to the front of its bucket.
 from collections.abc import Iterable
 
 FRONT = -1
-"""What precedes the first key and follows the last."""
+"""Sentinel before the first key and after the last."""
 
 _PRIMES = (
     *(2, 5, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 103, 109),
@@ -80,10 +80,10 @@ def _buckets(wanted: int) -> int:
 
 
 def hash_order(keys: Iterable[int], reserved: int) -> list[int]:
-    """The keys in the order of the map, inserted one by one after `reserve(reserved)`."""
+    """The keys in map order, inserted one by one after `reserve(reserved)`."""
     different, buckets = list(dict.fromkeys(keys)), _buckets(reserved)
     found = _inserted(different[:buckets], buckets)
-    while buckets < len(different):  # a larger table: all are inserted anew, in their order
+    while buckets < len(different):  # a larger table: all are reinserted, in order
         more, larger = different[buckets:], _buckets(2 * buckets)
         found = _inserted([*found, *more[: larger - buckets]], larger)
         buckets = larger
@@ -91,9 +91,9 @@ def hash_order(keys: Iterable[int], reserved: int) -> list[int]:
 
 
 def _inserted(keys: Iterable[int], buckets: int) -> list[int]:
-    """The list of a table: each key goes before those of its bucket, or first of all."""
+    """The list of a table: each key goes before those of its bucket, or to the front."""
     following: dict[int, int] = {FRONT: FRONT}
-    before: dict[int, int] = {}  # of each bucket that has any: the key before its first
+    before: dict[int, int] = {}  # by non-empty bucket: the key before its first
     for key in keys:
         place = before.setdefault(key % buckets, FRONT)
         following[key] = behind = following[place]

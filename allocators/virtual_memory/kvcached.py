@@ -1,16 +1,16 @@
-"""Kvcached: blocks as vLLM has them, in physical pages that are mapped and unmapped as blocks come and go.
+"""Kvcached: blocks as in vLLM, in physical pages that are mapped and unmapped as blocks come and go.
 
     page 0, mapped   |## 0 ##|::: 1 :::|.......|......|   used, cached, and idle: free blocks of a mapped page
     page 1, reserved |.......|.........|.......|......|   idle: empty, kept mapped (at most 10)
     page 2           |       |         |       |      |   free
 
 A sequence has a table of blocks (elastic_tables.py). They come from the partly free page that fits best
-(elastic_blocks.py), so that pages fall empty and other processes on the GPU can have them; a thread maps five
-pages ahead. Waste of a sequence: less than a block. A map takes a call for each layer's K and V.
+(elastic_blocks.py), so that pages become empty and other processes on the GPU can use them; a thread maps
+five pages ahead. Waste per sequence: less than a block. A map takes one call per layer's K and V.
 
-With `cache`, full blocks are found by their text (elastic_prefixes.py) while somebody holds them, and then as
-long as they are among the last 16,000 tokens that nobody holds: more would keep pages mapped. Answers count
-among them, though nobody asks for them again.
+With `cache`, full blocks are found by their text (elastic_prefixes.py) while a sequence holds them, and then
+while they are among the last 16,000 unheld tokens: more would keep pages mapped. Answers count among them,
+though no request asks for them again.
 
 Time per call, in microseconds: 2 + 29 + 38 to map, create and set the access of a page of 2 MiB, 34 + 23 to
 unmap and release it (table 3 of vAttention's paper, arXiv 2405.04437).
@@ -30,20 +30,20 @@ from kvsim.allocators.virtual_memory.elastic_prefixes import ElasticPrefixes
 from kvsim.allocators.virtual_memory.elastic_tables import ElasticTables
 
 MOST_KEPT_TOKENS = 16_000
-"""cached tokens that nobody holds (kvcached's `KVCACHED_MAX_CACHED_TOKENS`)"""
+"""cached tokens without a holder (kvcached's `KVCACHED_MAX_CACHED_TOKENS`)"""
 
 
 class Kvcached(ElasticTables):
-    """Blocks in pages of 2 MiB, found by their text if that is wanted.
+    """Blocks in pages of 2 MiB, optionally found by their text.
 
     Parameters
     ----------
     capacity_slots : int
-        Tokens that the memory holds; what does not fill a page in every layer is left out.
+        Tokens that the memory holds; a remainder below one page in every layer is left out.
     options : Options
         The model's sizes, the block size, and `cache`: whether texts are kept.
     most_kept_tokens : int
-        Most cached tokens that nobody holds; -1: no bound, 0: none.
+        Maximum cached tokens without a holder; -1: no bound, 0: none.
     """
 
     family = "virtual"
@@ -130,7 +130,7 @@ class Kvcached(ElasticTables):
         return True
 
     def fill(self, seq: int, tokens: int) -> None:
-        """Full blocks are found from now on, as far as others may have their text."""
+        """Let full blocks be found from now on, as far as others may share their text."""
         if not self.caches:
             return
         known, full = self._known[seq], tokens // self.block_size
@@ -139,7 +139,7 @@ class Kvcached(ElasticTables):
             known.full = full
 
     def evict(self, seq: int) -> None:
-        """The sequence will come back: it finds its private blocks, too."""
+        """Release a sequence that will return; it also finds its private blocks then."""
         if self.caches and seq in self._known:
             known = self._known[seq]
             if known.own != NOBODY and known.full > known.shareable:
@@ -164,11 +164,11 @@ class Kvcached(ElasticTables):
         self._leave(seq)
 
     def _enter_for_nobody(self, blocks: Sequence[int]) -> None:
-        """Nobody will ask for the text of these blocks again; they are cached all the same."""
+        """Cache blocks although no request will ask for their text again."""
         self.prefixes.enter(blocks, [-1 - block for block in blocks])
 
     def _enter(self, seq: int, start: int, stop: int) -> None:
-        """Blocks `start` to before `stop` of a sequence can be found."""
+        """Let blocks `start` up to `stop` (exclusive) of a sequence be found."""
         for at, key, count in self._known[seq].pieces(start, stop):
             self.prefixes.enter(self._table[seq][at : at + count], range(key, key + count))
 
@@ -182,7 +182,7 @@ class Kvcached(ElasticTables):
         self._count()
 
     def _allocate(self, count: int) -> list[int]:
-        """New blocks, for which there is room; where blocks straddle, kvcached counts more than there are."""
+        """Allocate blocks, given room; if blocks straddle pages, kvcached counts more than exist."""
         if not self.caches:
             return super()._allocate(count)
         pool = self.prefixes

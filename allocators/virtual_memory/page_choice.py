@@ -1,8 +1,8 @@
-"""From which partly free page kvcached allocates: by best fit, so that other pages become empty.
+"""Chooses the partly free page from which kvcached allocates: best fit, so that other pages empty.
 
 free blocks of pages    a: 2   b: 5   c: 3   d: 3
-wanted 3                c, the first of those with the fewest that hold all
-wanted 7                b, the one with the most; then again, for the other 2
+wanted 3                c, the first of the smallest pages that hold all
+wanted 7                b, the largest; then again, for the other 2
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from kvsim.allocators.virtual_memory.page_pool import NONE
 
 
 def best_page(free: Mapping[int, Sequence[int]], count: int) -> int:
-    """The page with the fewest free blocks that hold so many, else the most; the first of equals."""
+    """The page with the fewest free blocks but at least `count`, else the most; the first of equals."""
     found, best, most, largest = NONE, 0, NONE, 0
     for page, blocks in free.items():
         size = len(blocks)
@@ -27,7 +27,7 @@ def best_page(free: Mapping[int, Sequence[int]], count: int) -> int:
 
 
 def fewest_free(free: Mapping[int, Sequence[int]]) -> int:
-    """The same for one block: the first page with the fewest."""
+    """`best_page` for one block: the first page with the fewest free blocks."""
     if not free:
         return NONE
     sizes = list(map(len, free.values()))

@@ -1,16 +1,16 @@
-"""kvcached's physical pages: mapped behind a virtual range on demand, unmapped when empty, some kept mapped.
+"""kvcached's physical pages: mapped to a virtual range on demand, unmapped when empty, some kept mapped.
 
     free (not mapped) ------------ map ----------> in use
         ^   |                                       |
-        |   '-- thread maps ahead --> reserved <----'   the last page of a sequence comes back empty
+        |   '-- thread maps ahead --> reserved <----'   a page that becomes empty comes back
         '--------- unmap ------------ (at most `most_reserved`)
 
-A page here is a *bundle*: the page at one offset of every layer's K and V. Page ids are handed out in the
-order of a queue. A thread keeps `least_reserved` pages mapped ahead; here it is infinitely fast. The range
-can be made smaller (`resize`) as far as pages are not in use, and larger again.
+A page here is a *bundle*: the page at one offset of every layer's K and V. Page ids are allocated in queue
+order. A thread keeps `least_reserved` pages mapped ahead; here it is infinitely fast. The range can shrink
+(`resize`) as far as pages are not in use, and grow again.
 
-Source: csrc/page_allocator.cpp of ovg-project/kvcached e8e6406. One defect is not restated: growth beyond
-what was reclaimed numbers its new pages from the shrunken total there, so ids in use can enter the queue a
+Source: csrc/page_allocator.cpp of ovg-project/kvcached e8e6406. One defect is not reproduced: there, growth
+beyond what was reclaimed numbers its new pages from the shrunken total, so ids in use can enter the queue a
 second time.
 """
 
@@ -28,9 +28,9 @@ class PagePool:
     pages : int
         Pages of the range.
     physical : int
-        Pages that the GPU has left for it.
+        Pages that the GPU has for it.
     least_reserved, most_reserved : int
-        Empty pages that the thread maps ahead; most empty pages that stay mapped.
+        Empty pages that the thread maps ahead; maximum empty pages that stay mapped.
     ahead : bool
         Whether there is a thread.
 
@@ -39,11 +39,11 @@ class PagePool:
     free, reserved, reclaimed : deque of int
         Page ids: not mapped; mapped and empty; outside the range after it shrank.
     total : int
-        Pages of the range now.
+        Current pages of the range.
     mapped : int
-        Pages mapped, in use or reserved.
+        Mapped pages, in use or reserved.
     maps, unmaps : int
-        Since the start.
+        Pages mapped and unmapped since the start.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class PagePool:
         return max(0, self.physical - self.mapped)
 
     def take(self) -> int:
-        """Allocate a page, mapped; `NONE` when there is no id or no memory for it."""
+        """Allocate a mapped page; `NONE` if there is no id or no memory for it."""
         if self.reserved:
             page = self.reserved.popleft()
             if self.ahead and len(self.reserved) < self.least_reserved:
@@ -92,13 +92,13 @@ class PagePool:
         return page
 
     def give_back(self, pages: Sequence[int]) -> None:
-        """Take empty pages back: as many stay mapped as may, the others are unmapped."""
+        """Free empty pages: up to `most_reserved` stay mapped, the others are unmapped."""
         keep = max(0, self.most_reserved - len(self.reserved))
         self.reserved += pages[:keep]
         self._unmap(pages[keep:])
 
     def map_ahead(self) -> None:
-        """What the thread does when it is woken: map until `least_reserved` pages are ready."""
+        """Work of the woken thread: map until `least_reserved` pages are ready."""
         count = min(self.least_reserved - len(self.reserved), len(self.free), self.physical_left)
         for _ in range(count):
             self.reserved.append(self.free.popleft())
@@ -111,7 +111,7 @@ class PagePool:
         self._unmap(pages)
 
     def resize(self, pages: int) -> bool:
-        """Make the range so many pages; False when too many are in use, though reserved ones may be gone."""
+        """Resize the range to `pages`; False if too many are in use, though reserved ones may be gone."""
         if pages < self.in_use:
             return False
         if pages >= self.total:
@@ -127,11 +127,11 @@ class PagePool:
         return True
 
     def sort_free(self) -> None:
-        """Hand out the lowest ids first again."""
+        """Allocate the lowest ids first again."""
         self.free = deque(sorted(self.free))
 
     def _extend(self, count: int) -> None:
-        """Add page ids: those that were reclaimed first, then new ones."""
+        """Add page ids: reclaimed ones first, then new ones."""
         again = min(count, len(self.reclaimed))
         for _ in range(again):
             self.free.append(self.reclaimed.popleft())

@@ -1,37 +1,36 @@
-"""vAttention's bookkeeping: physical pages behind rows of virtual addresses, grown ahead of the tokens.
+"""vAttention's bookkeeping: physical pages mapped to rows of virtual addresses, ahead of the tokens.
 
     virtual, per layer: K tensor, V tensor [rows, max_context]
     row 0  |####|####|##..|    |    |    |      3 kvblocks mapped, 2.5 pages of tokens
     row 1  |....|....|    |    |    |    |      2 mapped, no sequence: idle
-    pool   [page page page ...]                 physical, created at the start
+    pool   [page page page ...]                 physical, created at startup
 
 A *kvblock* is one page in K and one in V of each layer (`2 * layers` pages of `P` bytes), mapped together;
 a page holds `P / bytes of a token in one layer's K` tokens, so a sequence wastes less than one kvblock: `2
 * layers * P` bytes.
 
 A row's pages stay mapped when its sequence ends (deferred reclamation) and serve the next one placed there.
-Before a step (`before_step`) what sequences lack is mapped, while the step waits; behind it a thread maps
-what the next step will need (`after_step`). When the pool is short, rows give up what they do not need, the
-highest first.
+Before a step (`before_step`), missing pages are mapped while it waits; after it, a thread maps what the next
+step will need (`after_step`). If the pool is short, rows give up unneeded pages, the highest row first.
 
-`place` has two choices of a row. `literal` does what the code does: the first free row, unless a later one
-has enough pages and fewer than the candidate; so a first row with too few pages is never replaced. `best`
-takes the row with the fewest pages that suffice, else the one with the most.
+`place` has two ways to choose a row. `literal` does what the code does: the first free row, unless a later
+one has enough pages and fewer than the candidate; so a first row with too few pages is never replaced. `best`
+takes the row with the fewest sufficient pages, else the one with the most.
 
-What the thread does behind a step:
+Work of the thread after a step:
 
-    tokens left in rows 0 to 3      7   0   3   0     the next step wants rows 1 and 3 longer
+    tokens left in rows 0 to 3      7   0   3   0     the next step needs rows 1 and 3 longer
     a kvblock of 12 for each        7  12   3  12
-    a step later                    6  11   2  11     it wants none: two ahead, rows 2 and 0
+    a step later                    6  11   2  11     it needs none: two ahead, rows 2 and 0
     a kvblock for each             18  11  14  11
 
-(1) Rows without room for a token more get a kvblock; where the pool is short, rows give up what they do not
-need, the highest first. (2) Where these were fewer than two, the rows that will be full within nine tokens,
-the first to be full first, until two are mapped. (3) Without deferred reclamation, and where (1) had nothing
-to do, a kvblock of a row without a sequence is unmapped.
+(1) Rows without room for another token get a kvblock; if the pool is short, rows give up unneeded pages, the
+highest row first. (2) If these were fewer than two, rows that will be full within nine tokens get one, the
+first to be full first, until two are mapped. (3) Without deferred reclamation, and if (1) had nothing to do,
+a kvblock of a row without a sequence is unmapped.
 
-`pass_steps` does this for many steps, in which each sequence gets a token: rows stand in a calendar by the
-step after which they are full, so that the work is proportional to what is mapped.
+`pass_steps` does this for many steps, in which each sequence gets a token: rows are in a calendar, by the
+step after which they are full, so the work is proportional to what is mapped.
 
 Source: microsoft/vattention ef3fff2 (arXiv 2405.04437).
 """
@@ -46,24 +45,24 @@ NEVER = 1 << 62
 EAGER_STEPS = 10
 """Pages are mapped ahead for lengths up to 9 tokens longer."""
 EAGER_KVBLOCKS = 2
-"""Mapping ahead stops at so many kvblocks in one step."""
+"""Maximum kvblocks mapped ahead in one step."""
 
 
 class Rows:
-    """Rows of virtual addresses, and the kvblocks that a thread maps behind them.
+    """Rows of virtual addresses, and the kvblocks that a thread maps to them.
 
     Parameters
     ----------
     rows : int
-        Most sequences at a time.
+        Maximum concurrent sequences.
     kvblocks : int
         Physical kvblocks.
     page_tokens : int
-        Tokens of a kvblock.
+        Tokens per kvblock.
     most_mapped : int
         Kvblocks that a row's addresses have room for.
     deferred : bool
-        Whether rows keep their pages until they are wanted. If not, the thread unmaps one kvblock in a step
+        Whether rows keep their pages until others need them. If not, the thread unmaps one kvblock per step
         that needed none, from the highest row without a sequence; the lowest such row stays warm.
     choice : "literal" or "best"
         The row that a new sequence gets.
@@ -71,9 +70,9 @@ class Rows:
     Attributes
     ----------
     blocks : list of list
-        Of each row: the numbers of its kvblocks, in the order of its tokens.
+        By row: the numbers of its kvblocks, in token order.
     mapped, lengths : list of int
-        Of each row: how many they are, and tokens (0: no sequence).
+        By row: mapped kvblocks, and tokens (0: no sequence).
     maps, unmaps : int
         Kvblocks mapped and unmapped since the start.
     """
@@ -99,7 +98,7 @@ class Rows:
         self.blocks: list[list[int]] = [[] for _ in range(rows)]
         self.mapped = [0] * rows
         self.lengths = [0] * rows
-        self._active: list[int] = []  # rows that have a sequence
+        self._active: list[int] = []  # rows with a sequence
         self._rows_used = 0  # no row from here on was ever mapped
         self.maps = 0
         self.unmaps = 0
@@ -110,16 +109,16 @@ class Rows:
         return len(self._pool)
 
     def unmapped(self) -> tuple[int, ...]:
-        """Their numbers, the next one to map last."""
+        """Numbers of unmapped kvblocks, the next one to map last."""
         return tuple(self._pool)
 
     def needed(self, tokens: int) -> int:
-        """Kvblocks that hold so many tokens."""
+        """Kvblocks that hold `tokens` tokens."""
         return -(-tokens // self.page_tokens)
 
     @property
     def overcommitted(self) -> int:
-        """Kvblocks mapped beyond need; below 0: so many are yet to be mapped. The original wraps around."""
+        """Kvblocks mapped beyond need; below 0: still to be mapped. The original wraps around."""
         return sum(self.mapped) - sum(map(self.needed, self.lengths))
 
     @property
@@ -128,7 +127,7 @@ class Rows:
         return self.pool + self.overcommitted
 
     def place(self, tokens: int) -> int:
-        """Give a new sequence a row; `NONE` when none is free. Maps nothing yet."""
+        """Give a new sequence a row; `NONE` if none is free. Maps nothing yet."""
         row = self.row_for(self.needed(tokens))
         if row != NONE:
             self.lengths[row] = tokens
@@ -136,7 +135,7 @@ class Rows:
         return row
 
     def row_for(self, need: int) -> int:
-        """The row that a sequence which needs so many kvblocks would get."""
+        """The row that a sequence needing `need` kvblocks would get."""
         mapped, lengths, best = self.mapped, self.lengths, self.choice == "best"
         if len(self._active) == self.count:
             return NONE
@@ -152,17 +151,17 @@ class Rows:
         return chosen
 
     def leave(self, row: int) -> None:
-        """The row's sequence is gone; its pages stay."""
+        """Remove the row's sequence; its pages stay."""
         self.lengths[row] = 0
         self._active.remove(row)
 
     def before_step(self, lengths: Sequence[int]) -> bool:
-        """Map what sequences of these lengths lack, row by row; False: out of memory on the way."""
+        """Map what sequences of these lengths lack, row by row; False: ran out of memory on the way."""
         self._set(lengths)
         return all(self.map_for(row) for row in range(len(self.mapped)))
 
     def map_for(self, row: int) -> bool:
-        """Map what a row lacks, from the pool or what other rows do not need; False: there is not so much."""
+        """Map what a row lacks, from the pool or from unneeded pages of other rows; False: too few."""
         lacks = self.needed(self.lengths[row]) - self.mapped[row]
         if lacks <= 0:
             return True
@@ -171,7 +170,7 @@ class Rows:
         return self._map(row, lacks)
 
     def reclaim(self, wanted: int) -> None:
-        """Unmap what rows do not need, the highest row first, until the pool has so many kvblocks."""
+        """Unmap unneeded pages, the highest row first, until the pool has `wanted` kvblocks."""
         size, mapped, lengths, pool = self.page_tokens, self.mapped, self.lengths, self._pool
         for row in range(self._rows_used - 1, -1, -1):
             if len(pool) >= wanted:
@@ -184,7 +183,7 @@ class Rows:
         self._active = [row for row, length in enumerate(lengths) if length]
 
     def _map(self, row: int, count: int) -> bool:
-        """Map so many kvblocks, as far as the row's addresses go; False when the pool is short: none."""
+        """Map `count` kvblocks, as far as the row's addresses go; False, and none, if the pool is short."""
         if len(self._pool) < count:
             return False
         count = min(count, self.most_mapped - self.mapped[row])
@@ -216,7 +215,7 @@ class Rows:
             self._unmap_one()
 
     def _after_step_in_need(self) -> None:
-        """The same where the pool is short, or rows have lengths that nothing is mapped for."""
+        """`after_step` if the pool is short, or rows have lengths for which nothing is mapped."""
         size, most = self.page_tokens, self.most_mapped
         mapped, lengths = self.mapped, self.lengths
         rows, left, wanted = [], [], 0
@@ -237,11 +236,11 @@ class Rows:
             self._unmap_one()
 
     def pass_steps(self, most: int, unmaps: bool) -> Iterator[int]:
-        """`after_step` again and again, each time with sequences one token longer, but for the first.
+        """Repeat `after_step`, each time with sequences one token longer, except the first time.
 
-        Yields how many kvblocks are mapped then; it ends before a step behind which more than `most` might
-        be mapped, pages taken from a row that has a sequence, or any unmapped where none may be (`unmaps`).
-        `lengths` stay as they are.
+        Yields the number of mapped kvblocks; ends before a step after which more than `most` might be
+        mapped, pages taken from a row with a sequence, or any unmapped although not allowed (`unmaps`).
+        `lengths` stay unchanged.
         """
         full = self._full_within(NEVER)
         if min(full, default=0) < 0 or most <= EAGER_KVBLOCKS or not (unmaps or self.deferred):
@@ -257,7 +256,7 @@ class Rows:
             yield self.maps - self.unmaps
 
     def lengthen(self, tokens: int, but: Sequence[int] = ()) -> list[int]:
-        """Make all sequences so much longer, as far as their rows go, `but` some: returns the rows."""
+        """Lengthen all sequences except `but`, as far as their rows go; returns the rows."""
         lengths, longest = self.lengths, self.most_mapped * self.page_tokens
         rows = [row for row in self._active if lengths[row] < longest and row not in but]
         for row in rows:
@@ -267,12 +266,12 @@ class Rows:
         return rows
 
     def shorten(self, rows: Sequence[int]) -> None:
-        """Make these sequences a token shorter."""
+        """Shorten these sequences by a token."""
         for row in rows:
             self.lengths[row] -= 1
 
     def _full_within(self, tokens: int) -> dict[int, list[int]]:
-        """Rows, in order, that have room for fewer tokens, by how many; but for those that are all mapped."""
+        """Rows with room for fewer than `tokens`, by room and in order, except fully mapped ones."""
         size, most, mapped, lengths = self.page_tokens, self.most_mapped, self.mapped, self.lengths
         full: dict[int, list[int]] = {}
         for row in self._active:
@@ -285,10 +284,10 @@ class Rows:
         return full
 
     def _map_soon(self, full: dict[int, list[int]], now: int, wanted: Sequence[int]) -> None:
-        """Map a kvblock for each row that is full now; where that is one or none, for some that will be soon.
+        """Map a kvblock for each row that is full now; if these are fewer than two, for some soon full.
 
-        `full` has the others by the step after which they are full; they, and these, are entered anew. As the
-        original asks whether two are enough only after a row, row 0 gets what it lacks even then.
+        `full` has the other rows by the step after which they are full; all mapped rows are reentered. As the
+        original checks for two only after a row, row 0 gets what it lacks even then.
         """
         pool, mapped, blocks = self._pool, self.mapped, self.blocks
         size, most, left = self.page_tokens, self.most_mapped, EAGER_KVBLOCKS - len(wanted)
@@ -317,7 +316,7 @@ class Rows:
                 return
 
     def _take_idle(self, wanted: int, longer: int) -> bool:
-        """As `reclaim`, with sequences so much longer, but only from rows without one; else do nothing."""
+        """Like `reclaim`, with sequences `longer`, but only from rows without one; else do nothing."""
         size, mapped, chosen, have = self.page_tokens, self.mapped, [], len(self._pool)
         for row in range(self._rows_used - 1, -1, -1):
             if not mapped[row]:
@@ -336,9 +335,9 @@ class Rows:
         return False
 
     def _map_ahead(self, rows: Sequence[int], left: Sequence[int]) -> None:
-        """Map for lengths 1 to 9 tokens longer; these rows, which have so many tokens left, may need any.
+        """Map for lengths 1 to 9 tokens longer; these rows, with `left` tokens of room, may need some.
 
-        Two kvblocks are enough, but that is asked only after a row: so row 0 gets what it lacks even then.
+        Two kvblocks are enough, but this is checked only after a row: so row 0 gets what it lacks even then.
         """
         done = 0
         for ahead in range(1, EAGER_STEPS):
@@ -361,7 +360,7 @@ class Rows:
         return 0 if lacks < 0 or mapped == self.most_mapped else lacks
 
     def _unmap_one(self) -> None:
-        """Of rows without a sequence, unmap a kvblock of the highest that has any; not of the lowest row."""
+        """Unmap a kvblock of the highest row without a sequence that has any, except the lowest such row."""
         rows = [row for row, length in enumerate(self.lengths) if not length]
         row = next((row for row in reversed(rows[1:]) if self.mapped[row]), NONE)
         if row != NONE:

@@ -1,33 +1,33 @@
-"""VAttention: one contiguous range of virtual addresses per sequence, physical pages mapped behind it.
+"""VAttention: one contiguous range of virtual addresses per sequence, with physical pages mapped to it.
 
-    row of seq 7   |######|######|##....|······|           used: kvblocks that its tokens need
+    row of seq 7   |######|######|##....|······|           used: kvblocks needed by its tokens
                                  '- internal: < 1 kvblock    ······: mapped ahead, idle
-    row of nobody  |······|······|                         kvblocks of a sequence that is gone: idle
+    unowned row    |······|······|                         kvblocks of a released sequence: idle
     pool           |      |      |      |                  free
 
-A sequence gets a row (there are `max_num_seqs`) and as many *kvblocks* as its tokens need; rows.py says how
-they grow, ahead of the tokens and beside the computing, and how they are taken back. Kernels see contiguous
-tensors: no block tables. Waste of a sequence: less than a kvblock, `2 * layers * page` bytes: 4 MiB with
-pages of 64 KiB and Llama-3-8B, 128 MiB with those of 2 MiB. What is mapped beyond need is idle: whoever asks
-for memory can have it, but a map takes time, `2 * layers` calls for a kvblock.
+A sequence gets a row (there are `max_num_seqs`) and as many *kvblocks* as its tokens need; rows.py grows
+them, ahead of the tokens and overlapped with compute, and reclaims them. Kernels see contiguous tensors: no
+block tables. Waste per sequence: less than a kvblock, `2 * layers * page` bytes: 4 MiB with pages of 64 KiB
+and Llama-3-8B, 128 MiB with those of 2 MiB. Pages mapped beyond need are idle: any sequence can have them,
+but a map takes time, `2 * layers` calls per kvblock.
 
-Where a page is no multiple of a token's bytes (OPT-13B: 6.4 tokens in 64 KiB), vAttention counts whole
-tokens for a page, 6, and maps more than it needs: internal waste. Slots are then grains of bytes that
-divide both. The arena has one address per physical kvblock.
+If a page is not a multiple of a token's bytes (OPT-13B: 6.4 tokens in 64 KiB), vAttention counts whole tokens
+per page, 6, and maps more than it needs: internal waste. Slots are then grains of bytes that divide both. The
+arena has one address per physical kvblock.
 
 Time per call, in microseconds (the paper's table, pages of 64, 128, 256 KiB and 2 MiB): map 8, 8.5, 9, and
-2 plus 38 to set the access; unmap: nothing with the small pages, as their driver only forgets them; 34.
+2 plus 38 to set the access; unmap: 0 for small pages, as their driver only forgets them; 34.
 
 Source: microsoft/vattention ef3fff2; Prabhu et al., vAttention, ASPLOS 2025 (arXiv 2405.04437).
 
-Its other kinds:
+Its variants:
 
 vattention         pages of 64 KiB     the first row with enough pages, or the first     pages stay
 vattention-128k    128 KiB
 vattention-256k    256 KiB
 vattention-2m      2 MiB
-vattention-best                        the row with just enough
-vattention-eager                                                                         one goes in a step
+vattention-best                        best fit
+vattention-eager                                                                         one goes per step
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,14 +46,14 @@ UNMAP_NS = {2048 * KIB: 34_000}
 
 
 class VAttention(Allocator):
-    """Rows of virtual addresses with kvblocks behind them.
+    """Rows of virtual addresses with kvblocks mapped to them.
 
     Parameters
     ----------
     capacity_slots : int
-        Tokens that the memory holds; what does not fill a kvblock is left out.
+        Tokens that the memory holds; a remainder below one kvblock is left out.
     options : Options
-        The model's sizes, the most sequences and the longest one.
+        The model's sizes, the maximum number of sequences and the longest one.
     """
 
     scheduler = "vllm-v1"
@@ -103,7 +103,7 @@ class VAttention(Allocator):
             choice=self.choice,
         )
         self._row: Holdings[int] = Holdings()
-        self._grown: list[int] = []  # rows whose lengths have the token of this step
+        self._grown: list[int] = []  # rows whose lengths include this step's token
 
     def slots_needed(self, tokens: int, bound: int) -> int:
         return self._need(tokens) * self.kvblock_slots
@@ -220,21 +220,21 @@ class VAttention(Allocator):
         return equal_regions(size, owners, firsts, idle=idle, per_token=repeat(per_token))
 
     def _within(self, tokens: int) -> int:
-        """So many tokens, or fewer where they have all that a row can have."""
+        """`tokens`, capped at what a row can hold."""
         return min(tokens, self.rows.most_mapped * self.page_tokens)
 
     def _need(self, tokens: int) -> int:
-        """Kvblocks of a sequence: all that a row has addresses for hold the longest."""
+        """Kvblocks of a sequence, capped at a row's addresses, which hold the longest."""
         return self.rows.needed(self._within(tokens))
 
     def _map(self, row: int, more: int) -> None:
-        """Let a row have so many kvblocks more, of which some may be mapped already."""
+        """Give a row `more` kvblocks, of which some may already be mapped."""
         assert row != NONE and self.rows.map_for(row)
         self.used_slots += more * self.kvblock_slots
         self._count()
 
     def _count(self) -> None:
-        """Say what the rows come to."""
+        """Update the counts from the rows."""
         rows = self.rows
         self.maps, self.unmaps = rows.maps * self.calls, rows.unmaps * self.calls
         self.idle_slots = (rows.maps - rows.unmaps) * self.kvblock_slots - self.used_slots
@@ -259,7 +259,7 @@ class VAttention256K(VAttention):
 
 
 class VAttention2M(VAttention):
-    """Pages of 2 MiB, the only ones that CUDA's own driver has."""
+    """Pages of 2 MiB, the only size of CUDA's own driver."""
 
     idea = "as vattention, with pages of 2 MiB: no driver of its own"
     wastes = "< 2 * layers pages: 128 MiB (Llama-3-8B); nothing between"
@@ -268,7 +268,7 @@ class VAttention2M(VAttention):
 
 
 class VAttentionBestFit(VAttention):
-    """A new sequence gets the row that has just enough pages."""
+    """A new sequence gets the row with the best-fitting number of pages."""
 
     idea = "as vattention; a new sequence gets the row that fits best"
     used_by = "nobody: what vAttention's comment says"
@@ -277,7 +277,7 @@ class VAttentionBestFit(VAttention):
 
 
 class VAttentionEager(VAttention):
-    """Rows without a sequence give their pages up, one kvblock in a step."""
+    """Rows without a sequence give up their pages, one kvblock per step."""
 
     idea = "as vattention; unowned rows are unmapped bit by bit"
 
