@@ -1,19 +1,19 @@
-"""SGLang's memory for models without windows: a pool of pages, a radix tree of all that was computed.
+"""SGLang's memory for models without windows: a pool of pages, a radix tree of everything computed.
 
     row of A    [ tree: system prompt | tree: a ][ its own: what it computed since | empty ]
     row of B    [ tree: system prompt | tree: b ][ its own ... ]
-    the tree    system -- a                           everything of finished requests stays, whole pages only
+    the tree    system -- a                           finished requests stay, whole pages only
                       '-- b -- the answer to b
 
-`fill` enters what a sequence has computed, in whole pages, and frees those whose text another one entered
-meanwhile; what is in the tree is locked while a living sequence uses it. `release` leaves all that was
-entered to be found, the answer too. When the pool is short, leaves that nobody locked go, by a strategy
-(allocators/sglang/eviction.py), each with all its pages. Waste of a sequence: the tail of its last page.
+`fill` enters what a sequence has computed, in whole pages, and frees pages whose text another one has entered
+meanwhile; tree nodes are locked while a living sequence uses them. `release` leaves everything entered to be
+found, including the answer. When the pool is short, unlocked leaves are evicted by a strategy
+(allocators/sglang/eviction.py), each with all its pages. Waste per sequence: the tail of its last page.
 
-Text that no other sequence may have is known by the sequence's own name, so that one that was evicted finds
-its prompt again. SGLang's scheduler uses `look`, `hold` and `make_room`: it touches what waits, locks all
-that will enter, and only then evicts. Without a cache (`caches=False`) there are only the pool and the
-rows.
+Text that no other sequence may share is known by the sequence's own name, so an evicted sequence finds its
+prompt again. SGLang's scheduler uses `look`, `hold` and `make_room`: it touches the texts of waiting
+requests, locks all that will enter, and only then evicts. Without a cache (`caches=False`) there are only the
+pool and the rows.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -31,7 +31,7 @@ from kvsim.allocators.sglang.tree import SglangTree
 
 
 class SglangCached(Allocator):
-    """Pages and a radix tree of all text, which forgets leaves by a strategy."""
+    """Pages and a radix tree of all text, whose leaves are evicted by a strategy."""
 
     family = "blocks"
     idea = "pages under a radix tree of all text; leaves go by a chosen strategy"
@@ -62,11 +62,11 @@ class SglangCached(Allocator):
         self.eviction = eviction
         self.tree: SglangTree = SglangTree(page_size, STRATEGIES[eviction])
         self._rows: Holdings[Row] = Holdings()
-        self._pages: dict[int, list[int]] = {}  # of each of them
+        self._pages: dict[int, list[int]] = {}  # of each sequence
         self._entered = 0  # tokens in the tree, summed over sequences
 
     def put_below(self, host_tokens: int, policy: str) -> HostTree:
-        """Give the tree a host's memory with room for so many tokens, before anybody comes."""
+        """Give the tree host memory with room for this many tokens, before the first request."""
         found = HostTree(self.page_size, STRATEGIES[self.eviction], host_tokens, policy)
         self.tree = found
         return found
@@ -75,11 +75,11 @@ class SglangCached(Allocator):
 
     @property
     def free_tokens(self) -> int:
-        """Tokens for which pages are free or cached."""
+        """Tokens that free or cached pages hold."""
         return self.pool.available + self.tree.evictable
 
     def block_table(self, seq: int) -> tuple[int, ...]:
-        """The pages of a sequence in the order of its tokens."""
+        """The pages of a sequence in token order."""
         return tuple(self._rows[seq].pages)
 
     def slots_needed(self, tokens: int, bound: int) -> int:
@@ -89,9 +89,9 @@ class SglangCached(Allocator):
         return len(self._rows[seq].pages) * self.page_size
 
     def growth_budget(self) -> int:
-        """Pages in the pool; of one token also cached ones, which then go exactly when they must.
+        """Pages in the pool; with one-token pages also cached ones, then evicted exactly when needed.
 
-        Where what goes is copied first, none of those.
+        Cached ones are excluded if evicted nodes are copied first.
         """
         alone = self.page_size == 1 and not self.tree.writes_back
         return len(self.pool.free) + (self.tree.evictable if alone else 0)
@@ -131,7 +131,7 @@ class SglangCached(Allocator):
         return True
 
     def _check_match(self, match: SglangMatch, seq: int, tokens: int) -> None:
-        """Raise InvariantError unless a new sequence of `tokens` can be placed behind the match."""
+        """Raise InvariantError unless a new sequence of `tokens` can use the match."""
         if seq in self._rows or tokens < 1:
             self._rows.expect_new(seq, tokens)
         match.check(seq, tokens, match.changes if match.held else self.tree.changes)
@@ -148,7 +148,7 @@ class SglangCached(Allocator):
         return grown
 
     def grow_many(self, seqs: Sequence[int]) -> None:
-        """As in the base; `evicted_by` names a growth once for each slot that was cached until then."""
+        """As in the base; `evicted_by` names a growth once per cached slot that it evicted."""
         if len(seqs) > self.growth_budget():
             raise InvariantError(f"{len(seqs)} growths were asked for, {self.growth_budget()} promised")
         pages, next_page, left = self._pages, self.pool.free.popleft, seqs
@@ -179,12 +179,12 @@ class SglangCached(Allocator):
     # -- keeping prefixes ---------------------------------------------------------------------
 
     def match(self, content: Content, own: int, most: int) -> SglangMatch:
-        """As in the base; what is private is found by the name `own`."""
+        """As in the base; private text is found by the name `own`."""
         found = self.tree.find(text_of(content, own, most), most)
         return SglangMatch(found, content, own, self.tree.changes)
 
     def look(self, content: Content, own: int, most: int) -> SglangMatch:
-        """As `match`, but what is found counts as used, and is a node of its own from now on."""
+        """Like `match`, but the text found counts as used, and ends a node from now on."""
         end, idle = self.tree.match(text_of(content, own, most), most), 0
         node = at = self.tree.resident(end)
         while not at.locks:
@@ -195,19 +195,19 @@ class SglangCached(Allocator):
         return match
 
     def touch(self, content: Content, own: int, tokens: int) -> None:
-        """As `look`, for those who wait: what is found counts as used."""
+        """Like `look`, for waiting requests: the text found counts as used."""
         self.tree.match(text_of(content, own, tokens), tokens)
 
     def hold(self, match: SglangMatch) -> None:
-        """Lock what was found, until `admit_after` takes it: it stays, whatever else is evicted."""
+        """Lock a match until `admit_after` takes it: it stays, whatever else is evicted."""
         self.tree.lock(match.node)
         match.woken_slots, match.held = 0, True
         self._count()
 
     def load(self, match: SglangMatch) -> int:
-        """Take back to the GPU what only the host has of a match, which is longer then; returns the tokens.
+        """Load the part of a match that only the host has, which lengthens the match; returns the tokens.
 
-        None of them, if there is no room; else the path to `match.below` is locked until the load is over.
+        0 if there is no room; else the path to `match.below` is locked until the load has finished.
         """
         tree, end = self.tree, match.below
         assert isinstance(tree, HostTree)
@@ -223,7 +223,7 @@ class SglangCached(Allocator):
         return tokens
 
     def end_copies(self, written: Iterable[Node], loaded: Iterable[Node]) -> list[Node]:
-        """Copies to the host have ended, and loads from it; returns what has become of the former."""
+        """End copies to the host and loads from it; returns the pieces of the copied nodes."""
         tree = self.tree
         assert isinstance(tree, HostTree)
         pieces = [piece for node in written for piece in tree.written(node)]
@@ -233,7 +233,7 @@ class SglangCached(Allocator):
         return pieces
 
     def make_room(self, slots: int) -> bool:
-        """Evict leaves until so many slots are in the pool; False: there are not as many."""
+        """Evict leaves until `slots` slots are in the pool; False if there are not as many."""
         if slots > self.pool.available:
             for pages in self.tree.evict(slots - self.pool.available).pages:
                 self.pool.give(pages)
@@ -265,7 +265,7 @@ class SglangCached(Allocator):
         self._count()
 
     def part(self, seq: int, tokens: int) -> None:
-        """Let what follows the first `tokens` of a sequence, its prompt, be evicted apart from them."""
+        """Split after the first `tokens` of a sequence, its prompt, so the rest can be evicted separately."""
         row, size = self._rows[seq], self.page_size
         whole = tokens - tokens % size
         if self.caches and 0 < whole < row.entered:
@@ -275,7 +275,7 @@ class SglangCached(Allocator):
     # -- pieces -------------------------------------------------------------------------------
 
     def _extend(self, row: Row, tokens: int) -> bool:
-        """Give a row pages for so many tokens; False: what could be evicted finds no room on the host."""
+        """Give a row pages for `tokens` tokens; False: evictable pages find no room on the host."""
         missing = -(-tokens // self.page_size) - len(row.pages)
         if not self.make_room(missing * self.page_size):
             return False
@@ -283,7 +283,7 @@ class SglangCached(Allocator):
         return True
 
     def _count(self) -> None:
-        """Say what the pool and the tree come to."""
+        """Update the counts from the pool and the tree."""
         tree = self.tree
         self.cached_slots = tree.evictable
         self.used_slots = self.capacity_slots - self.pool.available - tree.evictable

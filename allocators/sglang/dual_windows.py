@@ -2,8 +2,8 @@
 
     | full pool: a a a a b b . . . . . | SWA pool: a a b b . . |
 
-Slots of one pool do not serve the other: what is left of one when the other is full is external. The SWA pool
-has `swa_share` times the tokens of the full one (SGLang: 0.8). With prefixes it is windowed.py.
+Slots of one pool do not serve the other: what is left in one when the other is full is external. The SWA pool
+has `swa_share` times the tokens of the full one (SGLang: 0.8). With prefixes, windowed.py is used.
 Source: SGLang 0.5.23, `mem_cache/allocator/swa.py`.
 """
 
@@ -25,7 +25,7 @@ SWA_SHARE = 0.8
 
 @dataclass(frozen=True, kw_only=True)
 class DualOptions(EvictionOptions):
-    """Of two pools, each with a tree."""
+    """Options of two pools, each with a tree."""
 
     swa_full_tokens_ratio: float = option(
         "Size of the windowed layers' pool, as a share of the full one's tokens.",
@@ -51,7 +51,7 @@ def split(capacity_slots: int, groups: Groups, page_size: int, swa_share: float)
 
 
 class SglangDual(SglangWindows):
-    """Two pools; the split is fixed at the start.
+    """Two pools; the split is fixed at startup.
 
     Parameters
     ----------

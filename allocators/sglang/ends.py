@@ -1,17 +1,16 @@
-"""Two pools of different pages in one buffer, each growing from its end: SGLang's unified memory pool.
+"""Two pools with different pages in one buffer, each growing from its end: SGLang's unified memory pool.
 
     0                                                                  total_bytes
     | padding | up: 1 2 3 . 5 6 |>        gap        <| down: 4 3 . 1 |
                           watermark                   watermark
 
-What one pool does not use the other can. Users hold *virtual* pages; `physical` says where each lies now,
-so pages can be moved. *Eager*: a free moves the pages next to the watermark into the holes at once, and the
-watermark retreats. *Lazy*: holes (`.`) are kept and allocated first; they are closed by a *flush*, when the
-neighbour is short of room (an urgent one: all of them), or in idle moments. A flush must not move a page
-that a forward pass still writes; the place that a page left may still be read, and is *pending* until the
-pass is over.
+One pool can use what the other does not. Users hold *virtual* pages; `physical` maps each to its current
+place, so pages can be moved. *Eager*: a free immediately moves pages next to the watermark into the holes,
+and the watermark retreats. *Lazy*: holes (`.`) are kept and allocated first; a *flush* closes them when the
+neighbour is short of room (urgent: all of them) or in idle moments. A flush must not move a page that a
+forward pass still writes; the place that a page left may still be read: it is *pending* until the pass ends.
 
-Only what a neighbour compacts helps a pool: its own compaction trades one hole for one page of the gap.
+Only a neighbour's compaction helps a pool: its own compaction trades one hole for one page of the gap.
 Source: SGLang 0.5.23, `mem_cache/allocator/unified_sub_pool.py` (MultiEndedAllocator).
 """
 
@@ -21,7 +20,7 @@ from kvsim.allocators.base import InvariantError
 from kvsim.allocators.sglang.members import Member, Pass, drained
 
 MOST_IDLE_MOVES = 4096
-"""Pages that a flush moves at most, unless somebody waits for room."""
+"""Maximum pages moved by a flush, unless a pool waits for room."""
 Move = tuple[int, int]
 """(from, to), physical pages."""
 
@@ -32,12 +31,12 @@ class End(Member):
     Parameters
     ----------
     up : bool
-        Whether it grows from the bottom, or down from the top.
+        Whether it grows up from the bottom, or down from the top.
     lazy : bool
-        Whether holes are kept until somebody needs the room.
+        Whether holes are kept until the room is needed.
     """
 
-    def __init__(  # noqa: PLR0917 - its geometry, then its manners
+    def __init__(  # noqa: PLR0917 - its geometry, then its modes
         self, page_bytes: int, pages: int, first: int, total_bytes: int, up: bool, lazy: bool
     ) -> None:
         super().__init__(page_bytes, pages, first, total_bytes)
@@ -59,7 +58,7 @@ class End(Member):
         return self.watermark - self.first if self.up else self.pages - 1 - self.watermark
 
     def gap_bytes(self) -> int:
-        """Bytes between it and the next pool that holds anything."""
+        """Bytes between it and the next non-empty pool."""
         return max(0, self.room_above() - self.high_byte if self.up else self.low_byte - self.room_below())
 
     def available(self, more_bytes: int = 0) -> int:
@@ -72,7 +71,7 @@ class End(Member):
         return self.available(drained(self.neighbour()))
 
     def neighbour(self) -> Member | None:
-        """The next pool that holds anything, where it grows."""
+        """The next non-empty pool in its direction of growth."""
         at = self.above if self.up else self.below
         while at is not None and at.transparent:
             at = at.above if self.up else at.below
@@ -118,7 +117,7 @@ class End(Member):
         return True
 
     def free(self, pages: Sequence[int], owns_names: bool = True) -> None:
-        """Take back virtual pages; a pool that does not own their names gives none back."""
+        """Free virtual pages; a pool that does not own their names does not free the names."""
         places = self.take_out(pages)
         if owns_names:
             self.free_virtual += pages
@@ -129,7 +128,7 @@ class End(Member):
             self._close(set(places))
 
     def _close(self, holes: set[int]) -> None:
-        """Move the pages next to the watermark into the holes behind them; the watermark retreats."""
+        """Move pages next to the watermark into the holes behind them; the watermark retreats."""
         old, step = self.watermark, len(holes)
         if self.up:
             self.watermark = new = old - step
@@ -147,7 +146,7 @@ class End(Member):
     # -- flushing -----------------------------------------------------------------------------
 
     def flush(self, urgent: bool) -> int:
-        """One pass over the holes; nothing if it is eager."""
+        """One pass over the holes; does nothing if eager."""
         if not self.lazy or not (urgent or self.holes or self.pending):
             return 0
         self._take_pending(urgent)
@@ -159,7 +158,7 @@ class End(Member):
         return self._close_some()
 
     def _take_pending(self, urgent: bool) -> None:
-        """Places that no pass reads any more are holes again."""
+        """Turn places that no pass reads any longer into holes."""
         for running in list(self.pending):
             if not running.over:
                 if not urgent:
@@ -168,7 +167,7 @@ class End(Member):
             self.holes += self.pending.pop(running)
 
     def _retreat(self) -> None:
-        """The watermark passes over the holes next to it."""
+        """Move the watermark over the holes next to it."""
         if self.up:
             while self.holes and self.holes[-1] == self.watermark - 1:
                 self.watermark = self.holes.pop()
@@ -185,7 +184,7 @@ class End(Member):
         return pages
 
     def _pairs(self, most: int, written: set[int]) -> list[Move]:
-        """Which pages go where: those next to the watermark into the holes far from it, until they meet."""
+        """The moves: pages next to the watermark into the holes far from it, until they meet."""
         targets = self.holes if self.up else self.holes[::-1]
         pairs: list[Move] = []
         for source, target in zip(self._survivors(), targets, strict=False):
@@ -199,7 +198,7 @@ class End(Member):
             self.move([source for source, _ in pairs], [target for _, target in pairs])
 
     def _pack(self) -> int:
-        """Close all holes: nobody reads or writes any more."""
+        """Close all holes: no pass reads or writes any longer."""
         pairs = self._pairs(len(self.holes), set())
         self._move_pairs(pairs)
         self.watermark += -len(self.holes) if self.up else len(self.holes)
@@ -207,7 +206,7 @@ class End(Member):
         return len(pairs)
 
     def _close_some(self) -> int:
-        """Close holes as far as no page is in the way that a pass writes; the watermark stays."""
+        """Close holes up to the first page that a pass writes; the watermark stays."""
         if not self.holes:
             return 0
         pairs = self._pairs(MOST_IDLE_MOVES, self._written())
@@ -223,8 +222,8 @@ class End(Member):
 
 
 class Middle(Member):
-    """A pool between two others that can be asked to move away."""
+    """A pool between two others that can be asked to move."""
 
     def open_for(self, short: End, pages: int) -> None:
-        """Open the side that faces an end pool which is short of so many pages."""
+        """Open the side that faces an end pool that lacks `pages` pages."""
         raise NotImplementedError

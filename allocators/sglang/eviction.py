@@ -1,9 +1,9 @@
-"""Which leaf of a radix tree goes first: the smallest key.
+"""Which leaf of a radix tree is evicted first: the smallest key.
 
-    lru       used longest ago                     mru       used last
-    fifo      made first                           filo      made last
-    lfu       found least often, then lru          slru      found once, then lru; those found twice, then lru
-    priority  least important, then lru
+    lru       least recently used                  mru       most recently used
+    fifo      created first                        filo      created last
+    lfu       fewest hits, then lru                slru      fewer than two hits first, then lru
+    priority  lowest priority, then lru
 
 `tlru`, which must know how much the next turn of a conversation adds, is left out.
 Source: SGLang 0.5.23, `mem_cache/evict_policy.py`.
@@ -28,12 +28,12 @@ STRATEGIES: dict[str, Strategy] = {
     "priority": lambda node: (node.priority, node.last),
     "slru": lambda node: (int(node.hits >= PROTECTED_HITS), node.last),
 }
-"""By name, as `--eviction` takes it."""
+"""By name, as in `--eviction`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvictionOptions:
-    """Of a radix tree that forgets leaves."""
+    """Options of a radix tree that evicts leaves."""
 
     eviction: str = option(
         "Which leaf of the radix tree is evicted first.",

@@ -1,20 +1,20 @@
-"""The tree of SGLang's HiCache: what the GPU must give up stays in the host's memory, and can come back.
+"""The tree of SGLang's HiCache: nodes evicted from the GPU stay in host memory, and can be loaded back.
 
     (root) --- gpu, host --- gpu, host --- gpu        the GPU has the path from the root down to some node,
-                         '--- host --- host           the host what was written there; nobody has the rest
+                         '--- host --- host           the host what was written there; the rest is gone
 
-    write_through             a node is copied when it is found, or made, the first time; with all before it
+    write_through             a node is copied when first found or created; with all nodes above it
     write_through_selective   ... the second time
-    write_back                when the GPU needs its pages, which waits for the copy
+    write_back                when the GPU needs its pages, and waits for the copy
 
-A GPU's leaf, without a child on the GPU, leaves it by the strategy; if the host has it too, it is a node of
-the host from then on, else it is gone. Leaves of the host go by the same strategy when the host is full; with
-`write_back` first what the GPU has as well, the oldest copies first. A text that is entered again takes its
-nodes back to the GPU without a copy.
+A GPU leaf, without a child on the GPU, is evicted by the strategy; if the host has it too, it becomes a host
+node, else it is gone. Host leaves are evicted by the same strategy when the host is full; with `write_back`,
+first those that the GPU also has, the oldest copies first. A text that is entered again restores its nodes to
+the GPU without a copy.
 
-Locks are of those who use a path, of copies, and (`host_locks`) of those who need what the host has. No clock
-here: copies are *queued*, and *written* when somebody says so (sim/serving/hicache.py). Hits count only where
-something is written through, as in SGLang: `lfu` and `slru` are `lru` with `write_back`.
+Users of a path hold locks, and so do copies and (`host_locks`) users of host data. There is no clock here:
+copies are *queued*, and *written* when the caller says so (sim/serving/hicache.py). Hits count only with
+write-through, as in SGLang: with `write_back`, `lfu` and `slru` equal `lru`.
 
 Source: SGLang 0.5.23, `mem_cache/unified_radix_cache.py`, `unified_cache/unified_tree_core.py`,
 `components/full.py`.
@@ -33,21 +33,21 @@ from kvsim.allocators.sglang.tree import Evicted, SglangTree
 from kvsim.allocators.text_tree import follow, key_of, nodes_below
 
 HITS: Final = {"write_through": 1, "write_through_selective": 2, "write_back": 0}
-"""By policy: how often a node is found before it is copied; 0: it is copied when it is evicted."""
+"""By policy: hits of a node before it is copied; 0: it is copied when evicted."""
 
 LEAST_PRIORITY: Final = 1 - (1 << 63)
-"""Of the root, and of what comes from a storage before anything was entered."""
+"""Priority of the root, and of data from a storage before anything was entered."""
 
 
 class GpuLeaves(Leaves):
-    """Nodes that the GPU has without any child, and that the host may have children of."""
+    """Nodes on the GPU without children there; the host may have children of them."""
 
     def may_go(self, node: Node) -> bool:
         return len(node.pages) > 0 and not (node.locks or node.resident)
 
 
 class HostLeaves:
-    """Nodes without children that only the host has."""
+    """Nodes without children that are only on the host."""
 
     def __init__(self, strategy: Strategy) -> None:
         self.strategy = strategy
@@ -55,7 +55,7 @@ class HostLeaves:
         self._keys: dict[Node, tuple[int, ...]] = {}
 
     def queue(self, node: Node) -> None:
-        """Let a node be evicted in its turn, if it may be."""
+        """Queue a node for eviction, if it may be evicted."""
         if may_leave_host(node):
             key = self.strategy(node)
             if self._keys.get(node) != key:
@@ -63,7 +63,7 @@ class HostLeaves:
                 heappush(self._heap, (key, node.serial, node))
 
     def next(self) -> Node | None:
-        """The leaf to evict next; None: there is none."""
+        """The leaf to evict next; None if there is none."""
         while self._heap:
             key, _, leaf = heappop(self._heap)
             if self._keys.get(leaf) == key:
@@ -74,12 +74,12 @@ class HostLeaves:
 
 
 def may_leave_host(node: Node) -> bool:
-    """Whether it is a leaf of the host's that nobody needs."""
+    """Whether a node is an unused host leaf."""
     return node.on_host and not (node.pages or node.children or node.locks or node.host_locks)
 
 
 class BothLeaves(GpuLeaves):
-    """Those of the GPU, and beside them those of the host."""
+    """The leaves of the GPU and those of the host."""
 
     def __init__(self, strategy: Strategy) -> None:
         super().__init__(strategy)
@@ -96,11 +96,11 @@ class HostTree(SglangTree):
     Attributes
     ----------
     capacity, room : int
-        Tokens for which the host has memory; those of them that are free.
+        Tokens that the host has memory for; those of them that are free.
     queued : list of Node
-        Whose copies to the host are to begin, in their order; each is locked until it is `written`.
+        Nodes whose copies to the host are to start, in order; each is locked until it is `written`.
     waited : list of (Node, int)
-        What an eviction copied, and waits for, with its tokens; since somebody took the list.
+        Nodes, with their tokens, whose copies evictions wait for, since the list was last taken.
     refused, forgotten : int
         Nodes that the host had no room for; tokens that it evicted.
     """
@@ -113,13 +113,13 @@ class HostTree(SglangTree):
         self.queued: list[Node] = []
         self.waited: list[tuple[Node, int]] = []
         self.refused = self.forgotten = 0
-        self._doubles: dict[Node, None] = {}  # perhaps in both memories, the oldest first
+        self._doubles: dict[Node, None] = {}  # possibly in both memories, the oldest first
         self.root.on_host, self.root.priority = True, LEAST_PRIORITY
 
     # -- looking up ---------------------------------------------------------------------------
 
     def find(self, text: Sequence[Run], most: int) -> tuple[Node, int, int]:
-        """As in the base, of what the GPU has."""
+        """As in the base, restricted to the GPU."""
         node, common, _ = super().find(text, most)
         if node is not self.root and not node.pages:
             node = self.resident(node)
@@ -136,7 +136,7 @@ class HostTree(SglangTree):
         return node.parent.end + common
 
     def resident(self, node: Node) -> Node:
-        """The end of what the GPU has of the path to a node."""
+        """The last node on the path to a node that the GPU has."""
         while not node.pages and node is not self.root:
             node = node.parent
         return node
@@ -146,7 +146,7 @@ class HostTree(SglangTree):
     def insert(
         self, text: Sequence[Run], pages: Sequence[int], priority: int = 0, entered: int = 0
     ) -> tuple[int, Node]:
-        """As in the base; what only the host had takes the new pages, and is not among what was there."""
+        """As in the base; nodes only on the host take the new pages, and do not count as already there."""
         size, node, found = self.page_size, self.root, 0
         for node in self._along(text, priority):
             if node.pages:
@@ -162,7 +162,7 @@ class HostTree(SglangTree):
         return found, node
 
     def _hit(self, node: Node, entered: int) -> None:
-        """A text was found, or entered, here; those who look on count it once."""
+        """Record a hit or an insertion at a node; one sequence counts only once."""
         if not self.writes_back and node.end > entered:
             node.hits += 1
             if not node.on_host and node.hits >= self.threshold:
@@ -170,7 +170,7 @@ class HostTree(SglangTree):
         self.leaves.queue(node)
 
     def _take_pages(self, node: Node, pages: Sequence[int]) -> None:
-        """The GPU has a node again."""
+        """Put a node back on the GPU."""
         node.pages = list(pages)
         node.parent.resident += 1
         if node.locks:
@@ -189,7 +189,7 @@ class HostTree(SglangTree):
     # -- to the host --------------------------------------------------------------------------
 
     def _write_through(self, node: Node) -> None:
-        """Queue copies of a node and of all before it that the host lacks, as far as it has room."""
+        """Queue copies of a node and all nodes above it that the host lacks, as far as it has room."""
         lacking: list[Node] = []
         while not node.on_host:
             lacking.append(node)
@@ -208,7 +208,7 @@ class HostTree(SglangTree):
         self.room -= node.tokens
 
     def written(self, node: Node) -> list[Node]:
-        """A queued copy is there: returns what has become of its node by splits, the first piece first."""
+        """Note that a queued copy is complete; returns the pieces that its node was split into, in order."""
         copy, pieces, at = node.serial, [node], node.parent
         while at.copied == copy:
             pieces.append(at)
@@ -222,7 +222,7 @@ class HostTree(SglangTree):
     # -- from the host ------------------------------------------------------------------------
 
     def lacking(self, node: Node) -> list[Node]:
-        """The nodes of a path that only the host has, the first one first."""
+        """The nodes of a path that only the host has, first to last."""
         found: list[Node] = []
         while not node.pages and node is not self.root:
             found.append(node)
@@ -230,7 +230,7 @@ class HostTree(SglangTree):
         return found[::-1]
 
     def load(self, nodes: Sequence[Node], pages: Sequence[int]) -> None:
-        """The GPU has these again, in these pages; the path to the last of them is locked."""
+        """Put nodes back on the GPU, in these pages; the path to the last of them is locked."""
         self.changes += 1
         size, at = self.page_size, 0
         for node in nodes:
@@ -241,7 +241,7 @@ class HostTree(SglangTree):
             at += count
 
     def loaded(self, node: Node) -> None:
-        """A load that ended with this node is over."""
+        """Note that the load whose last node is this one has finished."""
         load, at = node.serial, node
         self.unlock(node)
         while at.copied == load:
@@ -252,13 +252,13 @@ class HostTree(SglangTree):
     # -- from below the host ------------------------------------------------------------------
 
     def hold_on_host(self, node: Node) -> int:
-        """Somebody needs what the host has of a node; returns where its text begins, for `let_go`."""
+        """Lock the host's copy of a node; returns where its text begins, for `let_go`."""
         if node is not self.root and (node.on_host or self.writes_back):
             node.host_locks += 1
         return node.end - node.tokens
 
     def let_go(self, node: Node, start: int) -> None:
-        """Nobody needs it for that any more: all pieces of it from `start` on."""
+        """Undo `hold_on_host`, for all pieces of the node from `start` on."""
         while node is not self.root and (node.on_host or self.writes_back):
             node.host_locks -= 1
             self.leaves.queue(node)
@@ -267,10 +267,10 @@ class HostTree(SglangTree):
             node = node.parent
 
     def insert_below(self, node: Node, text: Sequence[Run], tokens: int) -> int:
-        """The host got so many tokens of a text behind a node, for which it has given room.
+        """Add `tokens` tokens of a text behind a node to the host, which has reserved room for them.
 
-        Returns how many of them were there: that room is free again; all of it, if nothing may follow a node
-        that the host lacks.
+        Returns how many were already there, whose room is free again; all, if nothing may follow a node that
+        the host lacks.
         """
         self.changes += 1
         end, found, size, kept = node.end + tokens, 0, self.page_size, node.end
@@ -304,7 +304,7 @@ class HostTree(SglangTree):
     # -- evicting -----------------------------------------------------------------------------
 
     def evict(self, tokens: int) -> Evicted:
-        """Take leaves from the GPU until so many tokens are gone, or nothing is left that can go."""
+        """Evict GPU leaves until at least `tokens` tokens are gone, or no evictable leaf is left."""
         gone, pages, kept = 0, [], []
         while gone < tokens and (leaf := self.leaves.next()) is not None:
             freed = leaf.pages
@@ -322,7 +322,7 @@ class HostTree(SglangTree):
         return Evicted(pages, gone)
 
     def _write_back(self, leaf: Node) -> bool:
-        """Copy a leaf before it goes, which waits for the copy; False: it is not to be, or finds no room."""
+        """Copy a leaf before its eviction, which waits for the copy; False: no write-back, or no room."""
         if not self.writes_back:
             return False
         if not self._make_room(leaf.tokens):
@@ -334,7 +334,7 @@ class HostTree(SglangTree):
         return True
 
     def _demote(self, leaf: Node) -> None:
-        """From now on only the host has it."""
+        """Remove a leaf from the GPU; the host keeps it."""
         self.changes += 1
         self._leave_gpu(leaf)
         leaf.pages = []
@@ -353,14 +353,14 @@ class HostTree(SglangTree):
         self.leaves.queue(leaf.parent)
 
     def _forget(self, leaf: Node) -> None:
-        """A leaf that neither memory has."""
+        """Remove a leaf that neither memory has."""
         self.changes += 1
         del leaf.parent.children[key_of(leaf.runs, self.page_size)]
         self._doubles.pop(leaf, None)
         self.leaves.queue(leaf.parent)
 
     def _drop_below(self, leaf: Node) -> bool:
-        """Let go of what the host has behind a leaf that finds no room there; False: somebody needs it."""
+        """Drop the host's nodes behind a leaf that finds no room there; False if they are in use."""
         below = list(nodes_below(leaf))
         if leaf.host_locks or any(node.locks or node.host_locks for node in below):
             return False
@@ -375,12 +375,12 @@ class HostTree(SglangTree):
         self.forgotten += node.tokens
 
     def _make_room(self, tokens: int) -> bool:
-        """Evict from the host until it has room for so many; False: it cannot."""
+        """Evict from the host until it has room for `tokens`; False if impossible."""
         missing = tokens - self.room
         return missing <= 0 or self.evict_host(missing) >= missing
 
     def evict_host(self, tokens: int) -> int:
-        """Evict from the host until so many tokens are gone, or nothing is left that can go; how many."""
+        """Evict from the host until `tokens` are gone, or nothing evictable is left; returns how many."""
         gone = self._drop_doubles(tokens) if self.writes_back else 0
         while gone < tokens and (leaf := self.leaves.host.next()) is not None:
             self._leave_host(leaf)
@@ -391,7 +391,7 @@ class HostTree(SglangTree):
     # -- in both memories ---------------------------------------------------------------------
 
     def _note_double(self, node: Node) -> None:
-        """Both memories have a node now, or not: what came first is dropped first."""
+        """Track whether a node is in both memories; the oldest is dropped first."""
         if not self.writes_back:
             return
         if node.pages and node.on_host and not node.copied:
@@ -400,7 +400,7 @@ class HostTree(SglangTree):
             self._doubles.pop(node, None)
 
     def _drop_doubles(self, tokens: int) -> int:
-        """Let the host forget what the GPU has too: first what will stay there; how many tokens."""
+        """Drop host copies of GPU nodes, first of nodes that will stay there; returns the tokens."""
         gone, swept = 0, []
         for spares in (True, False):
             for node in self._doubles:

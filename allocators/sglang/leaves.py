@@ -1,9 +1,9 @@
-"""The leaves of SGLang's radix trees in the order in which a strategy lets them go.
+"""The leaves of SGLang's radix trees, in a strategy's eviction order.
 
-    heap   (key of a, a) (key of b, b) (older key of a, a) ...     an old key is passed over
+    heap   (key of a, a) (key of b, b) (older key of a, a) ...     stale keys are skipped
 
-A node is queued anew whenever its key may have changed. One that was locked since, or has children now, is
-passed over too: it is queued again when it is a leaf without a lock.
+A node is requeued whenever its key may have changed. One that has since been locked or has gained children is
+skipped too: it is requeued when it is a leaf without a lock.
 """
 
 from heapq import heappop, heappush
@@ -13,18 +13,18 @@ from kvsim.allocators.sglang.nodes import Node
 
 
 class Leaves:
-    """Nodes that can be evicted, the smallest key first, the older node of two with equal keys."""
+    """Evictable nodes, the smallest key first; of equal keys, the older node."""
 
     def __init__(self, strategy: Strategy) -> None:
         self.strategy = strategy
         self._heap: list[tuple[tuple[int, ...], int, Node]] = []
 
     def may_go(self, node: Node) -> bool:
-        """Whether it is a leaf without a lock."""
+        """Whether a node is a leaf without a lock."""
         return not (node.locks or node.children)
 
     def queue(self, node: Node) -> None:
-        """Let a node be evicted in its turn, if it may."""
+        """Queue a node for eviction, if it may be evicted."""
         if not self.may_go(node):
             return
         key = self.strategy(node)
@@ -33,10 +33,10 @@ class Leaves:
             heappush(self._heap, (key, node.serial, node))
 
     def next(self) -> Node | None:
-        """The leaf to evict next; None: there is none."""
+        """The leaf to evict next; None if there is none."""
         while self._heap:
             key, _, leaf = heappop(self._heap)
-            if leaf.queued != key:  # queued anew since, with another key
+            if leaf.queued != key:  # requeued since, with another key
                 continue
             leaf.queued = None
             if self.may_go(leaf):

@@ -1,11 +1,11 @@
-"""Pools that share a buffer: what neighbours in the chain know of each other, and how they ask for room.
+"""Pools that share a buffer: what neighbours in the chain see of each other, and how they ask for room.
 
     | padding | SWA: 1 2 3 . 5 |>    gap    <| state |>    gap    <| 4 3 . 1 :full |
                 below <-------------------- a member -------------------> above
 
-Users hold *virtual* pages; `physical` says where each lies now, so a pool can move them, and users notice
-nothing. A pool that is short of room asks a neighbour to close its holes (`flush`), then one in the middle to
-move away. What a forward pass still reads or writes stays where it is until the pass is over.
+Users hold *virtual* pages; `physical` maps each to its current place, so a pool can move them transparently.
+A pool that is short of room asks a neighbour to close its holes (`flush`), then one in the middle to move.
+Pages that a forward pass still reads or writes stay in place until the pass is over.
 
 Source: SGLang 0.5.23, `mem_cache/allocator/unified_sub_pool.py`.
 """
@@ -14,27 +14,27 @@ from collections.abc import Callable, Sequence
 
 
 class Pass:
-    """A forward pass of the model: over or not."""
+    """A forward pass of the model, which is over or not."""
 
     def __init__(self) -> None:
         self.over = False
 
 
 class Member:
-    """What neighbours in a chain of pools, ordered by address, know of each other.
+    """A pool in a chain ordered by address, as its neighbours see it.
 
     Attributes
     ----------
     page_bytes, pages, first : int
-        Bytes of a page; how many the buffer could hold; the first that is not padding.
+        Bytes per page; how many the buffer could hold; the first that is not padding.
     physical : dict of int
-        Virtual page -> where it lies.
+        Virtual page -> its place.
     virtual : dict of int
-        The other way round.
+        The inverse.
     free_virtual : list of int
-        Names to give next.
+        Names to allocate next.
     holes : list of int
-        Free pages inside of the span, in the order in which they came.
+        Free pages inside the span, in the order in which they were freed.
     below, above : Member or None
         Neighbours.
     """
@@ -60,53 +60,53 @@ class Member:
     # -- what neighbours see ------------------------------------------------------------------
 
     low_byte: int
-    """where its pages begin"""
+    """the byte where its pages begin"""
     high_byte: int
-    """the byte behind them"""
+    """the byte after its pages"""
     transparent = False
-    """whether neighbours may use the room beyond it, as it holds nothing"""
+    """whether it is empty, so that neighbours may use the room beyond it"""
 
     def room_below(self) -> int:
-        """The byte from which on nobody below holds anything."""
+        """The byte from which no pool below holds anything."""
         at = self.below
         while at is not None and at.transparent:
             at = at.below
         return at.high_byte if at is not None else 0
 
     def room_above(self) -> int:
-        """The byte up to which nobody above holds anything."""
+        """The byte up to which no pool above holds anything."""
         at = self.above
         while at is not None and at.transparent:
             at = at.above
         return at.low_byte if at is not None else self.total_bytes
 
     def allocated(self) -> int:
-        """Pages of its span that neighbours cannot have."""
+        """Pages of its span that neighbours cannot use."""
         raise NotImplementedError
 
     def available(self, more_bytes: int = 0) -> int:
-        """Pages that can be allocated without moving any, if the gap had so many bytes more."""
+        """Pages that can be allocated without moving any, if the gap had `more_bytes` more."""
         raise NotImplementedError
 
     def flush(self, urgent: bool) -> int:
-        """Close holes, and give the room back; how many pages were moved."""
+        """Close holes and release the room; returns how many pages were moved."""
         raise NotImplementedError
 
     def place(self, pages: Sequence[int]) -> bool:
-        """Find a place for virtual pages; False: there is no room."""
+        """Find places for virtual pages; False if there is no room."""
         raise NotImplementedError
 
     def helpers(self) -> Sequence["Member"]:
-        """Whose flush gives it room."""
+        """Pools whose flush gives it room."""
         return ()
 
     def ask_for_room(self, pages: int) -> None:
-        """Ask a pool in the middle to move away."""
+        """Ask a pool in the middle to move."""
 
     # -- allocating ------------------------------------------------------------------------------
 
     def alloc(self, pages: int) -> list[int] | None:
-        """So many virtual pages; None: there is no room, even if neighbours make some."""
+        """Allocate `pages` virtual pages; None: there is no room, even if neighbours make some."""
         if pages > self.available() and not self._find_room(pages):
             return None
         if pages > len(self.free_virtual):
@@ -126,25 +126,25 @@ class Member:
         return pages <= self.available()
 
     def bind(self, names: Sequence[int], places: Sequence[int]) -> None:
-        """Say where virtual pages lie."""
+        """Record the places of virtual pages."""
         self.physical.update(zip(names, places, strict=True))
         self.virtual.update(zip(places, names, strict=True))
 
     def take_out(self, names: Sequence[int]) -> list[int]:
-        """Virtual pages are free: returns where they lay."""
+        """Free virtual pages; returns their places."""
         places = [self.physical.pop(name) for name in names]
         for place in places:
             del self.virtual[place]
         return places
 
     def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
-        """Move pages, all at once; those who hold them notice nothing."""
+        """Move pages simultaneously; their users notice nothing."""
         names = [self.virtual.pop(source) for source in sources]
         self.bind(names, targets)
         self.on_move(sources, targets)
 
     def take_holes(self, count: int, from_low: bool) -> list[int]:
-        """So many holes from an end of the sorted list, or all as they stand."""
+        """Take `count` holes from an end of the sorted list, or all in their current order."""
         if count == len(self.holes):
             taken, self.holes = self.holes, []
             return taken
@@ -158,12 +158,12 @@ class Member:
     # -- forward passes -----------------------------------------------------------------------
 
     def begin_pass(self, running: Pass, written: Sequence[int]) -> None:
-        """A forward pass begins that reads anything, and writes into these virtual pages."""
+        """Start a forward pass that may read any page and writes these virtual pages."""
         self.latest = running
         self.writing = (running, frozenset(written)) if self.lazy and written else None
 
     def settle(self) -> None:
-        """Let what follows wait until the latest pass is over."""
+        """Make later work wait until the latest pass is over."""
         if self.latest is not None:
             self._wait(self.latest)
             self.writing = None
@@ -172,7 +172,7 @@ class Member:
         self.waits.append(running)
 
     def _written(self) -> set[int]:
-        """The physical pages that a pass writes just now."""
+        """The physical pages that a pass is writing now."""
         if self.writing is not None and self.writing[0].over:
             self.writing = None
         names = self.writing[1] if self.writing else ()

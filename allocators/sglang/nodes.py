@@ -1,4 +1,4 @@
-"""A node of SGLang's radix trees: a piece of text, its pages, and what eviction asks of it.
+"""A node of SGLang's radix trees: a piece of text, its pages, and its data for eviction.
 
     root <-- parent <-- node [ runs: (stream, first, length), ... | pages: 7 8 3 ]
                           '--- children, by their first page of text
@@ -18,21 +18,21 @@ class Node:
     Attributes
     ----------
     tokens, end : int
-        How many it has, and how many lie on the path from the root to its last.
+        Its tokens, and the tokens on the path from the root through it.
     locks : int
-        Sequences that use it, or what follows it.
+        Sequences that use it or its descendants.
     hits, last, created, priority : int
-        How often text was found here; when it was used, and made, on the tree's clock; the highest of its
+        Number of hits; times of last use and creation on the tree's clock; the highest priority of its
         texts.
     history : int
         Most tokens that a path through it ever had.
     queued : tuple or None
-        The key under which it waits for its eviction.
+        The key under which it is queued for eviction.
     windowed, window_locks, recent
-        Whether it has windowed pages, who needs them, and when they were used (window_tree.py).
+        Whether it has windowed pages, their users, and when they were last used (window_tree.py).
     on_host, resident, copied, host_locks
-        Whether the host has it, too, or alone; children that the GPU has; the copy under way; who
-        needs what is there (host_tree.py).
+        Whether the host has it, also or alone; children that the GPU has; the copy in progress; users of
+        the host's copy (host_tree.py).
     """
 
     __slots__ = (
@@ -66,7 +66,7 @@ class Node:
         return [page for piece in reversed(pieces) for page in piece]
 
     def raise_history(self) -> None:
-        """A path ends here: no node before it has had a shorter one."""
+        """Record a path that ends here in the history of it and the nodes above."""
         node, end = self, max(self.history, self.end)
         self.history = end
         while node.parent is not node and node.parent.history < end:

@@ -1,11 +1,11 @@
-"""Pages of a full pool, each with a partner in a windowed pool until that is freed: two pools seen as one.
+"""Pages of a full pool, each with a partner in a windowed pool until that is freed: two pools as one.
 
     full       7   8   3   4   9
                |   |       |   |
-    windowed   2   5   .   1   6        page 3 has lost its partner: it lies behind every window
+    windowed   2   5   .   1   6        page 3 has lost its partner: it is behind every window
 
 Source: SGLang 0.5.23, `mem_cache/allocator/swa.py`, whose map has slots; its trees and rows only
-ever use whole pages of it.
+use whole pages of it.
 """
 
 from collections.abc import Sequence
@@ -24,11 +24,11 @@ class PagePairs:
 
     @property
     def available(self) -> int:
-        """Tokens for which there is room in both pools."""
+        """Tokens that have room in both pools."""
         return min(self.full.available, self.windowed.available)
 
     def take(self, count: int) -> list[int]:
-        """So many full pages, each with a partner."""
+        """Allocate `count` full pages, each with a partner."""
         full, windowed = self.full.take(count), self.windowed.take(count)
         if full is None or windowed is None:
             raise InvariantError(f"{count} pages find no room: {self.available} slots are free in both pools")
@@ -36,7 +36,7 @@ class PagePairs:
         return full
 
     def take_one(self, pages: list[int]) -> bool:
-        """One full page more, with a partner; False: a pool is empty."""
+        """Append one full page with a partner; False: a pool is empty."""
         if not (self.full.free and self.windowed.free):
             return False
         page = self.full.free.popleft()
@@ -45,12 +45,12 @@ class PagePairs:
         return True
 
     def drop_partners(self, pages: Sequence[int]) -> None:
-        """Give the windowed pages back, and keep the full ones."""
+        """Free the windowed pages and keep the full ones."""
         if pages:
             self.windowed.give([self.partner.pop(page) for page in pages])
 
     def give(self, pages: Sequence[int], behind: int = 0) -> None:
-        """Give pages back, of which the first `behind` have no partner any more."""
+        """Free pages, of which the first `behind` no longer have a partner."""
         if behind > 0:
             self.full.give(pages[:behind])
         if pages[max(behind, 0) :]:
@@ -58,7 +58,7 @@ class PagePairs:
             self.full.give(pages[max(behind, 0) :])
 
     def swap(self, kept: Sequence[int], other: Sequence[int]) -> None:
-        """The first get the partners of the others, which go."""
+        """Give `kept` the partners of `other`, and free `other`."""
         for page, given in zip(kept, other, strict=True):
             self.partner[page] = self.partner.pop(given)
         self.full.give(other)

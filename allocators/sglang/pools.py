@@ -1,13 +1,12 @@
 """SGLang's pools: a list of free tokens, a list of free pages, and two of them for models with windows.
 
-    TokenPool   [ 7 8 9 | 3 1 ]   taken from the front, given back at the end: slots of one token
-    PagePool    [ 3 1 | 7 8 9 ]   taken from the front, given back to the front: pages of several tokens
+    TokenPool   [ 7 8 9 | 3 1 ]   taken from the front, freed to the end: slots of one token
+    PagePool    [ 3 1 | 7 8 9 ]   taken from the front, freed to the front: pages of several tokens
 
-Page 0 is padding, so slots start at the size of a page. A sequence first fills its last page. With
-`need_sort` freed pages wait in a list of their own; when the free list is too short, both are merged and
-sorted.
+Page 0 is padding, so slots start at the page size. A sequence first fills its last page. With `need_sort`,
+freed pages wait in a separate list; when the free list is too short, both are merged and sorted.
 
-A refused call returns None and changes nothing, but that the two lists may be merged by then. Source: SGLang
+A refused call returns None and changes nothing, except that the two lists may be merged. Source: SGLang
 0.5.23, `mem_cache/allocator/token.py` and `paged.py`.
 """
 
@@ -21,13 +20,13 @@ class PagePool:
     Parameters
     ----------
     pages, page_size : int
-        How many there are, and slots of each.
+        Number of pages, and slots per page.
     need_sort : bool
-        Whether freed pages are set aside, and allocated in order of their numbers.
+        Whether freed pages are set aside, and allocated in numerical order.
     """
 
     in_front = True
-    """Whether what is given back is allocated next, or last."""
+    """Whether freed pages are allocated next, or last."""
 
     def __init__(self, pages: int, page_size: int, need_sort: bool = False) -> None:
         self.pages = pages
@@ -44,9 +43,9 @@ class PagePool:
     # -- pages --------------------------------------------------------------------------------
 
     def take(self, pages: int, at_most: int | None = None) -> list[int] | None:
-        """The next so many pages; None: there are not as many.
+        """Take the next `pages` pages; None: there are fewer.
 
-        The lists are merged when the free one is shorter than `at_most`, a quick upper bound of `pages`.
+        The lists are merged if the free one is shorter than `at_most`, a quick upper bound of `pages`.
         """
         if len(self.free) < (pages if at_most is None else at_most):
             self._merge()
@@ -56,7 +55,7 @@ class PagePool:
         return [free.popleft() for _ in range(pages)]
 
     def give(self, pages: Sequence[int]) -> None:
-        """Take pages back, each once, in this order."""
+        """Free pages, each once, in this order."""
         if self.need_sort:
             self.staged += pages
         elif self.in_front:
@@ -71,7 +70,7 @@ class PagePool:
 
 
 class TokenPool(PagePool):
-    """Pages of one token: what is given back is allocated last."""
+    """One-token pages: freed ones are allocated last."""
 
     in_front = False
 
@@ -79,10 +78,10 @@ class TokenPool(PagePool):
         super().__init__(slots, 1, need_sort)
 
     def take(self, pages: int, at_most: int | None = None) -> list[int] | None:
-        """As of pages; the lists are merged only when they must be."""
+        """As in the base; the lists are merged only if necessary."""
         return super().take(pages)
 
 
 def pool_of(pages: int, page_size: int, need_sort: bool = False) -> PagePool:
-    """The pool that SGLang has for a page size."""
+    """The pool that SGLang uses for a page size."""
     return TokenPool(pages, need_sort) if page_size == 1 else PagePool(pages, page_size, need_sort)

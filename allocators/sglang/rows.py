@@ -1,10 +1,10 @@
-"""What a sequence of SGLang's holds, and what it finds before: a row of pages, a path down the tree.
+"""State of a SGLang sequence, and the match before it: a row of pages, a path down the tree.
 
     row      [ the tree's pages: the first `entered` tokens | its own ]
-    match    root --- node --- node: `common` tokens of the last; `idle` tokens of the path nobody has locked
+    match    root --- node --- node: `common` tokens of the last; `idle` tokens of the path are unlocked
 
-With windows a row also says which of its tokens have lost their windowed pages, a match how many of those
-idle tokens have theirs.
+With windows, a row also says which of its tokens have lost their windowed pages, and a match how many of its
+idle tokens still have theirs.
 """
 
 from kvsim.allocators.base import Content
@@ -12,11 +12,11 @@ from kvsim.allocators.records import Found
 from kvsim.allocators.sglang.nodes import Node
 
 UNKNOWN = 1 << 40
-"""The name of a sequence whose text is not told is its id behind this."""
+"""A sequence with unknown text is named by this plus its id."""
 
 
 class Row:
-    """What a sequence holds: pages, of which the tree has those of the first `entered` tokens."""
+    """Pages of a sequence; those of the first `entered` tokens belong to the tree."""
 
     __slots__ = ("content", "entered", "longest", "node", "own", "pages", "shareable")
 
@@ -27,14 +27,14 @@ class Row:
         self.node = node
         self.pages = pages
         self.entered = node.end
-        self.longest = 0  # what it entered itself
+        self.longest = 0  # tokens that it entered itself
 
     def __repr__(self) -> str:
         return f"{len(self.pages)} pages, {self.entered} tokens in the tree"
 
 
 class SglangMatch(Found):
-    """A path down the tree to `common` tokens of `node`, as it was after so many `changes`.
+    """A path down the tree to `common` tokens of `node`, valid at `changes` changes.
 
     The host may have more of the text, up to the end of the node `below`.
     """
@@ -49,21 +49,21 @@ class SglangMatch(Found):
 
 
 class WindowRow(Row):
-    """What a sequence holds; behind the first `behind` tokens its own pages have windowed partners."""
+    """Pages of a sequence; after the first `behind` tokens its own pages have windowed partners."""
 
     __slots__ = ("behind", "branch", "capacity", "missing", "ready", "start")
 
     def __init__(self, content: Content, own: int, node: Node, pages: list[int]) -> None:
         super().__init__(content, own, node, pages)
         self.behind = self.capacity = 0
-        self.branch = 0  # enter only so much at first: the full pages were there up to here
-        self.ready = 0  # tokens without which nothing goes behind the window
-        self.start = 0  # of the windowed pages that it has locked
-        self.missing = 0  # windowed slots that it does without, once it is finished
+        self.branch = 0  # enter only this much at first: full pages were there up to here
+        self.ready = 0  # below this many tokens nothing is freed behind the window
+        self.start = 0  # start of the windowed pages that it has locked
+        self.missing = 0  # windowed slots that it lacks, once it is finished
 
 
 class WindowMatch(SglangMatch):
-    """A usable start of a text, whose full pages are there up to `there`."""
+    """A usable prefix of a text, whose full pages are there up to `there`."""
 
     __slots__ = ("idle_windowed", "start", "there")
 

@@ -1,13 +1,13 @@
-"""SGLang's radix tree: texts, and the pages that hold them. Whole pages only; leaves go by a strategy.
+"""SGLang's radix tree: texts, and the pages that hold them. Whole pages only; a strategy evicts leaves.
 
-    (root) --- system --- a        match      the longest start of a text that is there; touches, may split
-                     '--- b        insert     a text with its pages: what was there already keeps its own
-                                   lock       nodes on a path that somebody uses cannot be evicted
-                                   evict      leaves that nobody locked, the smallest key first
+    (root) --- system --- a        match      the longest prefix of a text that is there; touches, may split
+                     '--- b        insert     a text with its pages: existing nodes keep theirs
+                                   lock       nodes on a path in use cannot be evicted
+                                   evict      unlocked leaves, the smallest key first
 
-A text is a list of runs: tokens `first, first + 1, ...` of a stream; work goes by runs and nodes, not by
-tokens. With pages of several tokens two texts part at the end of a page, and children are told apart by
-their whole first page. The clock counts accesses: one for a match or an insertion, two for a new node.
+A text is a list of runs: tokens `first, first + 1, ...` of a stream; work is proportional to runs and nodes.
+With pages of several tokens, two texts diverge at the end of a page, and children are keyed by their whole
+first page. The clock counts accesses: one for a match or an insertion, two for a new node.
 
 `unified` is the newer of SGLang's two trees: after a split the head is as old as its tail, which counts as
 used. With windows it is window_tree.py. The tree of `radix` is another, without all this (radix_tree.py).
@@ -26,11 +26,11 @@ from kvsim.allocators.sglang.nodes import Node
 from kvsim.allocators.text_tree import find, follow, key_of, nodes_below, put_above
 
 DEPTH = 1 << 20
-"""Accesses of `unified` are so far apart that each node of a path has a time of its own."""
+"""Clock distance between accesses of `unified`, so that each node of a path has its own time."""
 
 
 class Evicted(NamedTuple):
-    """What left the tree: leaves, one after another."""
+    """Evicted leaves, in order."""
 
     pages: list[list[int]]
     tokens: int
@@ -42,11 +42,11 @@ class SglangTree:
     Attributes
     ----------
     evictable, protected : int
-        Tokens of nodes without a lock, and with one.
+        Tokens of nodes without and with a lock.
     changes : int
-        Counts what may move, split or evict a node.
+        Counts calls that may move, split or evict a node.
     writes_back : bool
-        Whether what is evicted is copied first, which takes time.
+        Whether evicted nodes are copied first, which takes time.
     """
 
     writes_back = False
@@ -63,11 +63,11 @@ class SglangTree:
     # -- looking up ---------------------------------------------------------------------------
 
     def find(self, text: Sequence[Run], most: int) -> tuple[Node, int, int]:
-        """What of a text's first `most` tokens is there, as `text_tree.find` tells it."""
+        """Find a text's first `most` tokens, as `text_tree.find` does."""
         return find(self.root, text, most, self.page_size)
 
     def match(self, text: Sequence[Run], most: int) -> Node:
-        """As `find`, but the path counts as used, and the node that it ends in is split there."""
+        """Like `find`, but the path counts as used, and the node that it ends in is split there."""
         most -= most % self.page_size
         if most < 1:
             return self.root
@@ -75,11 +75,11 @@ class SglangTree:
         return self.touch(node, common)
 
     def resident(self, node: Node) -> Node:
-        """The end of what the GPU has of the path to a node: here all of it."""
+        """The last node on the path to a node that the GPU has: here the node itself."""
         return node
 
     def touch(self, node: Node, common: int) -> Node:
-        """The path to the first `common` tokens of a node counts as used; returns where it ends."""
+        """Mark the path to the first `common` tokens of a node as used; returns the node where it ends."""
         self.changes += 1
         if self.unified:
             end = at = node if common == node.tokens else self._split(node, common)
@@ -88,7 +88,7 @@ class SglangTree:
             now, end, at = self._tick(), node, node
         while at is not self.root:
             at.last = now
-            now -= self.unified  # those in front are a little older
+            now -= self.unified  # nodes above are slightly older
             self.leaves.queue(at)
             at = at.parent
         return end if self.unified or common == node.tokens else self._split(node, common)
@@ -100,8 +100,8 @@ class SglangTree:
     ) -> tuple[int, Node]:
         """Enter a text of whole pages.
 
-        The first `entered` tokens are those that the same sequence entered before: no hit counts twice.
-        Returns how many of its tokens were there, with pages of their own; and the node that it ends in.
+        The first `entered` tokens were entered before by the same sequence: no hit counts twice. Returns how
+        many of its tokens were already there, with other pages; and the node that it ends in.
         """
         node = self.root
         for node in self._along(text, priority):
@@ -115,7 +115,7 @@ class SglangTree:
         return found, node
 
     def _along(self, text: Sequence[Run], priority: int) -> Iterator[Node]:
-        """The nodes of a text that is entered, which count as used; the last is split where the text ends."""
+        """The nodes of an entered text, which count as used; the last is split where the text ends."""
         self.changes += 1
         now, size = self._tick(), self.page_size
         rest, node = list(text)[::-1], self.root
@@ -136,7 +136,7 @@ class SglangTree:
             yield node
 
     def _append(self, node: Node, text: Sequence[Run], pages: Sequence[int], priority: int) -> Node:
-        """A new leaf behind a node, with what of a text is not there yet."""
+        """Add a leaf behind a node, with the part of a text that is not there yet."""
         size = self.page_size
         leaf = self._new(node, cut(text, node.end, len(pages) * size), list(pages[node.end // size :]))
         leaf.priority = priority
@@ -148,7 +148,7 @@ class SglangTree:
     # -- locking and evicting -----------------------------------------------------------------
 
     def lock(self, node: Node) -> None:
-        """One more user of the path to the end of a node; pages count where there are any."""
+        """Add a user of the path to the end of a node; pages are counted if there are any."""
         self.changes += 1
         while node is not self.root:
             if node.pages and not node.locks:
@@ -158,7 +158,7 @@ class SglangTree:
             node = node.parent
 
     def unlock(self, node: Node) -> None:
-        """One user less."""
+        """Remove a user."""
         self.changes += 1
         while node is not self.root:
             node.locks -= 1
@@ -170,7 +170,7 @@ class SglangTree:
             node = node.parent
 
     def evict(self, tokens: int) -> Evicted:
-        """Drop leaves until so many tokens are gone, or nothing is left that can go."""
+        """Evict leaves until at least `tokens` tokens are gone, or no evictable leaf is left."""
         gone, pages = 0, []
         while gone < tokens and (leaf := self.leaves.next()) is not None:
             self._remove(leaf)
@@ -186,7 +186,7 @@ class SglangTree:
         self.leaves.queue(leaf.parent)
 
     def nodes(self) -> Iterator[Node]:
-        """All but the root, depth first."""
+        """All nodes except the root, depth first."""
         return nodes_below(self.root)
 
     # -- pieces -------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ class SglangTree:
         return node
 
     def _split(self, node: Node, tokens: int) -> Node:
-        """Cut a node behind so many tokens; returns the new one, which is in front."""
+        """Split a node after `tokens` tokens; returns the new head."""
         if not 0 < tokens < node.tokens or tokens % self.page_size:
             raise InvariantError(f"a node of {node.tokens} tokens cannot be split behind {tokens}")
         self.changes += 1

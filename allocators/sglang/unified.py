@@ -1,17 +1,17 @@
-"""Full and windowed layers in one buffer: a page of either kind may lie wherever the other does not.
+"""Full and windowed layers in one buffer: a page of either kind may lie anywhere that the other does not.
 
     | windowed: up ->        gap        <- down: full |
 
-Every token has one virtual page, which both pools place; when it leaves the window, only the windowed one
-frees its place, and the room is for both. A request needs room in both at once; if it is short, both are
-compacted. Source: SGLang 0.5.23, `unified_hybrid_swa.py` (UnifiedSWATokenToKVPoolAllocator).
+Every token has one virtual page, which both pools place. When it leaves the window, only the windowed pool
+frees its place, and either pool can use the room. A request needs room in both simultaneously; if it is
+short, both are compacted. Source: SGLang 0.5.23, `unified_hybrid_swa.py` (UnifiedSWATokenToKVPoolAllocator).
 """
 
 from kvsim.allocators.sglang.ends import End
 
 
 class UnifiedPair:
-    """An end pool of full layers, which owns the virtual pages, and one of windowed layers.
+    """An end pool for full layers, which owns the virtual pages, and one for windowed layers.
 
     Attributes
     ----------
@@ -26,7 +26,7 @@ class UnifiedPair:
     # -- room ---------------------------------------------------------------------------------
 
     def make_sure(self, pages: int) -> bool:
-        """Find room for so many pages in both, compacting if need be; False: there is none."""
+        """Find room for `pages` pages in both, compacting if necessary; False if there is none."""
         if pages <= 0 or self._fits(pages):
             return pages >= 0
         if not self.full.lazy or not self._fits_packed(pages):
@@ -54,7 +54,7 @@ class UnifiedPair:
         return gap >= 0
 
     def take(self, count: int) -> list[int] | None:
-        """So many virtual pages with a place in both pools."""
+        """Allocate `count` virtual pages with a place in both pools."""
         if not self.make_sure(count):
             return None
         if not count:
@@ -65,5 +65,5 @@ class UnifiedPair:
         return pages
 
     def flush(self) -> int:
-        """Close holes in an idle moment; how many pages were moved."""
+        """Close holes in an idle moment; returns how many pages were moved."""
         return self.full.flush(urgent=False) + self.swa.flush(urgent=False)

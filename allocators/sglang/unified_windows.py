@@ -2,8 +2,8 @@
 
     | SWA a a b b >            gap            < full b b a a a a |
 
-Each pool takes what the other leaves: nothing is stranded but less than a page of each. Pages move instead,
-at every release (eager) or when room is short (lazy): `copied_slots`.
+Each pool can take what the other leaves: less than a page of each is stranded. Instead, pages move at every
+release (eager) or when room is short (lazy): `copied_slots`.
 Source: SGLang 0.5.23, `mem_cache/allocator/unified_hybrid_swa.py`; sgl-project/sglang#29678.
 """
 
@@ -21,7 +21,7 @@ from kvsim.allocators.sglang.windows import INTERVAL, Pages, SglangWindows
 
 @dataclass(frozen=True, kw_only=True)
 class CompactionOptions:
-    """Of a buffer that is used from both ends."""
+    """Options of a buffer that is used from both ends."""
 
     compaction: str = option(
         "When pages move to close holes: at every release, or when room is short.",
@@ -75,7 +75,7 @@ class SglangUnified(SglangWindows):
         self.both = UnifiedPair(full, swa)
 
     def _moved(self, slots: int) -> Callable[[Sequence[int], Sequence[int]], None]:
-        """What counts the slots of pages that a pool moves."""
+        """A callback that counts the slots of pages that a pool moves."""
 
         def count(sources: Sequence[int], targets: Sequence[int]) -> None:
             self.copied_slots += slots * len(sources)

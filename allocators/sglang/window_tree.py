@@ -1,15 +1,15 @@
-"""SGLang's radix tree for models with sliding windows: nodes have full pages, and some windowed ones too.
+"""SGLang's radix tree for sliding windows: nodes have full pages, and some also have windowed ones.
 
     full       (root) --- system --- a --- answer       as in tree.py
     windowed     .          .       a --- answer        the dots lost theirs: older than a window, or evicted
 
-A start of a text can be used if the tokens of the `window` before its end still have their windowed pages,
-or all its tokens have: what lies behind the last such end is computed again, though its full pages are
-there, and gives the nodes their windowed pages back.
+A prefix of a text is usable if the tokens of the `window` before its end still have their windowed pages, or
+if all its tokens do. Text behind the last such end is recomputed, although its full pages are there, and
+gives the nodes their windowed pages back.
 
-A lock holds the full pages of the whole path, and the windowed ones of a window at its end. Windowed pages
-go in a queue of their own, used longest ago first: an inner node keeps its full pages, a leaf goes as a
-whole. A text is entered with a leaf of one window at its end, so that a lock need not hold more.
+A lock holds the full pages of the whole path, and the windowed pages of one window at its end. Windowed pages
+are evicted from their own queue, least recently used first: an inner node keeps its full pages, a leaf is
+evicted whole. A text is entered with a leaf of one window at its end, so that a lock need not hold more.
 
 Source: SGLang 0.5.23, `mem_cache/unified_cache/unified_tree_core.py` and `components/swa.py`.
 """
@@ -32,7 +32,7 @@ class WindowTree(SglangTree):
     Attributes
     ----------
     windowed_evictable, windowed_protected : int
-        Tokens with windowed pages, in nodes without a lock on these, and with one.
+        Tokens with windowed pages, in nodes without and with a lock on these.
     """
 
     def __init__(self, pairs: PagePairs, window: int, strategy: Strategy) -> None:
@@ -50,12 +50,12 @@ class WindowTree(SglangTree):
         return node, common, self.idle(node, common)[0]
 
     def reach(self, text: Sequence[Run], most: int) -> tuple[Node, int, int]:
-        """Where the longest usable start ends, as `find` says it; and how many tokens have full pages."""
+        """Where the longest usable prefix ends, as in `find`; and how many tokens have full pages."""
         node, common = follow(self.root, cut(text, 0, most - most % self.page_size)[::-1], self.page_size)
         return *self._usable(node, common), node.end - node.tokens + common
 
     def look(self, text: Sequence[Run], most: int) -> tuple[Node, int]:
-        """As `match`; and how many tokens have full pages."""
+        """Like `match`; also returns how many tokens have full pages."""
         most -= most % self.page_size
         if most < 1:
             return self.root, 0
@@ -73,7 +73,7 @@ class WindowTree(SglangTree):
         return node
 
     def idle(self, node: Node, common: int) -> tuple[int, int]:
-        """Tokens that a lock would take from the evictable ones: of full pages, and of windowed ones."""
+        """Evictable tokens that a lock would protect: with full pages, and with windowed ones."""
         full = windowed = 0
         left, at, part = self.window, node, common
         while at is not self.root:
@@ -86,7 +86,7 @@ class WindowTree(SglangTree):
         return full, windowed
 
     def _usable(self, node: Node, common: int) -> tuple[Node, int]:
-        """The last place up to the first `common` tokens of a node behind which a window is whole."""
+        """The last place within the first `common` tokens of a node before which a window is complete."""
         place, whole, at, part = (node, common), 0, node, common
         while at is not self.root and whole < self.window:
             whole += part
@@ -97,7 +97,7 @@ class WindowTree(SglangTree):
         return place
 
     def _use(self, node: Node) -> None:
-        """The windowed pages of a window and a page behind a node count as used, the last ones most."""
+        """Mark windowed pages of the last window plus a page before a node's end as used, the end most."""
         self._uses += 1
         left = self.window + self.page_size
         while node is not self.root and left > 0:
@@ -110,18 +110,18 @@ class WindowTree(SglangTree):
     # -- entering -----------------------------------------------------------------------------
 
     def enter(self, text: Sequence[Run], pages: Sequence[int], known: int, behind: int, entered: int) -> Node:
-        """Enter a sequence's text: the tree takes its pages, or frees those that it has already.
+        """Enter a sequence's text: the tree takes its pages, or frees those that it already has.
 
         Parameters
         ----------
         text, pages : sequence
             Its tokens, in whole pages.
         known : int
-            The first so many tokens are on the tree's pages already.
+            Leading tokens that are already on the tree's pages.
         behind : int
-            The first so many tokens, of those behind, have lost their windowed pages.
+            Leading tokens that have lost their windowed pages, as they lie behind the window.
         entered : int
-            The first so many were entered by it before: no hit counts twice.
+            Leading tokens that the sequence entered before: no hit counts twice.
         """
         node, size = self.root, self.page_size
         for node in self._along(text, 0):
@@ -145,9 +145,9 @@ class WindowTree(SglangTree):
         return node
 
     def _meet(self, node: Node, pages: Sequence[int], known: int, behind: int) -> None:
-        """A text comes to a node that is there: its pages are freed, unless the node lacks windowed ones."""
+        """Merge a text into an existing node: its pages are freed, unless the node lacks windowed ones."""
         size, start, end = self.page_size, node.end - node.tokens, node.end
-        live = end  # from here on the node takes the windowed pages of the sequence
+        live = end  # from here on the node takes the sequence's windowed pages
         if end > known and not node.windowed:
             live = min(max(start, behind), end)
         if live < end:
@@ -165,7 +165,7 @@ class WindowTree(SglangTree):
             self.pairs.give(pages[doubles // size : live // size], (min(behind, live) - doubles) // size)
 
     def _give_windowed(self, node: Node) -> None:
-        """From now on a node has windowed pages."""
+        """Record that a node has windowed pages."""
         self._uses += 1
         node.windowed, node.recent = True, self._uses
         if node.window_locks:
@@ -183,7 +183,7 @@ class WindowTree(SglangTree):
     # -- locking and evicting -----------------------------------------------------------------
 
     def lock_window(self, node: Node) -> int:
-        """`lock`, and the windowed pages of a window at the end: returns where these begin."""
+        """`lock`, plus the windowed pages of one window at the end; returns where these begin."""
         self.lock(node)
         start = max(node.end - self.window, 0)
         while node.end > start:
@@ -207,7 +207,7 @@ class WindowTree(SglangTree):
         self.unlock(node)
 
     def make_room(self, full: int, windowed: int) -> None:
-        """Evict until so many more tokens are free in both pools, or nothing is left that can go."""
+        """Evict until this many more tokens are free in both pools, or nothing evictable is left."""
         while full > 0 and (leaf := self.leaves.next()) is not None:
             full -= leaf.tokens
             windowed -= self._drop(leaf)
@@ -223,7 +223,7 @@ class WindowTree(SglangTree):
                 self._drop(node)
 
     def _drop(self, leaf: Node) -> int:
-        """A leaf goes with all its pages: returns its tokens that had windowed ones."""
+        """Evict a leaf with all its pages; returns its tokens that had windowed ones."""
         tokens = leaf.tokens * leaf.windowed
         if leaf.windowed:
             self._take_windowed(leaf)

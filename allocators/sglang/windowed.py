@@ -1,28 +1,28 @@
-"""SGLang's memory for models with sliding windows and a radix tree: two pools, and prefixes kept in both.
+"""SGLang's memory for sliding windows with a radix tree: two pools, and prefixes kept in both.
 
     row of A    [ tree: system | tree: a ][ its own: computed since | empty ]       full pages
                   .    .    .    s s s s    . . s s s s s s s                       windowed pages (SWA)
                                  a lock     freed behind the window
 
-Pages come from both pools at once (pairs.py). The windowed ones of a sequence's own tokens go when they are
-behind the window, not at once but when `interval` tokens can (SGLang: 128); as prefixes are kept, so much
-stays that a whole window lies before the end of what may be entered. Those in the tree go when nobody's
-window needs them and room is short (window_tree.py). A text that meets full pages without windowed ones
-is computed again behind the last usable place, and its first part is entered up to there.
+Pages come from both pools together (pairs.py). Windowed pages of a sequence's own tokens are freed behind the
+window, but only when `interval` tokens can go (SGLang: 128); with prefixes, enough stays that a whole window
+lies before the end of what may be entered. Windowed pages in the tree are freed when no window needs them and
+room is short (window_tree.py). A text that meets full pages without windowed ones is recomputed behind the
+last usable place, and its first part is entered up to there.
 
-    waste of a sequence = groups.each * (-tokens % page_size), and SWA pages not freed yet
-    expired             = windowed slots that a living sequence does without, or has from another one
+    waste per sequence  = groups.each * (-tokens % page_size), and SWA pages not freed yet
+    expired             = windowed slots that a living sequence lacks, or shares with another one
 
-What one pool cannot allocate does not help the other: external. Source: SGLang 0.5.23,
+Free slots that only one pool has are external. Source: SGLang 0.5.23,
 `mem_cache/unified_cache/components/swa.py`, `mem_cache/common.py`.
 
 In slots:
 
     [ page 1, group 1 | page 1, group 2 | page 2, group 1 | ... ][ page 1, windowed group 1 | ... ]
-      full pages, each once for every full group                   windowed pages
+      full pages, once per full group                              windowed pages
 
-    a token      a slot in each group;  its largest moment is not its end, as windowed pages are freed
-    fits         if both pools have room: what only one of them has is external
+    a token      a slot in each group;  the peak is not at the end, as windowed pages are freed
+    fits         if both pools have room: slots that only one of them has are external
 """
 
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ Places = list[int | None]
 
 
 def _places(pages: Sequence[int | None], groups: int, behind: int = 0) -> list[Places]:
-    """Where pages lie in each group, counted in pages: their groups stand side by side."""
+    """Positions of pages in each group, in pages: the groups of a page are adjacent."""
     return [
         [None if page is None else behind + (page - 1) * groups + group for page in pages]
         for group in range(groups)
@@ -57,11 +57,11 @@ class SglangWindowed(SglangCached):
     Parameters
     ----------
     capacity_slots : int
-        Slots of one group of layers each.
+        Slots, each of one group of layers.
     groups : Groups
         How many groups keep all tokens, and how many a window.
     pages : tuple of int
-        Of the full pool, and of the windowed one.
+        Pages of the full pool, and of the windowed one.
     interval : int
         Tokens that must lie behind the window before their pages are freed.
     """
@@ -86,7 +86,7 @@ class SglangWindowed(SglangCached):
         self.interval = interval
         self.pairs = PagePairs(self.pool, pool_of(pages[1], page_size))
         self.tree = self.window_tree = WindowTree(self.pairs, groups.window, STRATEGIES[eviction])
-        self._held = 0  # pages, summed over sequences
+        self._held = 0  # pages summed over sequences
         self._missing = 0
 
     # -- looking ------------------------------------------------------------------------------
@@ -97,11 +97,11 @@ class SglangWindowed(SglangCached):
 
     @property
     def free_windowed(self) -> int:
-        """Tokens for which windowed pages are free or cached."""
+        """Tokens that free or cached windowed pages hold."""
         return self.pairs.windowed.available + self.window_tree.windowed_evictable
 
     def _whole(self, tokens: int) -> int:
-        """Tokens in whole pages."""
+        """`tokens` rounded up to whole pages."""
         return -(-tokens // self.page_size) * self.page_size
 
     def slots_needed(self, tokens: int, bound: int) -> int:
@@ -112,7 +112,7 @@ class SglangWindowed(SglangCached):
         return full * self._whole(tokens) + windowed * self._seen(tokens)
 
     def _seen(self, tokens: int) -> int:
-        """Windowed tokens of a sequence's largest moment, in whole pages."""
+        """Peak windowed tokens of a sequence, in whole pages."""
         chunk, window, size = self.groups.max_chunk, self._whole(self.groups.window), self.page_size
         if chunk is None:
             return self._whole(tokens)
@@ -131,7 +131,7 @@ class SglangWindowed(SglangCached):
         return 0
 
     def external_slots(self, need: int) -> int:
-        """Free slots of one kind that have no counterpart of the other."""
+        """Free slots of one kind without a counterpart of the other."""
         full, windowed, *_ = self.groups
         both = self.pairs.available
         return full * (self.pool.available - both) + windowed * (self.pairs.windowed.available - both)
@@ -169,7 +169,7 @@ class SglangWindowed(SglangCached):
         return row
 
     def _sees(self, row: WindowRow, at: int) -> bool:
-        """Whether a sequence holds the windowed page of this full one."""
+        """Whether a sequence holds the windowed page of this full page."""
         return at * self.page_size >= row.start and row.pages[at] in self.pairs.partner
 
     # -- what fits ------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ class SglangWindowed(SglangCached):
     # -- counting -----------------------------------------------------------------------------
 
     def _count(self) -> None:
-        """Say what the pools and the tree come to."""
+        """Update the counts from the pools and the tree."""
         tree, (full, windowed, *_), size = self.window_tree, self.groups, self.page_size
         self.cached_slots = full * tree.evictable + windowed * tree.windowed_evictable
         free = full * self.free_tokens + windowed * self.free_windowed
@@ -237,13 +237,13 @@ class SglangWindowed(SglangCached):
         due, held = self._due(row), len(row.pages) * size
         if tokens > due or tokens - held not in range(1, size + 1) or not self.pairs.take_one(row.pages):
             return self._grow(row, tokens, row.ready, row.capacity)
-        row.capacity = min(held + size, due)  # a page more, as most often: nothing else changes
+        row.capacity = min(held + size, due)  # usually one more page: nothing else changes
         self._held += 1
         self.used_slots += self.slots_per_token * size
         return True
 
     def _due(self, row: WindowRow) -> int:
-        """Tokens with which a sequence must come back, to free what is behind its window then."""
+        """Token count at which a sequence must grow, to free what is behind its window by then."""
         return max(self.groups.window + row.behind + self.interval, row.ready)
 
     def grow_chunk(self, seq: int, computed: int, tokens: int) -> bool:
@@ -255,7 +255,7 @@ class SglangWindowed(SglangCached):
         return self._grow(row, tokens, tokens + 1, 0 if self.caches else computed)
 
     def _grow(self, row: WindowRow, tokens: int, ready: int, stored: int = 0) -> bool:
-        """Free what is behind the window of so many tokens, and make room for all."""
+        """Free what is behind the window at `stored` tokens, and make room for `tokens`."""
         if stored >= row.ready:
             self._slide(row, stored, self.interval)
         missing = self._whole(tokens) // self.page_size - len(row.pages)
@@ -272,7 +272,7 @@ class SglangWindowed(SglangCached):
         return True
 
     def slide(self, seq: int, stored: int) -> None:
-        """A sequence with so many tokens decodes: free what is behind its window, if that is due."""
+        """Free what is behind the window of a decoding sequence with `stored` tokens, if due."""
         row = self._row(seq)
         if stored >= row.ready and stored - self.groups.window >= row.behind + self.interval:
             self._slide(row, stored, self.interval)
@@ -363,4 +363,4 @@ class SglangWindowed(SglangCached):
         self._count()
 
     def part(self, seq: int, tokens: int) -> None:
-        """Prompts and answers lie in nodes of one window anyway."""
+        """Do nothing: prompts and answers are in nodes of one window anyway."""

@@ -1,15 +1,15 @@
-"""What SGLang's two memories for models with sliding windows have in common, where no prefixes are kept.
+"""Base of SGLang's two memories for models with sliding windows, without prefixes.
 
     full pages      a a a a b b          every token, to the end of its sequence
     SWA pages       . . a a b b          those that a window still sees
 
-A token takes a slot in each group of layers, as everywhere in kvsim. Here all full groups of a page lie in
-one pool, all windowed ones (SWA) in another, and both kinds of page come together. Behind the window the
-SWA page is freed; not at once, but when `interval` tokens can go, as in SGLang (128).
+A token takes a slot in each group of layers, as everywhere in kvsim. Here all full groups of a page are in
+one pool, all windowed ones (SWA) in another, and both kinds of page are allocated together. SWA pages behind
+the window are freed, but only when `interval` tokens can go, as in SGLang (128).
 
-    waste of a sequence = groups.each * (-tokens % page_size), and SWA pages not freed yet
+    waste per sequence = groups.each * (-tokens % page_size), and SWA pages not freed yet
 
-Where the pools lie: dual_windows.py, unified_windows.py. Ignored: prefixes (windowed.py), fork, swapping.
+Pool layout: dual_windows.py, unified_windows.py. Ignored: prefixes (windowed.py), fork, swapping.
 """
 
 from abc import abstractmethod
@@ -23,7 +23,7 @@ INTERVAL = 128
 
 
 class Pages:
-    """What a sequence holds: all its full pages, and the SWA pages behind the first `behind`."""
+    """Pages of a sequence: all full pages, and the SWA pages after the first `behind`."""
 
     __slots__ = ("behind", "capacity", "full", "swa")
 
@@ -37,16 +37,16 @@ class Pages:
 
 
 class SglangWindows(Allocator):
-    """Full and SWA pages that come together; the latter go behind the window.
+    """Full and SWA pages that are allocated together; SWA pages are freed behind the window.
 
     Parameters
     ----------
     capacity_slots : int
-        Slots of one group of layers each.
+        Slots, each of one group of layers.
     groups : Groups
         How many groups keep all tokens, and how many a window.
     page_size : int
-        Tokens of a page.
+        Tokens per page.
     interval : int
         Tokens that must lie behind the window before their pages are freed.
     """
@@ -75,27 +75,27 @@ class SglangWindows(Allocator):
     def block_slots(self) -> int:
         return self.page_size
 
-    # -- what the pools say -------------------------------------------------------------------
+    # -- defined by the pools -----------------------------------------------------------------
 
     @abstractmethod
     def _room(self, full: int, swa: int) -> bool:
-        """Whether so many pages of each kind can be allocated, if need be after moving others."""
+        """Whether this many pages of each kind can be allocated, if necessary after moving others."""
 
     @abstractmethod
     def _allocate(self, held: Pages, count: int) -> None:
-        """So many pages more, of both kinds."""
+        """Allocate `count` more pages of both kinds."""
 
     @abstractmethod
     def _take_back(self, full: Sequence[int], swa: Sequence[int]) -> None:
-        """Pages are free."""
+        """Free pages."""
 
     @abstractmethod
     def _pairs(self) -> int:
-        """Pages for which there is room in both kinds."""
+        """Pages that have room in both kinds."""
 
     @abstractmethod
     def _places(self, held: Pages) -> tuple[list[int], list[int]]:
-        """Where a sequence's full and SWA pages lie in the first group each, in pages; the others follow."""
+        """Positions, in pages, of a sequence's full and SWA pages in the first group each; others follow."""
 
     # -- placing ------------------------------------------------------------------------------
 
@@ -103,7 +103,7 @@ class SglangWindows(Allocator):
         return -(-tokens // self.page_size)
 
     def _seen(self, tokens: int) -> int:
-        """SWA pages of a sequence's largest moment."""
+        """Peak SWA pages of a sequence."""
         whole, chunk = self._count(tokens), self.groups.max_chunk
         if chunk is None:
             return whole
@@ -174,7 +174,7 @@ class SglangWindows(Allocator):
         self.used_slots += count * self.groups.each * self.page_size
 
     def _plan(self, held: Pages, tokens: int) -> None:
-        """Say where a sequence of `tokens` must come back: for pages, or to free those then behind."""
+        """Set where a sequence of `tokens` must grow next: for pages, or to free those then behind."""
         free_at = self.groups.window + held.behind * self.page_size + max(self.interval, self.page_size)
         held.capacity = max(tokens, min(len(held.full) * self.page_size, free_at))
 
@@ -196,7 +196,7 @@ class SglangWindows(Allocator):
     def _forget_expired(self, held: Pages) -> None:
         if held.behind >= 0:
             self.expired_slots -= held.behind * self.groups.windowed * self.page_size
-            held.behind = -1  # the sequence lives no more
+            held.behind = -1  # the sequence is no longer alive
 
     def _slots(self, held: Pages) -> int:
         full, windowed, *_ = self.groups
@@ -205,7 +205,7 @@ class SglangWindows(Allocator):
     # -- looking ------------------------------------------------------------------------------
 
     def external_slots(self, need: int) -> int:
-        """Free slots of one kind that have no counterpart of the other."""
+        """Free slots of one kind without a counterpart of the other."""
         return self.free_slots - self._pairs() * self.groups.each * self.page_size
 
     def largest_free_extent(self) -> int:
