@@ -1,13 +1,13 @@
-"""Who arrives, when, how long, and with what in common: a trace becomes a Workload.
+"""Which requests arrive, when, how long, and with what shared text: a trace becomes a Workload.
 
     trace --loader--> Lengths --part, take--> n rows ---------+
-    seed ---spawn---> a stream for each choice                +--> Workload
+    seed ---spawn---> one stream per choice                   +--> Workload
     its own arrivals, a process, or clients -----> when ------+
     texts, shared prefixes, samples -------------> content ---+
 
-Whatever is drawn has a stream of its own, so the lengths do not depend on the rate, nor anything else on
-what it has nothing to do with; twice the rate gives the same arrivals at half the time. Adding a trace is
-one file and one line here.
+Each drawn quantity has its own random stream, so the lengths do not depend on the rate, and no choice affects
+unrelated ones; twice the rate gives the same arrivals in half the time. Adding a trace takes one file and one
+line here.
 """
 
 import os
@@ -38,17 +38,17 @@ TRACES: dict[str, str] = {
     "agents": "kvsim.workloads.agents:load_lengths",
     "synthetic": "kvsim.workloads.synthetic:load_lengths",
 }
-"""Name of a trace -> `module:function` that returns its Lengths; imported only when asked for."""
+"""Name of a trace -> `module:function` that returns its Lengths; imported on demand."""
 
 FILE_ENDINGS = (".jsonl", ".json", ".csv", ".parquet")
-"""What ends so is a file, even where there is none; a file that is there may be named anything."""
+"""A name with such an ending is a file, even if it does not exist; an existing file may have any name."""
 
 USUAL_PROMPTS = 1000
-"""Rows of a built-in trace in a run, when nothing else is said."""
+"""Default rows of a built-in trace in a run."""
 
 
 class Streams(NamedTuple):
-    """One stream of random numbers for each thing that is drawn; a new one goes to the end."""
+    """One stream of random numbers per drawn quantity; a new one goes to the end."""
 
     rows: np.random.Generator
     arrivals: np.random.Generator
@@ -61,7 +61,7 @@ class Streams(NamedTuple):
 
     @classmethod
     def of(cls, seed: int) -> "Streams":
-        """Those of a seed."""
+        """The streams of a seed."""
         return cls(*map(np.random.default_rng, np.random.SeedSequence(seed).spawn(len(cls._fields))))
 
 
@@ -77,17 +77,17 @@ def load(
     turns: str = "first",
     columns: str | None = None,
 ) -> Lengths:
-    """All requests of a trace: built in, public and fetched, a file, or the user's `package.module:Class`.
+    """All requests of a trace: built-in, public and fetched, a file, or the user's `package.module:Class`.
 
     Parameters
     ----------
     trace : str
-        A file may be in any of the formats of workloads/formats.py. The user's own is whatever returns
-        Lengths when it is called without arguments.
+        A file may be in any of the formats of workloads/formats.py. The user's own is anything that returns
+        Lengths when called without arguments.
     count, turns
         How many tokens a text has, and which turns of a conversation to take, for files that hold texts.
     columns : str or None
-        What a file of the user's own calls its fields, as in `prompt_tokens=isl`, see workloads/columns.py.
+        Field names in a file of the user's own, as in `prompt_tokens=isl`, see workloads/columns.py.
 
     Raises
     ------
@@ -127,14 +127,14 @@ def build(trace: str | Lengths, **choices: Any) -> Workload:  # noqa: ANN401 - t
     Parameters
     ----------
     trace : str or Lengths
-        One of `trace_names()`, a file, or what `load` made of it.
+        One of `trace_names()`, a file, or a result of `load`.
     **choices
-        The other fields of `Traffic`, which says what they mean; `num_prompts` None is the whole trace.
+        The other fields of `Traffic`, which documents them; `num_prompts` None is the whole trace.
 
     Raises
     ------
     KvsimError
-        An unknown trace, a value out of its range, or two that exclude each other.
+        An unknown trace, a value out of range, or two values that exclude each other.
     """
     asked = Traffic(**choices)
     _check(asked)
@@ -170,7 +170,7 @@ def build(trace: str | Lengths, **choices: Any) -> Workload:  # noqa: ANN401 - t
 
 
 def usual(lengths: Lengths, traffic: Traffic) -> dict[str, int | float | str | None]:
-    """What is meant where the traffic says nothing; `lengths` are its trace's."""
+    """The defaults for what the traffic leaves open; `lengths` are its trace's."""
     when = When.of(traffic)
     part = bool(traffic.start) or traffic.duration is not None or when.others is not None
     rows = USUAL_PROMPTS if traffic.trace in TRACES else len(lengths)
@@ -185,7 +185,7 @@ def usual(lengths: Lengths, traffic: Traffic) -> dict[str, int | float | str | N
 
 
 def _check(asked: Traffic) -> None:
-    """Raise KvsimError for a number that cannot be."""
+    """Raise KvsimError for an invalid number."""
     if not isinstance(asked.seed, int) or asked.seed < 0:
         raise KvsimError(f"seed must be a whole number of at least 0, got {asked.seed}")
     for name, value in (("n", asked.n), ("beam_width", asked.beam_width)):
@@ -198,11 +198,11 @@ def _check(asked: Traffic) -> None:
 
 
 def _rows(whole: Lengths, asked: Traffic, when: When, streams: Streams) -> Lengths:
-    """The rows of a trace that are taken, with their arrivals if these are replayed."""
+    """The selected rows of a trace, with their arrivals if these are replayed."""
     most, shuffle = asked.num_prompts, bool(asked.shuffle)
     if when.others is not None:
         whole = _at_times_of(whole, load(when.others), streams.rows, shuffle)
-        shuffle = False  # they are drawn already
+        shuffle = False  # already drawn
     when.check(whole)
     if whole.endless and most is None:
         most = USUAL_PROMPTS
@@ -216,7 +216,7 @@ def _rows(whole: Lengths, asked: Traffic, when: When, streams: Streams) -> Lengt
 
 
 def _check_shuffled(lengths: Lengths, closed_sessions: bool) -> None:
-    """Raise KvsimError where the order of the rows means something, or nothing."""
+    """Raise KvsimError if the order of the rows matters, or if it means nothing."""
     whose = f"for trace {lengths.name}"
     if closed_sessions:
         raise KvsimError("shuffle must be left out with closed_sessions, whose turns have an order, got True")
@@ -227,7 +227,7 @@ def _check_shuffled(lengths: Lengths, closed_sessions: bool) -> None:
 
 
 def _at_times_of(lengths: Lengths, other: Lengths, rng: np.random.Generator, shuffle: bool) -> Lengths:
-    """As many requests as the other trace has, at its arrivals."""
+    """As many requests as the other trace has, at that trace's arrivals."""
     if other.arrival_s is None:
         raise KvsimError(f"arrivals must be those of a trace that has some, got trace {other.name}")
     rows = take(replace(lengths, arrival_s=None), len(other), rng, shuffle)
@@ -238,7 +238,7 @@ def _at_times_of(lengths: Lengths, other: Lengths, rng: np.random.Generator, shu
 def _with_lengths(
     lengths: Lengths, input_len: str | None, output_len: str | None, streams: Streams
 ) -> Lengths:
-    """The requests with lengths that are drawn, where this is asked for."""
+    """The requests, with lengths drawn where requested."""
     for option, column, text, rng in (
         ("input_len", "prompt_tokens", input_len, streams.input_len),
         ("output_len", "output_tokens", output_len, streams.output_len),
@@ -264,7 +264,7 @@ def _with_lengths(
 
 
 def _samples(lengths: Lengths, n: int) -> Samples | None:
-    """The answers of each request: as many as the trace says, else n; None when all have one."""
+    """The answers of each request: as many as the trace says, else n; None if all have one."""
     told = np.zeros(len(lengths), dtype=np.int64) if lengths.samples is None else lengths.samples.counts
     counts = np.where(told > 0, told, n)
     if counts.max() == 1:

@@ -1,13 +1,13 @@
-"""When requests arrive: gaps drawn from a gamma distribution, as in vLLM's serving benchmark.
+"""Arrival times: gaps drawn from a gamma distribution, as in vLLM's serving benchmark.
 
     shape = burstiness    scale = 1 / (request_rate * burstiness)
 
-The mean gap is 1 / request_rate, its coefficient of variation 1 / sqrt(burstiness): 1 is a Poisson
-process, less is burstier, more is more regular. The first request comes after the first gap. The
-gaps are left as drawn; newer versions of vLLM stretch them to end at exactly n / request_rate.
+The mean gap is 1 / request_rate, its coefficient of variation 1 / sqrt(burstiness): 1 is a Poisson process,
+less is burstier, more is more regular. The first request arrives after the first gap. The gaps are left as
+drawn; newer versions of vLLM stretch them to end at exactly n / request_rate.
 
-Where the rate changes, time runs faster or slower for that same process: a request comes when as many
-were expected as without the change, so the mean over whole cycles remains request_rate.
+If the rate changes, time runs faster or slower for the same process: a request arrives when as many are
+expected as without the change, so the mean over whole cycles remains request_rate.
 
     onoff:ON_S:OFF_S               request_rate * (ON_S + OFF_S) / ON_S for ON_S seconds, none for OFF_S
     diurnal:PERIOD_S:PEAK_TO_MEAN  request_rate * (1 - (PEAK_TO_MEAN - 1) * cos(2 pi t / PERIOD_S))
@@ -31,10 +31,10 @@ PROCESSES = {"poisson": "", "gamma": "", "onoff": "ON_S:OFF_S", "diurnal": "PERI
 """Name of a process -> its parameters; all but `poisson` take a burstiness."""
 
 LEAST_S = 0.001
-"""Shortest burst or period: shorter ones are no change of the rate."""
+"""Shortest burst or period: shorter ones do not change the rate."""
 
 HALVINGS = 50
-"""Steps of the bisection that finds when a rate that changes has let so many arrive."""
+"""Bisection steps to find when a changing rate has let a given number arrive."""
 
 
 def arrival_times_ps(
@@ -47,9 +47,9 @@ def arrival_times_ps(
     n : int
         How many requests, at least 0.
     request_rate : float
-        Requests per second; infinity lets all of them arrive at 0.
+        Requests per second; infinity: all arrive at 0.
     burstiness : float
-        Shape of the gamma distribution; has no effect at an infinite rate.
+        Shape of the gamma distribution; no effect at an infinite rate.
     rng : numpy Generator
         The only randomness: the same state gives the same gaps, in units of the mean gap, at any rate.
     process : str
@@ -63,8 +63,7 @@ def arrival_times_ps(
     Raises
     ------
     KvsimError
-        A rate or burstiness that is not positive, a process that cannot be, or an arrival too late for the
-        clock.
+        A rate or burstiness that is not positive, an invalid process, or an arrival too late for the clock.
     """
     if not request_rate > 0:
         raise KvsimError(f"request_rate must be above 0 requests/s (inf: all at once), got {request_rate}")
@@ -103,13 +102,13 @@ def _checked(process: str) -> tuple[str, list[float]]:
 
 
 def _in_bursts(times_s: FloatColumn, on_s: float, off_s: float) -> FloatColumn:
-    """The same arrivals with pauses: only seconds of bursts count."""
+    """The same arrivals with pauses: only burst seconds count."""
     busy_s = times_s * (on_s / (on_s + off_s))
     return busy_s + np.floor(busy_s / on_s) * off_s
 
 
 def _by_the_hour(times_s: FloatColumn, period_s: float, peak_to_mean: float) -> FloatColumn:
-    """The same arrivals at the times x at which x - a sin(x) is what it was, a whole cycle being 2 pi."""
+    """The same arrivals at times x such that x - a sin(x) is the old time, a whole cycle being 2 pi."""
     cycles = np.floor(times_s / period_s)
     part = times_s / period_s - cycles
     low, high = np.zeros_like(part), np.ones_like(part)
@@ -125,4 +124,4 @@ def _unchanged(times_s: FloatColumn) -> FloatColumn:
 
 
 CHANGES: dict[str, Callable[..., FloatColumn]] = {"onoff": _in_bursts, "diurnal": _by_the_hour}
-"""Name of a process whose rate changes -> what becomes of arrivals at the mean rate."""
+"""Name of a process with a changing rate -> transform of arrivals at the mean rate."""

@@ -2,10 +2,10 @@
 
     TIMESTAMP,ContextTokens,GeneratedTokens
     2023-11-16 18:15:46.6805900,374,44               2023: seven digits
-    2024-05-12 00:00:00.001163+00:00,1452,3          2024: a time zone, the fraction may be absent
-    TIMESTAMP,NumImages,ContextTokens,GeneratedTokens                 2025, multimodal: one column more
+    2024-05-12 00:00:00.001163+00:00,1452,3          2024: a time zone; the fraction may be absent
+    TIMESTAMP,NumImages,ContextTokens,GeneratedTokens                 2025, multimodal: one more column
 
-Arrivals count from the earliest row. Says nothing of what the prompts have in common.
+Arrivals count from the earliest row. The traces do not say what prompts share.
 """
 
 import numpy as np
@@ -22,7 +22,7 @@ def load_azure(path: str) -> Lengths:
     Raises
     ------
     KvsimError
-        A file that cannot be read, or a cell that is no date and time or no number.
+        A file that cannot be read, or a cell that is not a date and time or not a number.
     """
     kinds = {"TIMESTAMP": "time", "ContextTokens": "tokens", "GeneratedTokens": "tokens"}
     with open(path, encoding="utf-8-sig", errors="replace") as file:

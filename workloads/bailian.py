@@ -3,9 +3,9 @@
     {"chat_id": 159, "parent_chat_id": 55, "timestamp": 61.114, "input_length": 521, "output_length": 132,
      "type": "text", "turn": 2, "hash_ids": [1089, 1090, 1091, 6326, ..., 13148]}
 
-Timestamps are seconds from the start. A session is what leads back to the same first request through
-`parent_chat_id` (-1 for none); its label is that request's `chat_id`, or the oldest that the file names.
-What a turn repeats of those before it is in the ids.
+Timestamps are seconds from the start. A session is the requests that lead back to the same first request
+through `parent_chat_id` (-1 for none); its label is that request's `chat_id`, or the oldest that the file
+names. The ids say what a turn repeats of earlier ones.
 """
 
 import numpy as np
@@ -23,7 +23,7 @@ def load_bailian(path: str) -> Lengths:
     Raises
     ------
     KvsimError
-        A file that cannot be read, or a value that is no number or no list of ids.
+        A file that cannot be read, or a value that is not a number or not a list of ids.
     """
     ids = {"chat_id": True, "parent_chat_id": True, "turn": True}
     numbers = {"timestamp": False, "input_length": True, "output_length": True, **ids}
@@ -42,7 +42,7 @@ def load_bailian(path: str) -> Lengths:
 
 
 def _sessions(timestamp: FloatColumn, chat: FloatColumn, parent: FloatColumn) -> np.ndarray:
-    """The first chat of each one's session; chats come after their parents."""
+    """The first chat of each chat's session; chats come after their parents."""
     first: dict[float, float] = {}
     found = np.copy(chat)
     chats, parents = chat.tolist(), parent.tolist()
@@ -54,7 +54,7 @@ def _sessions(timestamp: FloatColumn, chat: FloatColumn, parent: FloatColumn) ->
 
 
 def _label(values: FloatColumn) -> np.ndarray:
-    """Whole numbers, None where there is none."""
+    """Whole numbers, None if missing."""
     if not np.isnan(values).any():
         return values.astype(np.int64)
     found = values.astype(object)

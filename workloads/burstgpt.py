@@ -3,8 +3,8 @@
     Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type                                 v1
     Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type         v2
 
-A response of 0 tokens is a failed call. Arrivals count from the earliest row, as files begin anywhere
-(v2 with 19440110.0). Ignores the session: nothing says how much of it a prompt repeats.
+A response of 0 tokens is a failed call. Arrivals count from the earliest row, as files start at any time
+(v2 at 19440110.0). The session is ignored: nothing says how much of it a prompt repeats.
 """
 
 from kvsim.workloads.delimited import read_csv
@@ -18,7 +18,7 @@ def load_burstgpt(path: str) -> Lengths:
     Raises
     ------
     KvsimError
-        A file that cannot be read, or a cell that is no number.
+        A file that cannot be read, or a cell that is not a number.
     """
     kinds = {"Timestamp": "seconds", "Request tokens": "tokens", "Response tokens": "tokens"}
     time_s, prompt_tokens, output_tokens = read_csv(path, kinds).values()

@@ -1,9 +1,9 @@
-"""Public traces by name: where each is from, fetched once into the platform's cache.
+"""Public traces by name: where each comes from, fetched once into the platform's cache.
 
-    sim traces fetch azure2023-conv    download, check where a checksum is known, keep
-    --trace azure2023-conv             the kept file; without one an error says how to get it
+    sim traces fetch azure2023-conv    download, check if a checksum is known, keep
+    --trace azure2023-conv             the kept file; if missing, an error says how to get it
 
-A file put there by hand, under its own name, is as good. Nothing is downloaded unless it is asked for.
+A file put there by hand, under its own name, works too. Nothing is downloaded unless requested.
 """
 
 import gzip
@@ -24,7 +24,7 @@ CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Entry:
-    """A public trace; what is not known of it is None."""
+    """A public trace; unknown fields are None."""
 
     name: str
     about: str
@@ -42,36 +42,36 @@ class Entry:
 
     @property
     def path(self) -> Path:
-        """Where its file is kept, or would be."""
+        """Where its file is, or would be, kept."""
         return directory() / self.url.rpartition("/")[2].removesuffix(".gz")
 
     @property
     def here(self) -> bool:
-        """Whether it is kept."""
+        """Whether its file is kept."""
         return self.path.is_file()
 
 
 @cache
 def entries() -> dict[str, Entry]:
-    """All by name, in the order of the list."""
+    """All entries by name, in list order."""
     text = resources.files("kvsim.workloads.data").joinpath("catalogue.toml").read_text(encoding="utf-8")
     return {name: Entry(name, **found) for name, found in tomllib.loads(text).items()}
 
 
 def directory() -> Path:
-    """Where this platform keeps what can be fetched again."""
+    """Where this platform keeps re-fetchable files."""
     import pooch  # type: ignore[import-untyped]
 
     return Path(pooch.os_cache("kvsim")) / "traces"
 
 
 def kept(name: str) -> str:
-    """The file of a trace that was fetched.
+    """The file of a fetched trace.
 
     Raises
     ------
     KvsimError
-        None was; it says what to do.
+        The trace was not fetched; the error says what to do.
     """
     entry = entries()[name]
     if not entry.here:
@@ -81,30 +81,30 @@ def kept(name: str) -> str:
 
 @dataclass
 class Bytes:
-    """How far a download is, in the words of those who report it (tqdm's)."""
+    """Progress of a download, with the interface of tqdm."""
 
     total: int = 0
     done: int = 0
 
     def update(self, more: int) -> None:
-        """So many bytes came."""
+        """Count `more` bytes."""
         self.done += more
 
     def reset(self) -> None:
-        """The download begins, or says that it is whole."""
+        """Reset when the download starts, or when it is complete."""
         self.done = 0
 
     def close(self) -> None:
-        """Nothing is to be closed."""
+        """Do nothing."""
 
 
 def fetch(name: str, arrived: Bytes | None = None) -> tuple[Entry, str]:
-    """The entry, its file now here, and the file's SHA-256; only what is not here is downloaded.
+    """Fetch a file unless it is here; returns the entry and the file's SHA-256.
 
     Raises
     ------
     KvsimError
-        An unknown name, no way to the file, or a file with another checksum.
+        An unknown name, an unreachable file, or a file with another checksum.
     """
     import pooch
 
@@ -125,7 +125,7 @@ def fetch(name: str, arrived: Bytes | None = None) -> tuple[Entry, str]:
             )
             if entry.url.endswith(".gz"):
                 _unpack(entry.path)
-        except (OSError, ValueError) as error:  # requests' own are OSErrors, a wrong checksum is a ValueError
+        except (OSError, ValueError) as error:  # requests raises OSErrors, a wrong checksum is a ValueError
             why = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise KvsimError(f"trace {name} cannot be fetched ({why[:160]}): {_by_hand(entry)}") from error
     found = _sha256(entry.path)
@@ -138,7 +138,7 @@ def fetch(name: str, arrived: Bytes | None = None) -> tuple[Entry, str]:
 
 
 def _unpack(path: Path) -> None:
-    """Put what a file holds that is compressed in the file's place."""
+    """Decompress a file in place."""
     part = path.with_name(f"{path.name}.part")
     with gzip.open(path) as packed, open(part, "wb") as plain:
         shutil.copyfileobj(packed, plain)
@@ -155,6 +155,6 @@ def _sha256(path: Path) -> str:
 
 
 def file_key(path: Path) -> str:
-    """Changes when the file does."""
+    """A key that changes when the file does."""
     found = os.stat(path)
     return f"{found.st_size}-{found.st_mtime_ns}"

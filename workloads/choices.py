@@ -12,16 +12,16 @@ def chosen(option: str, text: str, forms: Mapping[str, str]) -> tuple[str, list[
     Parameters
     ----------
     option : str
-        What is chosen, as errors name it.
+        Name of the option, for errors.
     text : str
-        What the user wrote; a number alone is `fixed:NUMBER`, where there is such a form.
+        What the user wrote; a number alone is `fixed:NUMBER`, if there is such a form.
     forms : mapping of str to str
-        Name of each choice -> its numbers, as in `LOW:HIGH`; an empty text where it has none.
+        Name of each choice -> its numbers, as in `LOW:HIGH`; an empty text if it has none.
 
     Raises
     ------
     KvsimError
-        An unknown name, or other than as many finite numbers as it takes.
+        An unknown name, or not exactly as many finite numbers as it takes.
     """
     name, *values = text.split(":")
     if "fixed" in forms and not values and name not in forms:
@@ -37,7 +37,7 @@ def chosen(option: str, text: str, forms: Mapping[str, str]) -> tuple[str, list[
 
 
 def whole(option: str, text: str, what: str, value: float, *, least: int, most: int) -> int:
-    """A number of a choice that counts something; `what` is its name there, as in `LOW`."""
+    """A count among a choice's numbers; `what` is its name there, as in `LOW`."""
     if value != int(value) or not least <= value <= most:
         must = f"a whole number from {least} to {most:,}"
         raise KvsimError(f"{option} must have {must} as {what}, got {text!r}")

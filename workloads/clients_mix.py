@@ -1,13 +1,13 @@
-"""Clients by shares: who asks each request, and what is due to whom.
+"""Clients by shares: the client of each request, and each client's goals.
 
     A:0.8:ttft=1,B:0.2:deadline=30     four of five are A's, first tokens due in a second; the rest are B's
     A:0.5,B:0.5:burst=20               B's come twenty in a row
-    A:0.5:rate=2,B:0.5                 A's come at random, two a second; B's when they would have anyway
+    A:0.5:rate=2,B:0.5                 A's come at random, two per second; B's keep their arrival times
 
-Each client may say `ttft`, `tpot` and `deadline` in seconds, `priority`, `burst`: so many requests in a row
-are its own, and `rate`: its requests are a Poisson process of so many a second from the start on, whatever
-those of others do. Shares are of requests, and need not add up to 1. They replace what the trace says. In
-sweeps, where a comma parts values, `+` stands between clients.
+Each client may set `ttft`, `tpot` and `deadline` in seconds, `priority`, `burst` (this many requests in a row
+are its own) and `rate` (its requests are a Poisson process of this many per second from the start, whatever
+those of others do). Shares are of requests, and need not add up to 1. They replace what the trace says. In
+sweeps, where commas separate values, `+` separates clients.
 """
 
 from dataclasses import replace
@@ -27,7 +27,7 @@ MOST_BURST = 1_000_000
 
 
 class Client(NamedTuple):
-    """One of a mix."""
+    """One client of a mix."""
 
     name: str
     share: float
@@ -38,19 +38,19 @@ class Client(NamedTuple):
 
 
 def with_clients(lengths: Lengths, text: str, rng: np.random.Generator) -> Lengths:
-    """The requests, each of one of the clients.
+    """The requests, each assigned to one of the clients.
 
     Parameters
     ----------
     text : str
         The mix.
     rng : numpy Generator
-        Draws whose each is.
+        Draws the client of each.
 
     Raises
     ------
     KvsimError
-        A text of another form, or a number out of its range.
+        A text of another form, or a number out of range.
     """
     clients = _clients(text)
     if len({client.name for client in clients}) < len(clients):
@@ -71,7 +71,7 @@ def with_clients(lengths: Lengths, text: str, rng: np.random.Generator) -> Lengt
 def paced(
     lengths: Lengths, arrivals: Arrivals, text: str | None, rng: np.random.Generator
 ) -> tuple[Lengths, Arrivals]:
-    """The requests of clients with rates at times of their own, all in the order in which they come then."""
+    """Move requests of clients with rates to their own times; returns all in order of arrival."""
     rates = {client.name: client.rate for client in _clients(text) if client.rate} if text else {}
     if not rates:
         return lengths, arrivals
@@ -90,7 +90,7 @@ def _clients(text: str) -> list[Client]:
 
 
 def _owners(clients: list[Client], count: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
-    """The place of each request's client: runs of `burst`, as often as shares say."""
+    """The index of each request's client: runs of `burst`, in proportion to the shares."""
     bursts = np.array([client.burst for client in clients])
     shares = np.array([client.share for client in clients]) / bursts
     mean = float((bursts * shares).sum() / shares.sum())

@@ -1,12 +1,12 @@
-"""Closed loops: requests that wait for an answer, then think, then come.
+"""Closed loops: requests that wait for an answer and a think time before they arrive.
 
     --clients 2          client 1   |ask......answer| think |ask...answer| think |ask
                          client 2   |ask...answer| think |ask..........answer| think
     --closed-sessions    session    |turn 0...answer| think |turn 1......answer| think |turn 2
 
-Clients take the requests of a trace in its order, whoever is free first; they ignore its arrivals. In closed
-sessions each turn follows the answer of the one before it, and only first turns have an arrival: faster
-servers then get later turns sooner, as from real users. Turns follow in the order of the trace's rows.
+The first free client takes the next request of the trace; arrivals are ignored. In closed sessions each turn
+follows the answer to the previous one, and only first turns have an arrival: faster servers then get later
+turns sooner, as from real users. Turns follow in the order of the trace's rows.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ THINK_TIMES = {"fixed": "S", "exponential": "MEAN_S"}
 
 USUAL_THINK_TIME = "fixed:0"
 TOLD = "trace"
-"""The think time that stands for the trace's own delays."""
+"""The think time that selects the trace's own delays."""
 MOST_CLIENTS = 1_000_000
 
 
@@ -33,7 +33,7 @@ def think_times_ps(text: str, n: int, rng: np.random.Generator) -> Int64Column:
     Raises
     ------
     KvsimError
-        No such distribution, or a time that cannot be.
+        An unknown distribution, or an invalid time.
     """
     name, (mean_s,) = chosen("think_time", text, THINK_TIMES)
     if not 0 <= mean_s <= LATEST_ARRIVAL_S / 100:
@@ -43,12 +43,12 @@ def think_times_ps(text: str, n: int, rng: np.random.Generator) -> Int64Column:
 
 
 def closed_loop(clients: int, think_time: str | None, n: int, rng: np.random.Generator) -> Clients:
-    """So many clients for n requests.
+    """A number of clients for n requests.
 
     Raises
     ------
     KvsimError
-        No client, or a think time that cannot be.
+        No client, or an invalid think time.
     """
     if not 1 <= clients <= MOST_CLIENTS:
         raise KvsimError(f"clients must be from 1 to {MOST_CLIENTS:,}, got {clients}")
@@ -56,12 +56,12 @@ def closed_loop(clients: int, think_time: str | None, n: int, rng: np.random.Gen
 
 
 def closed_sessions(lengths: Lengths, think_time: str | None, rng: np.random.Generator) -> Chain:
-    """Each turn after the one before it, or after the call that the trace says, as long as it says.
+    """Each turn after the previous one, or after the call and the delay that the trace gives.
 
     Raises
     ------
     KvsimError
-        A trace without sessions, or a think time that cannot be.
+        A trace without sessions, or an invalid think time.
     """
     if "session" not in lengths.labels:
         raise KvsimError(f"closed_sessions needs a trace with sessions, which {lengths.name} has not")
@@ -74,14 +74,14 @@ def closed_sessions(lengths: Lengths, think_time: str | None, rng: np.random.Gen
 
 
 def _calls_before(lengths: Lengths) -> Int64Column:
-    """For each row that of the call it waits for; -1 where there is none, or none that comes before."""
+    """For each row, the row of the call it waits for; -1 if there is none, or none before it."""
     rows = {call: row for row, call in enumerate(lengths.labels["call"].tolist())}
     after = [rows.get(call, -1) for call in lengths.labels["after"].tolist()]
     return np.array([other if other < row else -1 for row, other in enumerate(after)], dtype=np.int64)
 
 
 def _turns_before(sessions: Sequence[object]) -> Int64Column:
-    """For each row the row before it in its session, -1 where there is none."""
+    """For each row, the previous row of its session; -1 if there is none."""
     last: dict[object, int] = {}
     after = np.full(len(sessions), -1, dtype=np.int64)
     for row, name in enumerate(sessions):
@@ -92,7 +92,7 @@ def _turns_before(sessions: Sequence[object]) -> Int64Column:
 
 
 def in_words(waits: Chain | Clients, think_time: str | None, told: bool = False) -> str:
-    """A note on who waits for what; `told`: the trace says how long."""
+    """A note on which requests wait for what; `told`: the trace gives the delays."""
     if told:
         return (
             "Closed sessions: a request is sent after the answer that it waits for and the trace's own delay."

@@ -1,14 +1,14 @@
-"""What the fields of a trace are called: by kvsim's names, by others' usual ones, or as --columns says.
+"""Names of a trace's fields: kvsim's own, others' usual ones, or as --columns says.
 
-    arrival_s        timestamp, arrived_at, arrival_time, ...     in seconds, or in what the name ends with:
+    arrival_s        timestamp, arrived_at, arrival_time, ...     in seconds, or the unit the name ends with:
                                                                    timestamp_ms, arrival_us, ts_ns
     prompt_tokens    prompt_len, input_length, input_tokens, isl, ...
     output_tokens    output_len, completion_tokens, osl, ...
 
-Case and separators do not matter: `Input Length` is `input_length`. A field by its own name goes first, what
---columns says before all. Other fields are not read, and a note names them; but a name that is one letter off
-a field that is missing is a slip, and an error. Only these three have usual names: a `session_id` does not
-tell that prompts repeat the conversation, which is what `session` means here.
+Case and separators do not matter: `Input Length` is `input_length`. A field's own name takes precedence over
+usual ones, and --columns over all. Other fields are not read, and a note names them; but a name one letter
+off a missing field is a typo, and an error. Only these three have usual names: a `session_id` does not imply
+that prompts repeat the conversation, which is what `session` means here.
 """
 
 import re
@@ -25,7 +25,7 @@ FIELDS = (
     *("session", "turn", "priority", "client", "drafts"),
     *("slo_ttft_s", "slo_tpot_s", "deadline_s", "predicted_tokens", "max_tokens"),
 )
-"""The fields of kvsim's own format, which docs/traces.md explains."""
+"""The fields of kvsim's own format, explained in docs/traces.md."""
 
 USUAL_NAMES: dict[str, tuple[str, ...]] = {
     ARRIVAL: (
@@ -52,7 +52,7 @@ USUAL_NAMES: dict[str, tuple[str, ...]] = {
         *("num_decode_tokens", "decode_tokens", "generated_tokens", "response_tokens", "response_length"),
     ),
 }
-"""What others call these fields."""
+"""Others' names for these fields."""
 
 UNITS: dict[str, int] = {
     **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1),
@@ -60,25 +60,25 @@ UNITS: dict[str, int] = {
     **dict.fromkeys(("us", "usec", "micros", "microsecond", "microseconds"), 10**6),
     **dict.fromkeys(("ns", "nsec", "nanos", "nanosecond", "nanoseconds"), 10**9),
 }
-"""How the name of an arrival may end -> how many of these are a second."""
+"""Suffix of an arrival's name -> units per second."""
 
 UNIT_NAMES = {1: "seconds", 10**3: "milliseconds", 10**6: "microseconds", 10**9: "nanoseconds"}
 OURS = (*FIELDS, "arrival_ms", "arrival_us", "arrival_ns")
-"""What may stand on the left in --columns."""
+"""Names allowed on the left in --columns."""
 
 SHORTEST_SLIP = 4
 MOST_NAMED = 8
 
 
 class Column(NamedTuple):
-    """What a column of a file is.
+    """The meaning of a column of a file.
 
     Attributes
     ----------
     field : str
         One of FIELDS.
     per_second : int or None
-        Of an arrival, how many of its units are a second; None where its name does not say.
+        For an arrival, its units per second; None if its name does not say.
     """
 
     field: str
@@ -86,13 +86,13 @@ class Column(NamedTuple):
 
 
 class Named(NamedTuple):
-    """The columns of a file that are read, by their names there, and the names of the others."""
+    """The columns of a file that are read, by name there, and the names of the others."""
 
     columns: dict[str, Column]
     rest: list[str]
 
     def notes(self, dates: bool) -> list[str]:
-        """What was read under another name or in another unit, and what was not read.
+        """Notes on what was read under another name or in another unit, and what was not read.
 
         `dates`: arrivals are dates, which have no unit.
         """
@@ -109,12 +109,12 @@ class Named(NamedTuple):
 
 
 def parse_columns(text: str) -> dict[str, Column]:
-    """`prompt_tokens=isl,arrival_ms=ts` as their names -> what they are.
+    """Parse `prompt_tokens=isl,arrival_ms=ts` into their names -> columns.
 
     Raises
     ------
     KvsimError
-        Another form, a name on the left that is no field, or a name that is there twice.
+        Another form, a name on the left that is not a field, or a duplicate name.
     """
     found: dict[str, Column] = {}
     for pair in text.split(","):
@@ -137,7 +137,7 @@ def parse_columns(text: str) -> dict[str, Column]:
 
 
 def column_of(name: str, chosen: Mapping[str, Column]) -> Column | None:
-    """What a column of that name may be; None where it is not to be read."""
+    """What a column of that name may be; None if it is not read."""
     if name in chosen:
         return chosen[name]
     if name in FIELDS:
@@ -146,21 +146,21 @@ def column_of(name: str, chosen: Mapping[str, Column]) -> Column | None:
 
 
 def named(where: str, names: Mapping[str, str], chosen: Mapping[str, Column]) -> Named:
-    """Which columns are read as which field.
+    """Decide which columns are read as which field.
 
     Parameters
     ----------
     where : str
-        The file, as errors name it.
+        The file, for errors.
     names : mapping of str to str
-        All names that the file has -> the place where each stands first, as errors name it.
+        All names in the file -> where each occurs first, for errors.
     chosen : mapping of str to Column
-        What the user says of some.
+        The user's choices.
 
     Raises
     ------
     KvsimError
-        A name that the user gave and that is not there, two columns for one field, a slip in a name.
+        A name given by the user that does not exist, two columns for one field, a typo in a name.
     """
     for name in chosen:
         if name not in names:
@@ -183,7 +183,7 @@ def named(where: str, names: Mapping[str, str], chosen: Mapping[str, Column]) ->
 
 
 def _chosen_for(where: str, field: str, names: Iterable[str], chosen: Mapping[str, Column]) -> str | None:
-    """The column that is read as a field: as the user says, else by its own name, else by a usual one."""
+    """The column read as a field: the user's choice, else its own name, else a usual one."""
     given = [name for name, column in chosen.items() if column.field == field]
     if given:
         return given[0]
@@ -208,7 +208,7 @@ def _refuse_without(where: str, field: str, names: Iterable[str]) -> None:
 
 
 def _refuse_slips(names: Mapping[str, str], rest: Iterable[str], there: set[str]) -> None:
-    """Raise for a name that is nearly that of a field that is missing."""
+    """Raise for a name that is almost that of a missing field."""
     for name in rest:
         for plain, (field, meant) in _KNOWN.items():
             if field not in there and one_letter_off(_plain(name), plain):
@@ -225,12 +225,12 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def printable(name: str) -> str:
-    """A name as errors and notes have it: short, on one line, of whole characters."""
+    """A name for errors and notes: short, on one line, of whole characters."""
     return shown(name)[1:-1]
 
 
 def one_letter_off(name: str, other: str) -> bool:
-    """Whether one letter is missing, too many, another, or two neighbours are swapped."""
+    """Whether one letter is missing, extra or different, or two adjacent ones are swapped."""
     if name == other or abs(len(name) - len(other)) > 1 or min(len(name), len(other)) < SHORTEST_SLIP:
         return False
     while name and other and name[0] == other[0]:

@@ -1,11 +1,11 @@
-"""Parquet tables with hash ids, or with one row per turn of conversations: traces of others, made compact.
+"""Parquet tables with hash ids, or with one row per conversation turn: compact versions of others' traces.
 
     arrival_s    prompt_tokens    output_tokens    hash_ids                        blocks of 512 tokens
     arrival_s    prompt_tokens    output_tokens    conversation_id, turn           new tokens of each turn
 
-The first are Mooncake's ids; `block_size_tokens` in the file's metadata names another block size. In the
-second `prompt_tokens` is what a turn adds; its prompt is the whole conversation so far. All arrivals null is
-a trace without; `client` is kept. Tables without either column are kvsim's own format.
+The first are Mooncake's ids; `block_size_tokens` in the file's metadata gives another block size. In the
+second, `prompt_tokens` is what a turn adds; its prompt is the whole conversation so far. If all arrivals are
+null, the trace has none; `client` is kept. Tables with neither column are in kvsim's own format.
 """
 
 from typing import TYPE_CHECKING
@@ -30,12 +30,12 @@ MOST_BLOCK_TOKENS = 1 << 20
 
 
 def load_compact(path: str) -> Lengths:
-    """The requests of a file, in order of arrival where they have one.
+    """The requests of a file, in order of arrival if they have arrivals.
 
     Raises
     ------
     KvsimError
-        A file that cannot be read, a column that is unknown or missing, or a value out of its range.
+        A file that cannot be read, an unknown or missing column, or a value out of range.
     """
     with opened_table(path, f"trace {path}") as file:
         names = [name for name in file.schema_arrow.names if not name.startswith("__index_level_")]
@@ -65,7 +65,7 @@ def load_compact(path: str) -> Lengths:
 
 
 def _numbers(path: str, table: "pa.Table", name: str, whole: bool) -> FloatColumn:
-    """A column of numbers, NaN where there is none."""
+    """A column of numbers, NaN if missing."""
     from pyarrow import types as kind
 
     if name not in table.column_names:
@@ -81,14 +81,14 @@ def _numbers(path: str, table: "pa.Table", name: str, whole: bool) -> FloatColum
 
 
 def _names(path: str, table: "pa.Table", name: str) -> tuple[Int64Column, np.ndarray]:
-    """A number for each different name, and the names; rows without one are each their own."""
+    """A number per distinct name, and the names; each row without a name is distinct."""
     from pyarrow import types as kind
 
     column = table[name]
     if not (kind.is_string(column.type) or kind.is_large_string(column.type) or kind.is_integer(column.type)):
         raise KvsimError(f"trace {path}: column {name} must be texts or whole numbers, got {column.type}")
     encoded = column.combine_chunks().dictionary_encode()
-    if hasattr(encoded, "chunks"):  # what older releases make of it
+    if hasattr(encoded, "chunks"):  # as returned by older releases
         encoded = encoded.combine_chunks()
     codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
     names = np.array([*encoded.dictionary.to_pylist(), None], dtype=object)
@@ -98,7 +98,7 @@ def _names(path: str, table: "pa.Table", name: str) -> tuple[Int64Column, np.nda
 
 
 def _blocks(path: str, file: "pa.parquet.ParquetFile", prompt: FloatColumn) -> BlockTexts:
-    """The texts that the ids stand for."""
+    """The texts that the ids represent."""
     from pyarrow import types as kind
 
     metadata = file.schema_arrow.metadata or {}

@@ -1,11 +1,11 @@
-"""Conversations of several turns: each prompt holds all that was said before it.
+"""Conversations of several turns: each prompt contains everything before it.
 
     new tokens    answer        prompt    text
             40        90            40    (the conversation's stream, 0 .. 130)
             25        60           155    (the conversation's stream, 0 .. 215)
 
-So a later turn begins with the prompt and the answer of the turn before, which a prefix cache may hold.
-Ignores what a chat template adds, and assistants that forget the beginning.
+So a later turn begins with the prompt and answer of the previous turn, which a prefix cache may hold.
+Ignored: tokens added by a chat template, and assistants that drop the beginning.
 """
 
 import numpy as np
@@ -21,20 +21,20 @@ def whole_prompts(
     output_tokens: FloatColumn,
     turn: FloatColumn | None = None,
 ) -> tuple[FloatColumn, Texts]:
-    """The length of each prompt with all before it, and the texts.
+    """The length of each prompt including everything before it, and the texts.
 
     Parameters
     ----------
     conversation : int64 array, shape (n,)
-        Whose turn it is, at least 0.
+        The conversation of each turn, at least 0.
     new_tokens, output_tokens : float64 arrays, shape (n,)
-        Tokens of each turn alone; NaN where they are not known, which counts for nothing in later prompts.
+        Tokens of each turn alone; NaN if unknown, which counts as 0 in later prompts.
     turn : float64 array, shape (n,), or None
-        The order within a conversation; None, or equal turns, is the order of the rows.
+        The order within a conversation; None, or equal turns: the order of the rows.
 
     Returns
     -------
-    prompt_tokens, as `new_tokens` where these are not above 0, and Texts
+    prompt_tokens (`new_tokens` where these are not above 0), and Texts
     """
     keys = (conversation,) if turn is None else (turn, conversation)
     order = np.lexsort(keys)

@@ -1,17 +1,17 @@
-"""Any trace that can be read, written in kvsim's own format: JSON lines, or parquet, as the file is named.
+"""Converts any readable trace to kvsim's own format: JSON lines or parquet, by the file's ending.
 
     CSV formats          in parts: memory does not grow with the file (27 million rows of Azure)
-    kvsim's own          field by field, as they are
+    kvsim's own          field by field, unchanged
     all others           read whole, since prompts may share with any other
 
-What prompts have in common becomes segments. In a native file a segment is the start of its stream, so a run
-that begins in the middle of one is cut wherever any run of that stream begins:
+Text shared by prompts becomes segments. In a native file a segment starts its stream, so a run that begins in
+the middle of a stream is cut wherever any run of that stream begins:
 
     runs        (s, 0, 1100)   (s, 512, 300)
     segments    s:0 512, s:512 588     |     s:512 300
 
-A session whose prompts hold the whole conversation is written as `session` alone. Rows are in the order of
-the source where it is read in parts, which the loader of the native format sorts as any other.
+A session whose prompts hold the whole conversation is written as `session` alone. Rows read in parts keep the
+order of the source; the loader of the native format sorts them as any others.
 """
 
 import json
@@ -39,11 +39,11 @@ from kvsim.workloads.usable import FloatColumn, unusable
 ROWS_AT_ONCE = 1 << 16
 
 Columns = dict[str, list[Any]]
-"""Some rows: plain values by field, None where a row has none."""
+"""Some rows: plain values by field, None if a row has none."""
 
 
 class _Delimited(NamedTuple):
-    """Which columns of a CSV format are what, and what a row without output is."""
+    """The columns of a CSV format, and the meaning of a row without output."""
 
     arrival: str
     kind: str
@@ -69,7 +69,7 @@ _DELIMITED = {
 
 
 class Written(NamedTuple):
-    """What a conversion did."""
+    """The result of a conversion."""
 
     rows: int
     notes: tuple[str, ...]
@@ -89,22 +89,22 @@ def convert(
     Parameters
     ----------
     trace : str
-        What `load` takes: a name, or a file.
+        A name or a file, as for `load`.
     out : str
         Ends with .jsonl or .parquet; appears whole or not at all.
     force : bool
-        Replace a file that is there.
+        Replace an existing file.
     columns : str or None
-        What a file of the user's own calls its fields, see `load`.
+        Field names in a file of the user's own, see `load`.
     lengths : function, or None
-        Reads the trace, where it needs more than its name, as a tokenizer.
+        Reads the trace, if that needs more than its name, such as a tokenizer.
     done : function
-        Is told how many rows are written, of how many, now and then; a total of 0 is not known.
+        Called from time to time with the rows written and their total; a total of 0 is unknown.
 
     Raises
     ------
     KvsimError
-        A trace that cannot be used, another ending, or a file that is there.
+        An unusable trace, another ending, or an existing file.
     """
     if Path(out).suffix not in (".jsonl", ".parquet"):
         raise KvsimError(f"the file to write must end with .jsonl or .parquet, got {out}")
@@ -131,7 +131,7 @@ def convert(
 def _batches(
     trace: str, whole: Callable[[], Lengths], notes: list[str], columns: str | None
 ) -> tuple[int, Iterator[Columns]]:
-    """How many rows there may be, 0 where unknown, and the rows; `notes` are complete after the last."""
+    """The maximum number of rows, 0 if unknown, and the rows; `notes` are complete after the last."""
     form = recognised(trace) if os.path.isfile(trace) else ""
     if form.startswith("kvsim") or (form and columns is not None):
         return 0, _as_they_are(trace, columns, notes)
@@ -151,7 +151,7 @@ def _batches(
 def _usable(
     parts: Iterator[dict[str, FloatColumn]], columns: _Delimited, first: float, notes: list[str]
 ) -> Iterator[Columns]:
-    """The rows that a loader would use, with those it would leave out counted."""
+    """The rows that a loader would use; those it would leave out are counted."""
     left_out: Counter[str] = Counter()
     for part in parts:
         prompt, output = part[columns.prompt], part[columns.output]
@@ -172,7 +172,7 @@ def _usable(
 
 
 def _as_they_are(trace: str, columns: str | None, notes: list[str]) -> Iterator[Columns]:
-    """The fields of a native file, checked by its loader first."""
+    """The fields of a native file, first checked by its loader."""
     load(trace, columns=columns)
     rows = read_own(trace, columns)
     notes += rows.notes
@@ -213,14 +213,14 @@ def _of_lengths(lengths: Lengths, notes: list[str]) -> Iterator[Columns]:
 
 
 def _one_kind(column: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
-    """Names as texts where any is one, as the native loader has them."""
+    """Names as texts if any is a text, as in the native loader."""
     if not any(isinstance(value, str) for value in column.tolist()):
         return column
     return np.array([None if value is None else str(value) for value in column.tolist()], dtype=object)
 
 
 class _Segments:
-    """What prompts consist of, in the words of the native format."""
+    """The contents of prompts, as segments of the native format."""
 
     def __init__(self, lengths: Lengths, notes: list[str]) -> None:
         texts = lengths.texts
@@ -248,7 +248,7 @@ class _Segments:
                 notes.append(f"{doubles:,} rows {what}.")
 
     def _conversations(self) -> bool:
-        """Whether all that is known follows from `session`: a stream each, the whole conversation so far."""
+        """Whether all texts follow from `session`: a stream each, the whole conversation so far."""
         texts, sessions = self._texts, self._sessions
         if not sessions or None in sessions or len(texts.streams) != len(sessions) or texts.firsts.any():
             return False
@@ -258,7 +258,7 @@ class _Segments:
         return len(pairs) == len({name for name, _ in pairs}) == len({stream for _, stream in pairs})
 
     def row(self, row: int) -> list[list[Any]] | None:
-        """The segments of a prompt, which add up to it; None where it is its own, or its session's."""
+        """The segments of a prompt, which add up to it; None if it is its own, or its session's."""
         if self._alone:
             return None
         low, high = int(self._texts.offsets[row]), int(self._texts.offsets[row + 1])
@@ -276,7 +276,7 @@ class _Segments:
         return found or None
 
     def _cut(self, stream: int, first: int, length: int) -> list[list[Any]]:
-        """A run, in pieces that each begin where a run begins."""
+        """A run, in pieces that each begin where some run begins."""
         cuts = self._cuts[stream]
         begin = int(np.searchsorted(cuts, first))
         end = int(np.searchsorted(cuts, first + length))
@@ -328,7 +328,7 @@ def _write_parquet(path: Path, batches: Iterator[Columns], done: Callable[[int],
 
 
 def _with_answers_alike(columns: Columns) -> Columns:
-    """Lists of answers in all rows where any has one: a column is of one type."""
+    """Lists of answers in all rows if any row has one: a column has one type."""
     answers = columns["output_tokens"]
     if not any(isinstance(value, list) for value in answers):
         return columns
@@ -341,7 +341,7 @@ def _with_answers_alike(columns: Columns) -> Columns:
 
 
 def _kind(pa: Any, name: str, values: list[Any]) -> Any:  # noqa: ANN401 - pyarrow's types
-    """The type of a field's column, by what its first rows hold."""
+    """The type of a field's column, by its first rows."""
     if name == "arrival_s":
         return pa.float64()
     if name == "segments":
@@ -352,7 +352,7 @@ def _kind(pa: Any, name: str, values: list[Any]) -> Any:  # noqa: ANN401 - pyarr
 
 
 def _plain(name: str, values: list[Any], kind: Any, pa: Any) -> list[Any]:  # noqa: ANN401
-    """The values as pyarrow takes them: pairs as dicts, one type in a column."""
+    """The values as pyarrow takes them: pairs as dicts, one type per column."""
     if name == "segments":
         return [
             value

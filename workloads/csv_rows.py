@@ -1,10 +1,10 @@
-"""A CSV file of one's own as columns of texts: a row of names, then a row per request.
+"""A user's CSV file as columns of texts: a row of names, then a row per request.
 
     arrival_s,prompt_tokens,output_tokens
     0.5,592,80
 
-Commas, semicolons or tabs: whichever the first line has most of. Which columns are wanted is for others to
-say; of the rest only the names are kept. Public formats have loaders of their own (workloads/delimited.py).
+The delimiter is comma, semicolon or tab, whichever the first line has most of. The caller chooses columns; of
+the rest only the names are kept. Public formats have their own loaders (workloads/delimited.py).
 """
 
 import csv
@@ -18,7 +18,7 @@ DELIMITERS = ",;\t"
 
 
 def delimiter_of(text: str) -> str | None:
-    """What separates the names in the first line of a text; None where it is no such line."""
+    """The delimiter of the names in the first line of a text; None if it is not such a line."""
     line = text.partition("\n")[0]
     if not line.strip() or line.lstrip()[0] in "[{":
         return None
@@ -29,12 +29,12 @@ def delimiter_of(text: str) -> str | None:
 def read_cells(
     path: str, wanted: Callable[[str], bool]
 ) -> tuple[dict[str, list[str]], list[str], "array[int]"]:
-    """The cells of the columns that are wanted, all names, and the line of each row.
+    """The cells of the wanted columns, all names, and the line of each row.
 
     Raises
     ------
     KvsimError
-        A file that cannot be read, a column that is wanted and there twice, or a row of another width.
+        A file that cannot be read, a duplicate wanted column, or a row of another width.
     """
     with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
         delimiter = delimiter_of(next(lines_of(path, file), "")) or ","
@@ -62,7 +62,7 @@ def read_cells(
 
 
 def _lines(path: str, reader: "csv._reader") -> Iterator[tuple[int, list[str]]]:
-    """Each row that is not blank, with the number of the line on which it begins."""
+    """Each non-blank row, with the number of its first line."""
     while True:
         line = reader.line_num + 1
         try:

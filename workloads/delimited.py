@@ -1,12 +1,12 @@
-"""Columns of a CSV file as numbers: pyarrow reads what is well formed, a slower reader says what is not.
+"""Columns of a CSV file as numbers: pyarrow reads well-formed files, a slower reader reports errors.
 
     tokens     whole numbers                                  374
     seconds    numbers                                        19440110.0
     time       date and time, as seconds from the earliest    2023-11-16 18:15:46.6805900, or with +00:00
 
-An empty cell, NaN and their like are NaN. A file that pyarrow refuses is read again, cell by cell, which
-ends at the first mistake, with its line and column, or finds that Python is less strict. Ignores columns
-that nobody asked for.
+An empty cell, NaN and the like are NaN. A file that pyarrow refuses is read again, cell by cell; this stops
+at the first error, with its line and column, or succeeds because Python is less strict. Columns that were not
+requested are ignored.
 """
 
 import csv
@@ -32,17 +32,17 @@ _TIME = re.compile(
     r"(\d{4}-\d\d-\d\d(?:[ T]\d\d(?::\d\d(?::\d\d)?)?)?)(?:\.(\d{1,9}))?(Z|[+-]\d\d:?\d\d)?", re.ASCII
 )
 _NO_TIME = np.iinfo(np.int64).min
-"""What numpy takes for no time."""
+"""Numpy's value for no time."""
 
 
 def read_csv(path: str, columns: Mapping[str, str]) -> dict[str, FloatColumn]:
-    """The columns named, each of a kind: `tokens`, `seconds` or `time`.
+    """The named columns, each of a kind: `tokens`, `seconds` or `time`.
 
     Raises
     ------
     KvsimError
-        A file that cannot be read, a column that is there twice, a row of another width, or a cell that is
-        not of its kind.
+        A file that cannot be read, a duplicate column, a row of another width, or a cell that is not of its
+        kind.
     """
     try:
         with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
@@ -80,7 +80,7 @@ def has_column(path: str, name: str) -> bool:
 def _well_formed(
     path: str, header: list[str], skip: int, columns: Mapping[str, str], zone: str | None
 ) -> dict[str, FloatColumn] | None:
-    """The columns, where nothing is wrong; times are all in this zone, or all in none."""
+    """The columns, if nothing is wrong; times are all in this zone, or all in none."""
     import pyarrow as pa  # type: ignore[import-untyped]
 
     parts: dict[str, list[npt.NDArray[np.generic]]] = {name: [] for name in columns}
@@ -103,7 +103,7 @@ def _well_formed(
 def _batches(
     path: str, header: list[str], skip: int, columns: Mapping[str, str], zone: str | None
 ) -> Iterator[dict[str, npt.NDArray[np.generic]]]:
-    """The columns, a part of the file at a time; times are nanoseconds."""
+    """The columns, one part of the file at a time; times are in nanoseconds."""
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
@@ -130,18 +130,18 @@ def _batches(
 
 
 class Parts(NamedTuple):
-    """A CSV file that comes a part at a time."""
+    """A CSV file, read one part at a time."""
 
     rows: int
     least: dict[str, float]
-    """the smallest number in each column, as the parts have it; infinity where there is none"""
+    """the smallest number in each column of the parts; infinity if there is none"""
     parts: Iterator[dict[str, FloatColumn]]
 
 
 def csv_parts(path: str, columns: Mapping[str, str]) -> Parts | None:
-    """What `read_csv` returns, a part at a time; None where a slower look must tell what is wrong.
+    """The result of `read_csv`, one part at a time; None if the slower reader must report an error.
 
-    The file is read to its end before the first part comes: for the earliest time, and to be sure that
+    The file is read to its end before the first part is returned: for the earliest time, and to be sure that
     nothing is wrong with it.
     """
     import pyarrow as pa
@@ -177,7 +177,7 @@ def csv_parts(path: str, columns: Mapping[str, str]) -> Parts | None:
 def _timed(
     batches: Iterator[dict[str, npt.NDArray[np.generic]]], columns: Mapping[str, str], first: int
 ) -> Iterator[dict[str, FloatColumn]]:
-    """The same with times in seconds from the earliest."""
+    """The batches with times in seconds from the earliest."""
     for batch in batches:
         yield {
             name: np.where(values != _NO_TIME, (values - first) / 1e9, math.nan)
@@ -188,7 +188,7 @@ def _timed(
 
 
 def _cell_by_cell(path: str, columns: Mapping[str, str]) -> dict[str, FloatColumn]:
-    """The columns, or the first mistake."""
+    """The columns, or the first error."""
     found: dict[str, array[Any]] = {
         name: array("q" if kind == "time" else "d") for name, kind in columns.items()
     }
@@ -242,7 +242,7 @@ def _number(cell: str, whole: bool) -> float:
 
 
 def nanoseconds(cell: str) -> int:
-    """Since 1970; a time without a zone is taken for UTC."""
+    """Nanoseconds since 1970; a time without a zone is UTC."""
     if cell in NOTHING:
         return _NO_TIME
     match = _TIME.fullmatch(cell)
@@ -258,7 +258,7 @@ def nanoseconds(cell: str) -> int:
 
 
 def _seconds(nanoseconds: npt.NDArray[np.generic]) -> FloatColumn:
-    """From the earliest; NaN where there is none."""
+    """Seconds from the earliest time; NaN if there is none."""
     values = nanoseconds.astype(np.int64)
     given = values != _NO_TIME
     if not given.any():

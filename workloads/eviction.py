@@ -1,10 +1,10 @@
-"""What prefix caches of many sizes hit with other eviction policies than LRU, by simulation of each size.
+"""Hits of prefix caches of many sizes with eviction policies other than LRU, by simulating each size.
 
     blocks   2,048   4,096   8,192 ...      sizes: halves of what holds everything, down to a thousandth
-    arc      7.1 %  10.3 %  15.4 %          each a cache of its own, looked up as in workloads/miss_ratio.py
+    arc      7.1 %  10.3 %  15.4 %          each a separate cache, looked up as in workloads/miss_ratio.py
 
-A policy that wants to know more of a request is told its blocks, when it came, and, where the trace has
-turns, which turn it is: turns come back after times of their own.
+An informed policy is told the blocks of a request, its arrival, and, if the trace has turns, which turn it
+is: each turn has its own reuse times.
 """
 
 import numpy as np
@@ -14,14 +14,14 @@ from kvsim.workloads.lengths import Lengths
 from kvsim.workloads.miss_ratio import Cut
 
 MOST_LOOKUPS = 300_000
-"""Blocks of a trace for which the usual block size is chosen where each size is simulated."""
+"""Maximum blocks of a trace when the default block size is chosen for simulating each size."""
 LEAST_BLOCKS, MOST_SIZES = 16, 11
 LAST_TURN = 10
-"""Later ones are of one kind."""
+"""Later turns are of one kind."""
 
 
 def requests(lengths: Lengths, prompts: Cut) -> list[Chain]:
-    """The requests as eviction policies are told of them."""
+    """The requests as eviction policies see them."""
     now_ms = np.zeros(len(lengths), dtype=np.int64)
     if lengths.arrival_s is not None:
         now_ms = np.round(1000 * lengths.arrival_s).astype(np.int64)

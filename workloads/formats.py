@@ -1,14 +1,13 @@
-"""Which loader reads a trace file: seen from how the file begins, never from its name.
+"""Chooses the loader of a trace file by how the file begins, never by its name.
 
-    how it begins                    container    names
+    beginning                        container    names
     PAR1                             parquet      its columns
     { or [{                          JSON         the keys of the first object
     a line of names with commas      CSV          the header
 
-The first line of the table whose container it is and whose names are all there wins; a file may have
-more. What nobody else claims is kvsim's own format, as is every file of which the user says what its columns
-are. Adding a format is one file and one line here. The rows that a loader cannot use it counts by reason, in
-the notes.
+The first entry of the table with that container and whose names are all there wins; a file may have more
+names. Files that match no other format are in kvsim's own, as is every file whose columns the user names.
+Adding a format takes one file and one line here. Loaders count unusable rows by reason, in the notes.
 """
 
 import csv
@@ -41,7 +40,7 @@ class Format(NamedTuple):
 
 
 A_RESULT = "a result"
-"""Stands for the keys with which a benchmark tool's result begins (sim/bench/names.py)."""
+"""Stands for the keys at the start of a benchmark tool's result (sim/bench/names.py)."""
 
 FORMATS: dict[str, Format] = {
     "Azure": Format("CSV", ("TIMESTAMP", "ContextTokens", "GeneratedTokens"), "azure:load_azure"),
@@ -65,13 +64,13 @@ FORMATS: dict[str, Format] = {
     "kvsim in parquet": Format("parquet", (), "native:load_native"),
     "kvsim in CSV": Format("CSV", (), "native:load_native"),
 }
-"""Name of a format -> how it is recognised and who reads it; the first that fits."""
+"""Name of a format -> how it is recognised and its loader; the first match wins."""
 
 _NAMES = {name for form in FORMATS.values() if form.container == "JSON" for name in form.names}
 _NAMES |= {name for names in BEGINNINGS for name in names}
 
 TEXT_FORMATS = ("ShareGPT",)
-"""Formats that hold texts, whose tokens someone must count."""
+"""Formats that hold texts, whose tokens must be counted."""
 
 LONGEST_HEAD = 1 << 20
 
@@ -90,14 +89,14 @@ def load_file(
     count : function of a text, or None
         Counts the tokens of a text, for formats that hold texts.
     turns : str
-        What becomes of a conversation in such a format, see `load_sharegpt`.
+        Which turns of a conversation to use in such a format, see `load_sharegpt`.
     columns : str or None
-        What the file calls the fields of kvsim's own format, in which it then is: `prompt_tokens=isl`.
+        The file's names for the fields of kvsim's own format, which it is then in: `prompt_tokens=isl`.
 
     Raises
     ------
     KvsimError
-        A file that cannot be read, or has a value that it must not have.
+        A file that cannot be read, or has an invalid value.
     """
     check_trace(path)
     if columns is not None:
@@ -116,7 +115,7 @@ def load_directory(path: str) -> Lengths:
     Raises
     ------
     KvsimError
-        A directory of neither.
+        A directory of none of these.
     """
     names = sorted(os.listdir(path))
     if in_folder(Path(path)) is not None:
@@ -139,7 +138,7 @@ def load_directory(path: str) -> Lengths:
 
 
 def recognised(path: str) -> str:
-    """The name of the format that a file is in; what is no JSON, CSV or parquet counts as `kvsim`.
+    """The name of a file's format; what is not JSON, CSV or parquet counts as `kvsim`.
 
     Raises
     ------
@@ -164,7 +163,7 @@ def recognised(path: str) -> str:
 
 
 def _unpacked(head: bytes) -> bytes:
-    """The beginning of what gzip packed; nothing of what is damaged."""
+    """The beginning of gzip-compressed data; empty if damaged."""
     try:
         return zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(head, LONGEST_HEAD)
     except zlib.error:
@@ -172,7 +171,7 @@ def _unpacked(head: bytes) -> bytes:
 
 
 def _beginning(path: str, head: bytes) -> tuple[str, set[str]]:
-    """The container, and the names that the first row has."""
+    """The container, and the names in the first row."""
     if head.startswith(PARQUET_MAGIC):
         return "parquet", _parquet_columns(path)
     text = head.removeprefix(BYTE_ORDER_MARK).decode(errors="replace").lstrip()
@@ -184,7 +183,7 @@ def _beginning(path: str, head: bytes) -> tuple[str, set[str]]:
 
 
 def header_names(line: str) -> list[str]:
-    """The names in the first line of a CSV file with commas; none when it is no such line."""
+    """The names in the first line of a CSV file with commas; none if it is not such a line."""
     try:
         return [name.strip() for name in next(csv.reader([line]), [])]
     except csv.Error:
@@ -192,9 +191,9 @@ def header_names(line: str) -> list[str]:
 
 
 def _keys(text: str) -> set[str]:
-    """The keys of the first object, or those that the part read of it has.
+    """The keys of the first object, or of the part of it that was read.
 
-    An array of objects is inference-perf's or ShareGPT's, whatever they have: nothing else is written so.
+    An array of objects is inference-perf's or ShareGPT's, whatever its keys: no other format is one.
     """
     if text.startswith("["):
         first = text[: text.find("}") + 1]
@@ -211,7 +210,7 @@ def _keys(text: str) -> set[str]:
 
 
 def _parquet_columns(path: str) -> set[str]:
-    """The names of the columns; none when the file is damaged, which its loader says better."""
+    """The names of the columns; none if the file is damaged, which its loader reports better."""
     try:
         with opened_table(path, path) as file:
             return set(file.schema_arrow.names)

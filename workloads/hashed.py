@@ -1,13 +1,13 @@
-"""Prompts as ids of hashed blocks: equal ids are equal tokens, so ids say what prompts have in common.
+"""Prompts as ids of hashed blocks: equal ids are equal tokens, so ids say what prompts share.
 
     ids of 16 tokens      input_length      text
     7 8 9                 40                (stream 0, 7 x 16 .. 7 x 16 + 40)
     7 8 20                48                (stream 0, 7 x 16 .. + 32), (stream 0, 20 x 16 .. + 16)
 
-Block k is the place k x block in one stream. So ids that go up by one are one run, and as the traces number
-blocks by their first appearance, a prompt is what it shares and one run more, whatever block size is
-simulated. The last block may be partial. Answers have no ids: they are their own, even where a later
-prompt repeats them. Where ids are fewer than blocks the rest is the prompt's own; ids beyond it mean nothing.
+Block k is at place k x block in one stream. So ids that increase by one form one run, and as the traces
+number blocks by first appearance, a prompt is its shared part plus one run, whatever block size is simulated.
+The last block may be partial. Answers have no ids: they are unique, even if a later prompt repeats them. If
+there are fewer ids than blocks, the rest of the prompt is unique; ids beyond the prompt are ignored.
 """
 
 import math
@@ -29,15 +29,15 @@ ROWS_AT_ONCE = 4096
 
 
 class BlockTexts:
-    """Writes down prompts given as ids, some rows at a time."""
+    """Collects prompts given as ids, some rows at a time."""
 
     def __init__(self, block_tokens: int) -> None:
         self._block = block_tokens
         self._parts: list[tuple[Int64Column, Int64Column, Int64Column]] = []
         self.short = 0
-        """prompts with fewer ids than blocks, but some"""
+        """prompts with fewer ids than blocks, but at least one"""
         self.long = 0
-        """prompts with more"""
+        """prompts with more ids than blocks"""
 
     @property
     def most_id(self) -> int:
@@ -45,7 +45,7 @@ class BlockTexts:
         return LARGEST // self._block - 1
 
     def add(self, prompt_tokens: Int64Column, counts: Int64Column, ids: Int64Column) -> None:
-        """Write down the next prompts: row i has `counts[i]` of the ids."""
+        """Add the next prompts: row i has `counts[i]` of the ids."""
         block = self._block
         blocks = -(-prompt_tokens // block)
         self.short += int(np.count_nonzero((counts < blocks) & (counts > 0)))
@@ -65,7 +65,7 @@ class BlockTexts:
         self._parts.append((np.diff(offsets), ids[starts] * block, lengths))
 
     def texts(self) -> Texts:
-        """All that was written."""
+        """All texts added."""
         none = np.zeros(0, dtype=np.int64)
         counts, firsts, lengths = (
             np.concatenate([none, *column]) for column in zip(*self._parts or [(none,) * 3], strict=True)
@@ -74,7 +74,7 @@ class BlockTexts:
         return Texts(offsets, np.zeros(len(firsts), dtype=np.int64), firsts, lengths)
 
     def notes(self) -> list[str]:
-        """What is to be said of prompts whose ids do not cover them exactly."""
+        """Notes on prompts whose ids do not cover them exactly."""
         found = []
         for count, what in (
             (self.short, "fewer hash ids than blocks; the rest of the prompt counts as its own"),
@@ -86,7 +86,7 @@ class BlockTexts:
 
 
 class HashRows(NamedTuple):
-    """A file of JSON lines with hash ids, a row each."""
+    """A file of JSON lines with hash ids, one row per line."""
 
     numbers: dict[str, FloatColumn]
     blocks: BlockTexts
@@ -96,21 +96,21 @@ class HashRows(NamedTuple):
 def read_hash_rows(
     path: str, numbers: Mapping[str, bool], prompt: str, block_tokens: int, names: Sequence[str] = ()
 ) -> HashRows:
-    """The fields of each line; others than those asked for are ignored.
+    """The requested fields of each line; others are ignored.
 
     Parameters
     ----------
     numbers : mapping of str to bool
-        Fields that are numbers, NaN where there is none, and whether they must be whole.
+        Numeric fields, NaN if missing, and whether they must be whole.
     prompt : str
-        The number that is the length of the prompt.
+        The numeric field with the prompt length.
     names : sequence of str
         Fields that are texts or whole numbers, read as texts.
 
     Raises
     ------
     KvsimError
-        A file that cannot be read, or a value that is no number or no list of ids.
+        A file that cannot be read, or a value that is not a number or not a list of ids.
     """
     columns = {name: array("d") for name in numbers}
     called: dict[str, list[str | None]] = {name: [] for name in names}
@@ -140,7 +140,7 @@ def read_hash_rows(
 
 
 def _name(path: str, line: int, name: str, value: object) -> str | None:
-    """A name of a row; None where there is none."""
+    """A name of a row; None if missing."""
     if value is None or type(value) in (str, int):
         return None if value is None else str(value)
     raise KvsimError(
@@ -149,7 +149,7 @@ def _name(path: str, line: int, name: str, value: object) -> str | None:
 
 
 def _number(path: str, line: int, name: str, value: object, whole: bool) -> float:
-    """A number of a row; NaN where there is none."""
+    """A number of a row; NaN if missing."""
     if value is None:
         return math.nan
     try:
@@ -166,7 +166,7 @@ def _number(path: str, line: int, name: str, value: object, whole: bool) -> floa
 
 
 def _extended(path: str, line: int, ids: "array[int]", more: object, most: int) -> int:
-    """Append the ids of a row; how many there are."""
+    """Append the ids of a row; returns how many there are."""
     if more is None or more == []:
         return 0
     try:

@@ -1,10 +1,10 @@
-"""Lengths drawn from the histograms that the PagedAttention paper prints of its two data sets (Figure 11).
+"""Lengths drawn from the PagedAttention paper's histograms of its two data sets (Figure 11).
 
-    bar [from, to, density] --as many rows as its area says--> whole numbers spread evenly over it
+    bar [from, to, density] --rows in proportion to its area--> whole numbers spread evenly over it
 
-Prompts and answers are drawn independently, as the paper prints each alone; of real chats the two are
-hardly correlated (ShareGPT: -0.02). No copy of Alpaca's own table is at hand. The table is the same each
-time: its size, and the seed of its order, are fixed here.
+Prompts and answers are drawn independently, as the paper prints each separately; in real chats the two are
+hardly correlated (ShareGPT: -0.02). No copy of Alpaca's own table is available. The table is always the same:
+its size, and the seed of its order, are fixed here.
 """
 
 import json
@@ -16,7 +16,7 @@ from kvsim.sim.workload import Int64Column
 from kvsim.workloads.lengths import Lengths
 
 ROWS = 52_000
-"""About the rows of Alpaca itself."""
+"""About the number of rows of Alpaca itself."""
 
 SEED = 2309_06180
 
@@ -27,7 +27,7 @@ def load_alpaca() -> Lengths:
 
 
 def load_sharegpt_paper() -> Lengths:
-    """Chats as the paper had them: longer answers than those of the copy that kvsim ships."""
+    """Chats as in the paper: longer answers than in the copy that kvsim ships."""
     return _drawn("sharegpt-paper", "ShareGPT")
 
 
@@ -44,7 +44,7 @@ def _drawn(name: str, data_set: str) -> Lengths:
 
 
 def _column(bars: list[list[float]], rng: np.random.Generator) -> Int64Column:
-    """Whole numbers from bars of any width, in random order; a number belongs to the bar that it lies in."""
+    """Whole numbers from bars of any width, in random order; a number belongs to the bar it lies in."""
     edges = np.array(bars)
     low, high = (np.ceil(edges[:, side] - 1e-3).astype(np.int64) for side in (0, 1))
     area = np.cumsum((edges[:, 1] - edges[:, 0]) * edges[:, 2])

@@ -1,9 +1,9 @@
-"""One JSON array, or objects one after another, read object by object: the file may be larger than memory.
+"""One JSON array, or consecutive objects, read object by object: the file may be larger than memory.
 
     [ {...}, {...}, {...}, {"id": "a", "conv         the last is cut off: three objects, and `cut_off` says so
 
-Holds a window of the text: as much as the largest object needs. An object that ends beyond the window is
-tried again with twice as much of it, so each character is read a few times at most.
+A window of the text is held: as much as the largest object needs. An object that ends beyond the window is
+retried with twice as much text, so each character is read a few times at most.
 """
 
 import codecs
@@ -18,7 +18,7 @@ WINDOW = 1 << 18
 LARGEST_OBJECT = 1 << 24
 _BETWEEN = re.compile(r"[\s,]*")
 _LONGEST_WORD = 16
-"""A mistake so near the end of the window may be a word that is cut off, as `tr` or `\\ud83`."""
+"""An error this near the end of the window may be a cut-off word, as `tr` or `\\ud83`."""
 
 
 class ObjectStream:
@@ -29,7 +29,7 @@ class ObjectStream:
     cut_off : bool
         Whether the file ended within an object, or before the end of its array.
     objects : int
-        How many have been read.
+        Number of objects read.
     """
 
     def __init__(self, path: str, file: io.BufferedReader) -> None:
@@ -47,7 +47,7 @@ class ObjectStream:
         Raises
         ------
         KvsimError
-            What is no JSON, for another reason than that the file ends.
+            Invalid JSON, for another reason than the end of the file.
         """
         array = begun = False
         self._more()
@@ -73,7 +73,7 @@ class ObjectStream:
         self.cut_off = array
 
     def _skip(self) -> bool:
-        """Go to what is next; False at the end of the file."""
+        """Skip to the next object; False at the end of the file."""
         while True:
             match = _BETWEEN.match(self._text, self._at)
             self._move(match.end() if match else self._at)
@@ -83,7 +83,7 @@ class ObjectStream:
                 return False
 
     def _object(self) -> tuple[object, int | None]:
-        """The object that begins here and where it ends; None when the file ends before it."""
+        """The object that begins here and its end; None if the file ends before it."""
         while True:
             try:
                 return self._decoder.raw_decode(self._text, self._at)
@@ -102,7 +102,7 @@ class ObjectStream:
                 return None, None
 
     def _more(self, size: int = WINDOW) -> bool:
-        """Read on, and forget what lies behind; False at the end of the file."""
+        """Read more text and drop what was consumed; False at the end of the file."""
         if self._ended:
             return False
         content = self._file.read(size)
@@ -115,12 +115,12 @@ class ObjectStream:
         return not self._ended
 
     def _move(self, to: int) -> None:
-        """Go on to a place of the window."""
+        """Advance to a place in the window."""
         self._line, self._column = self._place(to)
         self._at = to
 
     def _place(self, to: int) -> tuple[int, int]:
-        """The line and the column of a place, from 1."""
+        """The line and column of a place, from 1."""
         lines = self._text.count("\n", self._at, to)
         if not lines:
             return self._line, self._column + to - self._at

@@ -1,11 +1,11 @@
-"""What a trace says of its requests: a table of lengths, and how many rows of it to take.
+"""The data of a trace's requests: a table of lengths, and how many rows of it to take.
 
     num_prompts    rows taken
     none given     the whole table, in file order
     N <= rows      the first N, in file order
     N >  rows      N rows drawn with replacement: real lengths, but no longer in their real order
 
-Ignores any limit of the model: a request too long for it is the engine's to refuse.
+Limits of the model are ignored: the engine refuses requests that are too long.
 """
 
 from collections.abc import Mapping
@@ -21,28 +21,28 @@ from kvsim.sim.workload import LATEST_ARRIVAL_S, Int64Column, Samples
 
 @dataclass(frozen=True)
 class Lengths:
-    """Requests of a trace, a row each; all but the lengths may be unknown.
+    """Requests of a trace, one row each; everything but the lengths may be unknown.
 
     Attributes
     ----------
     name : str
         The trace they come from, e.g. `sharegpt`.
     prompt_tokens, output_tokens : int64 arrays, shape (n,)
-        Lengths in tokens, in the order of the trace; with several answers, the longest.
+        Lengths in tokens, in trace order; with several answers, the longest.
     notes : tuple of str
-        Sentences a reader should know (source, sampling).
+        Sentences for the reader (source, sampling).
     arrival_s : float64 array, shape (n,), or None
-        The trace's own arrivals, never decreasing; None where it has none.
+        The trace's own arrivals, never decreasing; None if it has none.
     samples : Samples or None
-        The answers of those requests of which the trace says how many they have, none for the others.
+        The answers of requests whose number of answers the trace gives; none for the others.
     texts : Texts or None
-        What prompts and answers consist of; None where no two can have anything in common.
+        Contents of prompts and answers; None if no two can share anything.
     priority : int64 array, shape (n,), or None
     drafts : object array, shape (n,), or None
     labels : mapping of str to arrays of shape (n,)
         As in a Workload.
     endless : bool
-        The rows are no table but what every request is like: as many as one likes, and no word of it.
+        The rows are not a table but a template for every request: any number can be taken, without a note.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Lengths:
         return len(self.prompt_tokens)
 
     def rows(self, chosen: Int64Column) -> "Lengths":
-        """These rows, in this order; a row may come twice."""
+        """These rows, in this order; a row may occur twice."""
         return replace(
             self,
             prompt_tokens=self.prompt_tokens[chosen],
@@ -85,15 +85,15 @@ class Lengths:
 MOST_PROMPTS = 20_000_000
 MOST_SAMPLES = 64
 FIRST_OF, REPEATED = "The first ", "drawn with replacement"
-"""So a note says that there are fewer requests than the trace has rows, or more."""
+"""Phrases of notes on fewer, or more, requests than the trace has rows."""
 
 
 def take(
     lengths: Lengths, num_prompts: int | None, rng: np.random.Generator, shuffle: bool = False
 ) -> Lengths:
-    """As many rows as asked for: the first ones, or any of them, each once, in any order.
+    """The requested number of rows: the first ones, or (`shuffle`) random ones, each once, in any order.
 
-    When the table has fewer, and no arrivals, they are drawn with replacement.
+    If the table has fewer, and no arrivals, they are drawn with replacement.
     """
     rows = len(lengths)
     if shuffle and not lengths.endless and (num_prompts is None or 1 <= num_prompts <= rows):
@@ -125,7 +125,7 @@ def take(
 
 
 def within_clock(lengths: Lengths) -> Lengths:
-    """Those requests whose own arrivals the clock can tell; a note counts the others."""
+    """The requests whose own arrivals are within the clock's limit; a note counts the others."""
     if lengths.arrival_s is None or lengths.arrival_s[-1] <= LATEST_ARRIVAL_S:
         return lengths
     kept = int(np.searchsorted(lengths.arrival_s, LATEST_ARRIVAL_S, side="right"))

@@ -1,4 +1,4 @@
-"""A trace file and its lines, of a stated largest size: what has no end is refused before memory is gone."""
+"""A trace file and its lines, with size limits: endless input is refused before memory runs out."""
 
 import os
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from kvsim.sim.errors import KvsimError
 from kvsim.sim.files.reading import check_regular
 
 LARGEST_TRACE_BYTES = 16 << 30
-"""Ten times the largest public file of a format that is read line by line."""
+"""Ten times the largest public file of a format read line by line."""
 LONGEST_LINE = 1 << 24
 
 

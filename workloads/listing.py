@@ -1,6 +1,6 @@
-"""All traces with a name, each with the numbers that the list shows.
+"""All named traces, each with the numbers that the list shows.
 
-Of a file that is here they are computed once, and kept beside it; of others the catalogue says what is known.
+For a file that is here they are computed once and kept beside it; for others the catalogue has known values.
 """
 
 import json
@@ -27,11 +27,11 @@ BUILT_IN = {
     "agents": ("sessions of coding agents with subagents, drawn", "none", "a stand-in for cc-traces"),
     "synthetic": ("lengths from distributions", "none", ""),
 }
-"""Name -> what it is, licence, source; docs/traces.md and workloads/data/SOURCES.md tell more."""
+"""Name -> description, licence, source; see docs/traces.md and workloads/data/SOURCES.md for more."""
 
 
 def listed() -> Iterator[dict[str, Any]]:
-    """Each trace: its name, its numbers (None where unknown), where it is, licence, source, checksum."""
+    """Each trace: its name, its numbers (None if unknown), location, licence, source, checksum."""
     for name in TRACES:
         about, licence, source = BUILT_IN.get(name, ("", "-", ""))
         lengths = load(name)
@@ -51,7 +51,7 @@ def listed() -> Iterator[dict[str, Any]]:
 
 
 def _of_entry(entry: Entry) -> dict[str, Any]:
-    """The numbers of the file where it is here and holds no texts, else what the catalogue says."""
+    """The numbers of the file if it is here and holds no texts, else those of the catalogue."""
     declared = {name: getattr(entry, name) for name in NUMBERS}
     if not entry.here or entry.format in TEXT_FORMATS:
         return declared
@@ -65,7 +65,7 @@ def _of_entry(entry: Entry) -> dict[str, Any]:
         numbers = _numbers(load(entry.name))
     except KvsimError:
         return declared
-    with suppress(KvsimError), whole_file(beside, force=True) as part:  # else it is computed again
+    with suppress(KvsimError), whole_file(beside, force=True) as part:  # else it is recomputed
         part.write_text(json.dumps({"key": key, **numbers}), encoding="utf-8")
     return numbers
 

@@ -1,10 +1,10 @@
-"""The result of a benchmark tool as a trace: the lengths and starts of its requests, and its conversations.
+"""A benchmark tool's result as a trace: the lengths and starts of its requests, and its conversations.
 
     sim run --trace result.json        the requests again, on any server
-    sim replay result.json             the same beside what was measured
+    sim replay result.json             the same, next to the measurement
 
-Of a closed loop the starts are those that were measured: `--clients N` makes them wait again. Requests
-that the time limit cut come with a usual answer. Read by sim/bench/read.py.
+For a closed loop the starts are the measured ones: `--clients N` makes requests wait again. Requests cut off
+by the time limit get a typical answer. Read by sim/bench/read.py.
 """
 
 from pathlib import Path
@@ -31,7 +31,7 @@ def load_result(path: str) -> Lengths:
 
 
 def lengths_of(run: MeasuredRun) -> Lengths:
-    """The requests of a run that was read."""
+    """The requests of a measured run."""
     notes = [note.replace("; another: --run N", "") for note in run.notes]
     notes.append(f"The requests that {run.tool} measured; to compare them with simulated ones: sim replay.")
     turns = run.requests is not None and has_turns(run.requests)

@@ -1,20 +1,20 @@
-"""The miss-ratio curve of a trace: what an LRU prefix cache of any size would hit, exactly, in one pass.
+"""The miss-ratio curve of a trace: the exact hits of an LRU prefix cache of any size, in one pass.
 
     request   blocks        stack before, newest first     distance of each block
        1      A B C         -                              - - -          (never seen: a miss in any cache)
-       2      A B D         A B C                          1 2 -          A and B hit where 2 blocks fit
-       3      A B C         A B D C                        1 2 4          C hits where 4 fit
+       2      A B D         A B C                          1 2 -          A and B hit if 2 blocks fit
+       3      A B C         A B D C                        1 2 4          C hits if 4 fit
 
 Mattson's stack distance (1970): a block is in an LRU cache of c blocks exactly if fewer than c others were
-used since. A block counts with all that stands before it in the prompt, so the same content behind another
-beginning is another block: hits are counted along the chain, as prefix caches serve them. Of a request the
-first block is the newest, so no cache holds a block without those before it.
+used since. A block includes everything before it in the prompt, so the same content behind another prefix is
+another block: hits are counted along the chain, as in prefix caches. The first block of a request is the
+newest, so no cache holds a block without those before it.
 
-`loose` counts a block as hit wherever its content was seen before, whatever stood before it. Where ids stand
-for contents, as in Bailian's traces, that is more than a prefix cache can serve: the overcount.
+`loose` counts a block as a hit if its content was seen before, whatever preceded it. If ids stand for
+contents, as in Bailian's traces, that is more than a prefix cache can serve: the overcount.
 
-Only whole blocks are kept. Requests are looked up in order of arrival, one at a time: what several need at
-once, and that a prompt is still being computed, is left aside.
+Only whole blocks are kept. Requests are looked up in order of arrival, one at a time: concurrent needs, and
+prompts still being computed, are ignored.
 """
 
 from dataclasses import dataclass
@@ -27,25 +27,25 @@ from kvsim.sim.workload import Int64Column
 from kvsim.workloads.lengths import Lengths
 
 MOST_LOOKUPS = 1_500_000
-"""Blocks of a trace for which the usual block size is chosen."""
+"""Maximum blocks of a trace with the default block size."""
 FINEST, COARSEST = 16, 4096
 
 
 @dataclass(frozen=True)
 class MissRatio:
-    """The curve.
+    """A miss-ratio curve.
 
     Attributes
     ----------
     block_tokens : int
     prompt_tokens : int
-        Of all prompts.
+        Tokens of all prompts.
     distances : int64 array
         The stack distance of each block that was seen before, in blocks, sorted.
     blocks : int
-        Different ones.
+        Distinct blocks.
     loose_hits : int
-        Blocks whose content was seen before, behind whatever beginning.
+        Blocks whose content was seen before, behind any prefix.
     """
 
     block_tokens: int
@@ -56,17 +56,17 @@ class MissRatio:
 
     @property
     def ceiling(self) -> float:
-        """Share of the prompt tokens that an endless cache hits."""
+        """Share of the prompt tokens that an unlimited cache hits."""
         return len(self.distances) * self.block_tokens / self.prompt_tokens
 
     @property
     def loose(self) -> float:
-        """The same where every block counts whose content was seen before."""
+        """Share of the prompt tokens in blocks whose content was seen before."""
         return self.loose_hits * self.block_tokens / self.prompt_tokens
 
     @property
     def overcount(self) -> float:
-        """Share of the loose hits that no prefix cache can serve; 0 where there are none."""
+        """Share of the loose hits that no prefix cache can serve; 0 if there are none."""
         return 1 - len(self.distances) / self.loose_hits if self.loose_hits else 0.0
 
     def hit_ratio(self, capacity_tokens: npt.ArrayLike) -> npt.NDArray[np.float64]:
@@ -77,7 +77,7 @@ class MissRatio:
         return found
 
     def tokens_for(self, share: float) -> int | None:
-        """The smallest cache, in tokens, that hits this share of what an endless one hits; None: nothing."""
+        """The smallest cache, in tokens, with this share of an unlimited cache's hits; None: no hits."""
         if not len(self.distances):
             return None
         place = max(int(np.ceil(share * len(self.distances))) - 1, 0)
@@ -91,19 +91,19 @@ def miss_ratio(lengths: Lengths, block_tokens: int | None = None) -> MissRatio:
 
 @dataclass(frozen=True)
 class Cut:
-    """The prompts of a trace as blocks, each a number that stands for it and all before it.
+    """The prompts of a trace as blocks, each a number that stands for it and everything before it.
 
     Attributes
     ----------
     block_tokens : int
     prompt_tokens : int
-        Of all prompts.
+        Tokens of all prompts.
     chains : list of tuples
         The whole blocks of each prompt, from the first on.
     blocks : int
-        Different ones, numbered from 0.
+        Distinct blocks, numbered from 0.
     loose_hits : int
-        Blocks whose content was seen before, behind whatever beginning.
+        Blocks whose content was seen before, behind any prefix.
     """
 
     block_tokens: int
@@ -119,12 +119,12 @@ def cut(lengths: Lengths, block_tokens: int | None = None, most_lookups: int = M
     Parameters
     ----------
     block_tokens : int or None
-        None: 16, or the smallest power of two with which the trace has at most so many blocks.
+        None: 16, or the smallest power of two with which the trace has at most `most_lookups` blocks.
 
     Raises
     ------
     KvsimError
-        A trace that says nothing of what its prompts have in common.
+        A trace that does not say what its prompts share.
     """
     if lengths.texts is None:
         raise KvsimError(f"trace {lengths.name} does not say what its prompts have in common")
@@ -151,7 +151,7 @@ def cut(lengths: Lengths, block_tokens: int | None = None, most_lookups: int = M
 
 
 def lru_curve(prompts: Cut) -> MissRatio:
-    """What LRU caches of all sizes hit."""
+    """The hits of LRU caches of all sizes."""
     stack = _Stack(sum(map(len, prompts.chains)))
     found: list[int] = []
     for named in prompts.chains:
@@ -165,7 +165,7 @@ def lru_curve(prompts: Cut) -> MissRatio:
 
 
 class _Names:
-    """A number for each different thing."""
+    """A number per distinct thing."""
 
     def __init__(self) -> None:
         self.known: dict[object, int] = {}
@@ -175,9 +175,9 @@ class _Names:
 
 
 class _Stack:
-    """How many different blocks were used since each was: a Fenwick tree over the times of last uses.
+    """How many distinct blocks were used since each was: a Fenwick tree over the times of last uses.
 
-    It has a power of two of places, so that all ways up end in the last one.
+    It has a power of two of places, so that all upward paths end in the last one.
     """
 
     def __init__(self, uses: int) -> None:
@@ -186,12 +186,12 @@ class _Stack:
         self._now = 0
 
     def distance(self, block: int) -> int:
-        """Its place from the top, from 1 on; 0 where it was never used."""
+        """Position from the top, from 1; 0 if never used."""
         at = self._last.get(block)
         return 0 if at is None else len(self._last) - self._before(at - 1)
 
     def use(self, block: int) -> None:
-        """Put a block on the top."""
+        """Move a block to the top."""
         self._now = now = self._now + 1
         at = self._last.get(block)
         self._last[block] = now
@@ -208,7 +208,7 @@ class _Stack:
             place += place & -place
 
     def _move(self, old: int, new: int) -> None:
-        """One less at `old`, one more at `new`: above the place where their ways meet nothing changes."""
+        """One less at `old`, one more at `new`: nothing changes above where their paths meet."""
         tree = self._tree
         while old != new:
             if old < new:
@@ -227,7 +227,7 @@ class _Stack:
 
 
 def _blocks(lengths: Lengths, row: int, size: int, whole: int) -> list[object]:
-    """What each whole block of a prompt consists of, as far as others may have it too; its own beyond."""
+    """The contents of each whole block of a prompt that others may share; beyond that, unique ones."""
     texts = lengths.texts
     assert texts is not None
     low, high = int(texts.offsets[row]), int(texts.offsets[row + 1])
@@ -249,6 +249,6 @@ def _blocks(lengths: Lengths, row: int, size: int, whole: int) -> list[object]:
             if not room:
                 found.append(tuple(part))
                 part, room = [], size
-    while len(found) < whole:  # the prompt's own
+    while len(found) < whole:  # unique to the prompt
         found.append((row, len(found)))
     return found

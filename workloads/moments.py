@@ -1,11 +1,11 @@
-"""When requests arrive, as others write it down, in seconds: numbers in any unit, times since 1970, dates.
+"""Converts arrivals in others' formats to seconds: numbers in any unit, times since 1970, dates.
 
     12500          milliseconds                    12.5
     1731000000.5   seconds since 1970              from the earliest row
     2024-05-12 00:00:00.25+00:00                   from the earliest row; without a zone it is UTC
 
-Numbers that all lie beyond the clock of the simulation (53 days) are taken for times since 1970 or the like.
-What is no number and no date is left as it is, for the loader to refuse.
+Numbers that are all beyond the simulation's clock (53 days) are treated as times since 1970 or similar.
+Values that are neither numbers nor dates are unchanged; the loader refuses them.
 """
 
 from collections.abc import Sequence
@@ -17,30 +17,30 @@ from kvsim.workloads.rows import Rows
 from kvsim.workloads.values import shown
 
 LATEST_DATE_S = 1e11
-"""The year 5138: no date in seconds is later, while one of today in milliseconds is."""
+"""The year 5138: no date in seconds is later, but any current date in milliseconds is."""
 
 LARGEST = 1e20
-"""Beyond it, numbers are for the loader to refuse."""
+"""The loader refuses larger numbers."""
 
 
 def in_seconds(
     rows: Rows, name: str, values: Sequence[object], per_second: int | None
 ) -> tuple[list[object], list[str]]:
-    """Arrivals in seconds, and what is to be said of them.
+    """Arrivals in seconds, and notes on them.
 
     Parameters
     ----------
     rows : Rows
-        Where they come from, for errors.
+        Their source, for errors.
     name : str
-        What the file calls them.
+        The file's name for them.
     per_second : int or None
-        How many of their units are a second; None where the name does not say, which are seconds.
+        Their units per second; None if the name does not say, which means seconds.
 
     Raises
     ------
     KvsimError
-        A text among dates that is none, or numbers that cannot be seconds.
+        A text that is not a date, among dates, or numbers that cannot be seconds.
     """
     first = next((value for value in values if value is not None), None)
     if isinstance(first, str) and _is_date(first):
@@ -73,7 +73,7 @@ def _is_date(text: str) -> bool:
 
 
 def _nanoseconds(rows: Rows, name: str, row: int, value: object) -> int | None:
-    """Since 1970."""
+    """Nanoseconds since 1970."""
     if value is None or value in NOTHING:
         return None
     try:

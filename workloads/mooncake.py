@@ -1,19 +1,19 @@
-"""Mooncake's traces of FAST'25: an object per line, with the ids of the prompt's blocks of 512 tokens.
+"""Mooncake's FAST'25 traces: an object per line, with the ids of the prompt's blocks of 512 tokens.
 
     {"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47, ..., 2353, 2354]}
 
-Timestamps are milliseconds from the start, in some files rounded to about three seconds: many requests
-then come at once, which is no property of the traffic. A note says so.
+Timestamps are milliseconds from the start, in some files rounded to about three seconds: many requests then
+arrive simultaneously, which is not a property of the traffic. A note says so.
 
-AIPerf and Dynamo write a dialect with sessions, in which a later turn has a delay in place of a time:
+AIPerf and Dynamo write a dialect with sessions, in which later turns have a delay instead of a time:
 
     {"session_id": "a", "timestamp": 0, "input_length": 6955, "output_length": 52, "hash_ids": [...]}
     {"session_id": "a", "delay": 1500, "input_length": 7100, "output_length": 80, "hash_ids": [...]}
 
-`delay` (or `delay_ms`) is the time from the answer before, in milliseconds: what --closed-sessions waits.
-Without it such a turn comes so long after the turn before it came. `created_time`, in seconds, stands for a
-timestamp. `block_size` in the first row names another size of blocks. A row may say whose it is, and what is
-due: `client`, `priority`, `slo_ttft_s`, `slo_tpot_s`, `deadline_s`, `predicted_tokens`, as in kvsim's own.
+`delay` (or `delay_ms`) is the time from the previous answer, in milliseconds: the wait in --closed-sessions.
+Without that option, such a turn arrives this long after the previous turn did. `created_time`, in seconds,
+replaces a timestamp. `block_size` in the first row sets another block size. A row may have a client and goals
+(`client`, `priority`, `slo_ttft_s`, `slo_tpot_s`, `deadline_s`, `predicted_tokens`), as in kvsim's own.
 """
 
 import json
@@ -34,7 +34,7 @@ MOST_BLOCK_TOKENS = 1 << 20
 MOST_TOKENS = 1_000_000_000
 
 FEWEST_ROWS = 100
-"""Fewer say nothing of how arrivals are rounded."""
+"""Fewer rows do not show whether arrivals are rounded."""
 
 
 def load_mooncake(path: str) -> Lengths:
@@ -43,7 +43,7 @@ def load_mooncake(path: str) -> Lengths:
     Raises
     ------
     KvsimError
-        A file that cannot be read, or a value that is no number or no list of ids.
+        A file that cannot be read, or a value that is not a number or not a list of ids.
     """
     numbers = {"timestamp": False, "input_length": True, "output_length": True}
     dialect = {"delay": False, "delay_ms": False, "created_time": False}
@@ -81,7 +81,7 @@ def load_mooncake(path: str) -> Lengths:
 
 
 def _facts(path: str, rows: HashRows) -> dict[str, npt.NDArray[np.generic]]:
-    """What rows say of whose they are, what is due, and what is predicted."""
+    """The clients, goals and predictions in the rows."""
     labels: dict[str, npt.NDArray[np.generic]] = {}
     if any(client is not None for client in rows.names["client"]):
         labels["client"] = np.array(rows.names["client"], dtype=object)
@@ -98,7 +98,7 @@ def _facts(path: str, rows: HashRows) -> dict[str, npt.NDArray[np.generic]]:
 def _after_the_turn_before(
     sessions: list[str | None], arrival_s: FloatColumn, delay_s: FloatColumn
 ) -> tuple[FloatColumn, int]:
-    """The arrivals, those of turns without a time as long after the turn before as their delay."""
+    """The arrivals; turns without a time arrive their delay after the previous turn."""
     last: dict[str, float] = {}
     found, late = arrival_s.copy(), 0
     for row, name in enumerate(sessions):
@@ -112,12 +112,12 @@ def _after_the_turn_before(
 
 
 def _block_tokens(path: str) -> int:
-    """What the first row says, else Mooncake's."""
+    """The block size of the first row, else Mooncake's."""
     try:
         with open(path, "rb") as file:
             first = json.loads(next(lines_of(path, file), b"{}"))
     except (OSError, ValueError, RecursionError):
-        return BLOCK_TOKENS  # the reader of the rows says it better
+        return BLOCK_TOKENS  # the reader of the rows reports it better
     stated = first.get("block_size", BLOCK_TOKENS) if isinstance(first, dict) else BLOCK_TOKENS
     if type(stated) is not int or not 1 <= stated <= MOST_BLOCK_TOKENS:
         must = f"a whole number from 1 to {MOST_BLOCK_TOKENS:,}"
@@ -126,7 +126,7 @@ def _block_tokens(path: str) -> int:
 
 
 def rounded(arrival_s: FloatColumn) -> list[str]:
-    """A note where most requests come at the same time as another."""
+    """A note if most requests arrive at the same time as another."""
     different = len(np.unique(arrival_s))
     if different * 2 > len(arrival_s) or len(arrival_s) < FEWEST_ROWS:
         return []

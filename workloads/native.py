@@ -1,15 +1,15 @@
-"""kvsim's own traces: a JSON object per line, a parquet row or a line of CSV for each request.
+"""kvsim's own traces: a JSON object per line, a parquet row or a line of CSV per request.
 
     {"arrival_s": 0.5, "output_tokens": 80, "segments": [["system", 512], ["question-1", 80]]}
 
-    when        arrival_s, in all rows or in none; requests come in this order
+    when        arrival_s, in all rows or in none; requests arrive in this order
     how long    prompt_tokens; output_tokens (a list: one length per answer), n answers
     what        segments [[id, tokens], ...] or prompt_token_ids; session and turn
     besides     priority, client; slo_ttft_s, slo_tpot_s, deadline_s, predicted_tokens, max_tokens
-                drafts [[proposed, accepted], ...] of each step that gave tokens
+                drafts [[proposed, accepted], ...] of each step that produced tokens
 
-docs/traces.md tells what they mean. Every value is checked, and a mistake named with its line. Ignores
-that a turn of a session cannot begin before the one before it ends: it arrives when the file says so.
+docs/traces.md explains them. Every value is checked, and errors name the line. That a turn of a session
+cannot begin before the previous one ends is ignored: it arrives when the file says so.
 """
 
 from collections.abc import Sequence
@@ -50,12 +50,12 @@ def load_native(path: str, columns: str | None = None) -> Lengths:
     Parameters
     ----------
     columns : str or None
-        What the file calls its fields, where that is not seen from the names, see workloads/columns.py.
+        The file's field names, if they do not follow from the names, see workloads/columns.py.
 
     Raises
     ------
     KvsimError
-        A file that cannot be read, or a field that is missing or has a value out of its range.
+        A file that cannot be read, or a field that is missing or out of range.
     """
     rows, arrival_s, notes = _in_order_of_arrival(read_own(path, columns))
     what = _what(rows)
@@ -84,7 +84,7 @@ def load_native(path: str, columns: str | None = None) -> Lengths:
 
 
 class _What(NamedTuple):
-    """What prompts consist of, as far as the rows say."""
+    """The contents of prompts, as far as the rows give them."""
 
     segments: Parts | None
     segment_ids: list[str]
@@ -94,7 +94,7 @@ class _What(NamedTuple):
 
 
 def _drafts(rows: Rows) -> npt.NDArray[np.object_] | None:
-    """What was recorded of the drafts of each request."""
+    """The recorded drafts of each request."""
     form = f"a list of [proposed, accepted], each from 0 to {MOST_DRAFTS}"
     events = lists(rows, "drafts", form)
     if events is None:
@@ -113,7 +113,7 @@ def _drafts(rows: Rows) -> npt.NDArray[np.object_] | None:
 
 
 def _in_order_of_arrival(rows: Rows) -> tuple[Rows, npt.NDArray[np.float64] | None, tuple[str, ...]]:
-    """The rows, their arrivals, and what to say about them."""
+    """The rows, their arrivals, and notes on them."""
     what = f"{len(rows):,} request{'s' * (len(rows) > 1)} of trace {Path(rows.path).name}"
     values = rows.columns.get("arrival_s", [])
     if all(value is None for value in values):
@@ -138,7 +138,7 @@ def _in_order_of_arrival(rows: Rows) -> tuple[Rows, npt.NDArray[np.float64] | No
 
 
 def _prompt_tokens(rows: Rows, what: _What) -> Int64Column:
-    """The lengths that the rows name, or that follow from what the prompts consist of."""
+    """The prompt lengths in the rows, or those that follow from the prompts' contents."""
     segments, ids = what.segments, what.token_ids
     none = Numbers(np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=bool))
     named, given = numbers(rows, "prompt_tokens", 1, MOST_TOKENS) or none
@@ -160,7 +160,7 @@ def _prompt_tokens(rows: Rows, what: _What) -> Int64Column:
 
 
 def _answers(rows: Rows) -> tuple[Int64Column, Int64Column, Samples | None]:
-    """The lengths of each first answer and of each longest, and of all where the row says how many."""
+    """The lengths of each first and each longest answer, and of all answers if a row says how many."""
     values = rows.columns.get("output_tokens", [None] * len(rows))
     several = np.fromiter((isinstance(value, list) for value in values), bool, len(rows))
     for row in _first(np.fromiter((value is None or value == [] for value in values), bool, len(rows))):
@@ -196,7 +196,7 @@ def _what(rows: Rows) -> _What:
 
 
 def _segments(rows: Rows) -> tuple[Parts | None, list[str]]:
-    """The lengths of all segments, and their ids."""
+    """The lengths and ids of all segments."""
     form = "a list of [id, tokens], with at least one"
     segments = lists(rows, "segments", form)
     if segments is None:
@@ -223,7 +223,7 @@ def _segments(rows: Rows) -> tuple[Parts | None, list[str]]:
 
 
 def _texts(prompt_tokens: Int64Column, answer_tokens: Int64Column, what: _What) -> Texts | None:
-    """The texts of all requests; None when nothing is known of any."""
+    """The texts of all requests; None if nothing is known about any."""
     if not (what.segments or what.token_ids or what.session):
         return None
     builder = TextBuilder()
@@ -252,7 +252,7 @@ def _texts(prompt_tokens: Int64Column, answer_tokens: Int64Column, what: _What) 
 
 
 def _places(found: Parts | None, rows: int) -> list[slice]:
-    """Where each row's values are."""
+    """The slice of each row's values."""
     if found is None:
         return [slice(0, 0)] * rows
     offsets = found.offsets.tolist()
@@ -263,7 +263,7 @@ def _places(found: Parts | None, rows: int) -> list[slice]:
 
 
 def _label(values: Sequence[Name | None]) -> npt.NDArray[np.generic]:
-    """A column for the results: numbers when all are, else text, with None where there is none."""
+    """A column for the results: numbers if all are, else text, with None if missing."""
     given = [value for value in values if value is not None]
     if all(isinstance(value, int) and abs(value) < 2**63 for value in given):
         return np.array(values, dtype=np.int64 if len(given) == len(values) else object)
@@ -271,5 +271,5 @@ def _label(values: Sequence[Name | None]) -> npt.NDArray[np.generic]:
 
 
 def _first(wrong: npt.NDArray[np.bool_]) -> list[int]:
-    """The first row where something is wrong, if any: a list of one or none."""
+    """The first wrong row, if any: a list of one or none."""
     return list(map(int, np.flatnonzero(wrong)[:1]))

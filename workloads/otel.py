@@ -1,14 +1,14 @@
-"""OpenTelemetry spans of calls to a model, by the GenAI conventions: a trace of one's own server or agent.
+"""OpenTelemetry spans of model calls, by the GenAI conventions: a trace of a user's server or agent.
 
     {"resourceSpans": [{"scopeSpans": [{"spans": [                       OTLP, as collectors write it
       {"startTimeUnixNano": "17...", "attributes": [
         {"key": "gen_ai.usage.input_tokens", "value": {"intValue": "812"}}, ...]}]}]}]}
-    {"start_time": "2026-02-03T10:00:00Z",                               SDKs, a span a line
+    {"start_time": "2026-02-03T10:00:00Z",                               SDKs, one span per line
      "attributes": {"gen_ai.usage.input_tokens": 812, ...}}
 
 A request is a span with `gen_ai.usage.input_tokens` and `gen_ai.usage.output_tokens` (or their older names);
 other spans are counted and left out. `gen_ai.conversation.id` is its session, else the trace that it belongs
-to, where that has several. Arrivals count from the first. What prompts have in common is not in there.
+to, if that has several. Arrivals count from the first. The spans do not say what prompts share.
 """
 
 from collections.abc import Iterator, Mapping
@@ -35,7 +35,7 @@ def load_otel(path: str) -> Lengths:
     Raises
     ------
     KvsimError
-        A file that cannot be read, or a value that is no number.
+        A file that cannot be read, or a value that is not a number.
     """
     columns: dict[str, list[float]] = {"start": [], "input": [], "output": []}
     sessions: list[str] = []
@@ -74,7 +74,7 @@ def load_otel(path: str) -> Lengths:
 
 
 def _spans(found: object) -> Iterator[Mapping[str, Any]]:
-    """The spans of an object of either form."""
+    """The spans in an object of either form."""
     if not isinstance(found, dict):
         return
     if "resourceSpans" not in found:
@@ -90,7 +90,7 @@ def _objects(found: object) -> list[Mapping[str, Any]]:
 
 
 def _attributes(found: object) -> Mapping[str, Any]:
-    """Name -> value, of a mapping or of OTLP's list."""
+    """Name -> value, from a mapping or OTLP's list."""
     if isinstance(found, dict):
         return found
     named = {}
@@ -118,7 +118,7 @@ def _count(where: str, about: Mapping[str, Any], names: tuple[str, ...]) -> floa
 
 
 def _start(where: str, span: Mapping[str, Any]) -> float:
-    """When a span began, in seconds."""
+    """Start of a span, in seconds."""
     context = span.get("startTimeUnixNano", span.get("start_time_unix_nano"))
     try:
         if context is not None:

@@ -1,12 +1,11 @@
-"""A file of kvsim's own format as columns of its fields, whatever they are called there.
+"""A file in kvsim's own format as columns of its fields, whatever their names there.
 
     rows.py       JSON lines, parquet or CSV -> columns by their names in the file
-    columns.py    which of them is which field
+    columns.py    which column is which field
     moments.py    arrivals in seconds
 
-A CSV file is most often somebody's log: as in the public formats, rows of failed calls and gaps (no output,
-no prompt) are left out, and notes count them. In JSON lines and parquet they are mistakes, which the loader
-names.
+A CSV file is usually a log: as in the public formats, rows of failed calls and gaps (no output, no prompt)
+are left out, and notes count them. In JSON lines and parquet they are errors, which the loader reports.
 """
 
 import numpy as np
@@ -31,12 +30,12 @@ def read_own(path: str, columns: str | None = None) -> Rows:
     Parameters
     ----------
     columns : str or None
-        What the file calls its fields, as in `prompt_tokens=isl,arrival_ms=ts`.
+        The file's field names, as in `prompt_tokens=isl,arrival_ms=ts`.
 
     Raises
     ------
     KvsimError
-        A file that cannot be read, names that cannot be resolved, or in CSV a cell that is no number.
+        A file that cannot be read, names that cannot be resolved, or in CSV a cell that is not a number.
     """
     chosen = parse_columns(columns) if columns is not None else {}
     rows = read_rows(path, lambda name: column_of(name, chosen) is not None)
@@ -59,7 +58,7 @@ def read_own(path: str, columns: str | None = None) -> Rows:
 
 
 def _of_cells(rows: Rows, name: str, field: str) -> list[object]:
-    """The values in a column of CSV: numbers, names, or dates where arrivals are some."""
+    """The values in a CSV column: numbers, names, or dates if arrivals are dates."""
     cells = [str(cell).strip() for cell in rows.columns[name]]
     if field in LISTS:
         raise KvsimError(
@@ -95,12 +94,12 @@ def _is_number(cell: str) -> bool:
 
 
 def _usable(rows: Rows) -> Rows:
-    """Without the rows that are no requests; a note counts those of each reason."""
+    """The rows that are requests; notes count the others by reason."""
     lengths = [rows.columns[name] for name in (PROMPT, OUTPUT) if name in rows.columns]
     arrivals = rows.columns.get(ARRIVAL)
     columns = [np.array(values, dtype=np.float64) for values in lengths if _are_numbers(values)]
     if len(columns) < 2 or (arrivals is not None and not _are_numbers(arrivals)):
-        return rows  # the loader names what is wrong
+        return rows  # the loader reports what is wrong
     arrival_s = None if arrivals is None else np.array(arrivals, dtype=np.float64)
     if not all(all_possible(column, True) for column in columns):
         return rows

@@ -8,7 +8,7 @@ PERCENT = (50, 90, 99)
 
 
 def lengths_of(text: str | None) -> str | None:
-    """`trace:NAME` as PROMPT+OUTPUT,... of its quantiles, of prompts and answers each; else as it is."""
+    """`trace:NAME` as PROMPT+OUTPUT,... of its quantiles of prompts and answers; other texts unchanged."""
     if text is None or not text.startswith("trace:"):
         return text
     lengths = load(text.removeprefix("trace:"))

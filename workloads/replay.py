@@ -1,11 +1,11 @@
-"""A trace's own arrivals: a part of them, spread where they were rounded, faster or slower.
+"""A trace's own arrivals: a part of them, spread if they were rounded, faster or slower.
 
     the trace      0        3  3  3           6  6           9          rounded to 3 s
     --start 3      .        0  0  0           3  3           6
     --spread 3     .        0.4  1.1  2.5     3.9  5.2       6.8        order kept
     --rate-scale 2 .        0.2  0.55 1.25    1.95 2.6       3.4
 
-Start, duration and spread are seconds of the trace: what is cut and spread does not depend on the rate.
+Start, duration and spread are in seconds of the trace: cutting and spreading do not depend on the rate.
 """
 
 import math
@@ -18,12 +18,12 @@ from kvsim.workloads.lengths import Lengths
 
 
 def part_of(lengths: Lengths, start_s: float, duration_s: float | None) -> Lengths:
-    """The requests that arrive from start to start + duration, the end left out; start becomes 0.
+    """The requests that arrive from start to start + duration, excluding the end; start becomes 0.
 
     Raises
     ------
     KvsimError
-        A trace without arrivals, one without a request in that time, or a time that cannot be.
+        A trace without arrivals, one without a request in that time, or an invalid time.
     """
     if not 0 <= start_s < math.inf:
         raise KvsimError(f"start must be at least 0 and finite, in seconds, got {start_s}")
@@ -48,21 +48,21 @@ def part_of(lengths: Lengths, start_s: float, duration_s: float | None) -> Lengt
 
 
 def replayed(lengths: Lengths, spread_s: float, rate_scale: float, rng: np.random.Generator) -> Lengths:
-    """The requests with their arrivals spread, and then sooner by a factor.
+    """The requests with their arrivals spread, and then scaled by a factor.
 
     Parameters
     ----------
     spread_s : float
-        Each arrival is put off by up to so much, each time as likely; requests stay in their order.
+        Each arrival is delayed by up to this much, uniformly; requests stay in order.
     rate_scale : float
-        By what all times are divided.
+        Divisor of all times.
     rng : numpy Generator
-        Draws one number per request, whatever the spread; none when there is no spread.
+        Draws one number per request, whatever the spread; none without a spread.
 
     Raises
     ------
     KvsimError
-        A spread or a scale that cannot be.
+        An invalid spread or scale.
     """
     if not 0 <= spread_s < math.inf:
         raise KvsimError(f"spread must be at least 0 and finite, in seconds, got {spread_s}")

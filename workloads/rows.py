@@ -1,10 +1,10 @@
-"""A trace file as columns of plain values: JSON lines, parquet or CSV, told apart by how the file begins.
+"""A trace file as columns of plain values: JSON lines, parquet or CSV, detected by how the file begins.
 
     {"prompt_tokens": 9, "n": 2}           prompt_tokens   9      4
     {"prompt_tokens": 4}            ->     n               2      None
 
-A field that a row lacks, or that is null, is None. What the fields mean, and which values they may have,
-is for others to say, as is which of them are wanted; of the others only the names are kept.
+A missing or null field is None. The caller chooses the fields and decides what they mean and which values
+they may have; of the other fields only the names are kept.
 """
 
 import io
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 PARQUET_MAGIC = b"PAR1"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 LONGEST_NAMES = 1 << 16
-"""Bytes in which the first line tells whether it is a row of names."""
+"""Bytes in which to detect whether the first line is a row of names."""
 
 Wanted = Callable[[str], bool]
-"""Whether a field of that name is to be read."""
+"""Whether to read a field of that name."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """What a file holds.
+    """The contents of a file.
 
     Attributes
     ----------
@@ -44,11 +44,11 @@ class Rows:
     columns : dict of str to list
         For each field that any row has, a plain value or None per row.
     unit : str
-        What the file counts its rows in: `line`, from 1, or `row`, from 0.
+        How the file numbers its rows: `line`, from 1, or `row`, from 0.
     numbers : sequence of int
         The number of each row in the file.
     places : mapping of str to str
-        All names that the file has, wanted or not -> where each stands first, as errors name it.
+        All names in the file, wanted or not -> where each occurs first, for errors.
     texts : bool
         Whether all values are texts, as in CSV.
     nanoseconds : frozenset of str
@@ -56,7 +56,7 @@ class Rows:
     called : mapping of str to str
         Columns that have another name in the file.
     notes : tuple of str
-        What is to be said of how the file was read.
+        Notes on how the file was read.
     """
 
     path: str
@@ -73,7 +73,7 @@ class Rows:
         return len(self.numbers)
 
     def error(self, row: int, message: str) -> KvsimError:
-        """A mistake in the file, with the place where it stands, and what the file calls the field."""
+        """An error in the file, with its place and the file's name for the field."""
         name = message.partition(" ")[0]
         if name in self.called:
             message = f"{self.called[name]} ({name}){message.removeprefix(name)}"
@@ -86,7 +86,7 @@ class Rows:
 
 
 def read_rows(path: str, wanted: Wanted) -> Rows:
-    """Read the fields of a file that are wanted.
+    """Read the wanted fields of a file.
 
     Raises
     ------
@@ -129,12 +129,12 @@ def _read_json_lines(path: str, file: io.BufferedReader, wanted: Wanted) -> Rows
 
 
 def json_objects(path: str, file: IO[bytes], decoder: JSONDecoder) -> Iterator[tuple[int, dict[str, object]]]:
-    """The number of each line that is not blank, and the object in it.
+    """The number of each non-blank line, and the object in it.
 
     Raises
     ------
     KvsimError
-        A line that is no JSON object.
+        A line that is not a JSON object.
     """
     for number, line in enumerate(lines_of(path, file), start=1):
         text = line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
@@ -155,7 +155,7 @@ def _refuse(name: str) -> object:
 
 
 def _complaint(error: ValueError | RecursionError) -> str:
-    """What is wrong with a line."""
+    """The error message for a line."""
     if isinstance(error, UnicodeDecodeError):
         return f"not valid UTF-8: {error.reason} at byte {error.start + 1}"
     if isinstance(error, JSONDecodeError):
@@ -196,7 +196,7 @@ def _is_time(kind: "pa.DataType") -> bool:
 
 
 def _plain(values: "pa.Array") -> list[object]:
-    """The values as JSON would have them; a short cut for numbers, and for lists and pairs of them."""
+    """The values as in JSON, with a fast path for numbers, and for lists and pairs of them."""
     import pyarrow as pa
     from pyarrow import types as kind
 

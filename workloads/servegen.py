@@ -1,13 +1,13 @@
-"""ServeGen's model of a service's clients (Alibaba): two files a client, requests drawn from them.
+"""ServeGen's model of a service's clients (Alibaba): two files per client, requests drawn from them.
 
     chunk-7-trace.csv       600,1.105,1.023,Gamma,0.955,0.948      from second 600 on: rate, CV, gaps and
-                                                                   their parameters; no name: silence
+                                                                   their parameters; no name: no requests
     chunk-7-dataset.json    {"0": {"input_tokens": "{812: 0.02, ...}", "output_tokens": "{...}"}, ...}
 
-Each client draws gaps of its own (Gamma or Weibull: shape, scale in seconds) in each window of its table, and
-lengths from the distribution that holds then, prompt and answer apart. A window ends where the next begins.
-Drawn with a fixed seed, so the directory is a trace like another: `--start` and `--duration` take a part of
-it, and only what is drawn up to there matters. Without reasoning or images: text lengths alone.
+Each client draws its own gaps (Gamma or Weibull: shape, scale in seconds) in each window of its table, and
+lengths from the distribution in force, prompt and answer independently. A window ends where the next begins.
+The seed is fixed, so the directory is a trace like any other: `--start` and `--duration` take a part of it,
+and only what is drawn up to there matters. Reasoning and images are left out: text lengths only.
 """
 
 import ast
@@ -29,9 +29,9 @@ SEED = 0
 MOST_REQUESTS = 20_000_000
 LENGTHS = ("input_tokens", "output_tokens")
 Window = tuple[float, str, float, float]
-"""Start, the name of the gaps, and their two parameters."""
+"""Start, the distribution of gaps, and its two parameters."""
 Distribution = tuple[FloatColumn, FloatColumn]
-"""Lengths, and the probability up to each."""
+"""Lengths, and the cumulative probability of each."""
 
 
 def load_servegen(path: str) -> Lengths:
@@ -40,7 +40,7 @@ def load_servegen(path: str) -> Lengths:
     Raises
     ------
     KvsimError
-        A file that cannot be read, or is not of that form.
+        A file that cannot be read, or has another form.
     """
     traces = sorted(Path(path).glob("*-trace.csv"), key=lambda file: (len(file.name), file.name))
     columns: dict[str, list[FloatColumn]] = {name: [] for name in ("arrival", *LENGTHS)}
@@ -81,7 +81,7 @@ def load_servegen(path: str) -> Lengths:
 
 
 def _arrivals(windows: list[Window], rng: np.random.Generator) -> FloatColumn:
-    """Gaps of each window, one after another until it ends; the last window is as long as that before it."""
+    """Gaps of each window, drawn until it ends; the last window is as long as the previous one."""
     found: list[FloatColumn] = []
     ends = [begun for begun, *_ in windows[1:]]
     last = windows[-1][0] - windows[-2][0] if len(windows) > 1 else 600.0
@@ -132,7 +132,7 @@ def _windows(file: Path) -> list[Window]:
 
 
 def _lengths(file: Path) -> list[tuple[float, Mapping[str, Distribution]]]:
-    """From when on which distributions hold."""
+    """The start of each window, and its distributions."""
     content = read_object(file, f"trace {file}")
     found = []
     for begun, fields in content.items():
@@ -149,7 +149,7 @@ def _lengths(file: Path) -> list[tuple[float, Mapping[str, Distribution]]]:
 
 
 def _distribution(where: str, name: str, text: object) -> Distribution:
-    """A distribution as `{tokens: share}`, written as text."""
+    """A distribution given as `{tokens: share}`, as text."""
     shares = ast.literal_eval(text) if isinstance(text, str) else text
     if not isinstance(shares, dict):
         raise KvsimError(f"{where}: {name} must be tokens -> share, got {shown(text)}")

@@ -1,6 +1,6 @@
 """ShareGPT: the first question and the first answer of 8,156 conversations, in LLaMA tokens.
 
-The lengths of real chats, cut at 2,048 tokens in total. Ignores later turns, and so all sharing of
+The lengths of real chats, cut at 2,048 tokens in total. Later turns are ignored, and with them all sharing of
 prompts between the turns of a conversation. The source and the filters are in `data/SOURCES.md`.
 """
 

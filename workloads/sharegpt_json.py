@@ -3,13 +3,13 @@
     [{"id": "QWJhYvA_0", "conversations": [{"from": "human", "value": "..."}, {"from": "gpt", ...}]}, ...]
 
     first    the table that benchmarks use: the first question is the prompt, the first answer the output;
-             a conversation that does not begin with these is left out, and lengths below 4 tokens
+             conversations that do not begin with these are left out, and lengths below 4 tokens
     all      every turn, its prompt the whole conversation so far
 
-Long conversations come in chunks `QWJhYvA_0`, `QWJhYvA_13`: chunks of one file are conversations of their own
-for `first`, as in the benchmarks, and one session for `all`, where the last message of a chunk that the next
-one repeats counts once. Ignores chat templates. What counts the tokens is for the user to say; else they
-are guessed.
+Long conversations come in chunks `QWJhYvA_0`, `QWJhYvA_13`: chunks of one file are separate conversations for
+`first`, as in the benchmarks, and one session for `all`, where a chunk's last message counts once if the next
+chunk repeats it. Chat templates are ignored. The user chooses the tokenizer; otherwise token counts are
+guessed.
 """
 
 from array import array
@@ -38,7 +38,7 @@ SPEAKERS = {
     "assistant": "assistant",
     "system": "system",
 }
-"""Role in the file -> who speaks."""
+"""Role in the file -> speaker."""
 
 FEWEST_TOKENS = 4
 """A shorter prompt or output is left out of the table of first turns, as in vLLM's and FastChat's scripts."""
@@ -49,19 +49,19 @@ Count = Callable[[str], int]
 
 
 class Message(NamedTuple):
-    """Who says what."""
+    """A speaker and a text."""
 
     speaker: str
     text: str
 
     def digest(self) -> bytes:
-        """The same for equal messages, and whatever the seed of Python's own hashes."""
+        """Equal for equal messages, and independent of Python's hash seed."""
         said = f"{self.speaker} {self.text}".encode(errors="surrogatepass")
         return blake2b(said, digest_size=16).digest()
 
 
 CHARACTERS_PER_TOKEN = 4
-"""About what tokenizers make of English text."""
+"""Roughly as tokenizers do for English text."""
 
 GUESSED = (
     f"Lengths are guessed, a token for every {CHARACTERS_PER_TOKEN} characters: --tokenizer FILE, a "
@@ -70,22 +70,22 @@ GUESSED = (
 
 
 def load_sharegpt(path: str, count: Count | None, turns: str = "first") -> Lengths:
-    """The requests of a ShareGPT file, which are as long as `count` says.
+    """The requests of a ShareGPT file, with lengths from `count`.
 
     Parameters
     ----------
     count : function of a text, or None
-        Its number of tokens, as the tokenizer of the model has it; None guesses a token for every four
-        characters, and says so.
+        Its number of tokens by the model's tokenizer; None guesses one token per four characters, and says
+        so.
     turns : str
-        `first` takes the first question and answer of each conversation, `all` every turn, with all before
-        it as its prompt; the rows of a conversation then stand together, with `session` and `turn`.
+        `first` takes the first question and answer of each conversation, `all` every turn, with everything
+        before it in its prompt; the rows of a conversation are then adjacent, with `session` and `turn`.
 
     Raises
     ------
     KvsimError
-        A file that cannot be read, or one that is not ShareGPT's. Not for a file that is cut off:
-        its whole conversations are used, and a note says so.
+        A file that cannot be read, or one that is not ShareGPT's. Not for a truncated file: its complete
+        conversations are used, and a note says so.
     """
     if turns not in TURNS:
         raise KvsimError(f"turns must be one of {', '.join(TURNS)}, got {turns!r}")
@@ -109,7 +109,7 @@ def load_sharegpt(path: str, count: Count | None, turns: str = "first") -> Lengt
 def _conversations(
     path: str, stream: ObjectStream, left_out: Counter[str]
 ) -> Iterator[tuple[str | None, list[Message]]]:
-    """The id of each conversation, if it has one, and its messages; at least one."""
+    """The id of each conversation, if any, and its messages, at least one."""
     for line, found in stream:
         messages = found.get("conversations") if isinstance(found, dict) else None
         if not isinstance(found, dict) or not isinstance(messages, list):
@@ -162,7 +162,7 @@ def _first_turns(
 
 @dataclass
 class _Session:
-    """Where a conversation stands."""
+    """State of a conversation."""
 
     number: int
     last: bytes | None = None
@@ -174,7 +174,7 @@ class _Session:
 def _all_turns(
     conversations: Iterable[tuple[str | None, list[Message]]], count: Count, left_out: Counter[str]
 ) -> dict[str, Any]:
-    """All turns, those of a conversation together."""
+    """All turns, with those of a conversation adjacent."""
     sessions: dict[str | int, _Session] = {}
     numbers, questions, answers = array("q"), array("d"), array("d")
 
@@ -216,18 +216,18 @@ def _all_turns(
 
 
 def _without_chunk(name: str) -> str:
-    """`QWJhYvA` of `QWJhYvA_13`."""
+    """`QWJhYvA` for `QWJhYvA_13`."""
     base, _, start = name.rpartition("_")
     return base if base and start.isdecimal() else name
 
 
 def _guess(text: str) -> int:
-    """Tokens of a text, roughly."""
+    """Approximate tokens of a text."""
     return -(-len(text) // CHARACTERS_PER_TOKEN)
 
 
 def _whatever_the_text(count: Count) -> Count:
-    """The same, also for texts with half characters, which no tokenizer takes."""
+    """Like `count`, but also for texts with lone surrogates, which no tokenizer takes."""
 
     def counted(text: str) -> int:
         try:

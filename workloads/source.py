@@ -1,8 +1,8 @@
-"""Described traffic with its trace read: draws the requests of any seed, and says what was left open.
+"""Traffic with its trace read: draws the requests of any seed, and fills in open options.
 
 source = opened(Traffic(trace="sharegpt", request_rate=4.0))
 source.workload()                                  # the requests of the traffic's own seed
-source.workload(seed=7)                            # others, without reading the trace again
+source.workload(seed=7)                            # other requests, without rereading the trace
 """
 
 from collections.abc import Callable
@@ -16,39 +16,39 @@ from kvsim.workloads.lengths import Lengths
 from kvsim.workloads.when import When
 
 READING = ("tokenizer", "turns", "columns")
-"""Options that say how the trace is read, not which of its requests are taken."""
+"""Options for how the trace is read, not for which of its requests are taken."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Traffic whose trace was read."""
+    """Traffic with its trace read."""
 
     traffic: Traffic
     lengths: Lengths
 
     @property
     def name(self) -> str:
-        """The trace's name, fit for a directory's."""
+        """The trace's name, usable as a directory name."""
         return self.lengths.name
 
     def with_seed(self, seed: int) -> "Source":
-        """The same with another seed."""
+        """The same source with another seed."""
         return replace(self, traffic=replace(self.traffic, seed=seed))
 
     @property
     def when(self) -> When:
-        """The choices of when requests come."""
+        """The choices of when requests arrive."""
         return When.of(self.traffic)
 
     @property
     def replays(self) -> bool:
-        """Whether requests come at times that a trace tells, this one or another."""
+        """Whether requests arrive at times from a trace, this one or another."""
         return self.when.replays(self.lengths)
 
     def drawn_anew(self) -> "Source":
-        """The same with rows that every seed draws anew, unless told otherwise.
+        """The same source with rows redrawn by every seed, unless specified otherwise.
 
-        Where the order of the rows means something, or nothing, it is the same.
+        Unchanged if the order of the rows matters, or means nothing.
         """
         ordered = (self.replays and self.when.others is None) or "session" in self.lengths.labels
         if self.traffic.shuffle is not None or ordered or self.lengths.endless:
@@ -56,11 +56,11 @@ class Source:
         return replace(self, traffic=replace(self.traffic, shuffle=True))
 
     def as_json(self) -> dict[str, Any]:
-        """All options, also those that were left open; None where there is nothing to choose."""
+        """All options, including those left open; None if there is nothing to choose."""
         return self.traffic.as_json(workloads.usual(self.lengths, self.traffic))
 
     def differing(self) -> dict[str, Any]:
-        """The options that differ from what is usual for the trace."""
+        """The options that differ from the trace's defaults."""
         read = {name: getattr(self.traffic, name) for name in ("trace", *READING)}
         usual = replace(self, traffic=Traffic(**read)).as_json()
         return {
@@ -79,7 +79,7 @@ class Source:
 
 
 def opened(traffic: Traffic, heard: Callable[[int], None] = lambda size: None) -> Source:
-    """Read the trace; `heard` is told how many characters of its texts were counted, now and then."""
+    """Read the trace; `heard` is called from time to time with the characters of its texts counted."""
     from kvsim.workloads.tokenized import load_counted
 
     return Source(

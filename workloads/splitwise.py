@@ -1,8 +1,8 @@
-"""Splitwise's traces, as splitwise-sim writes them: arrival in seconds, sizes of prompt and answer in tokens.
+"""Splitwise's traces, as written by splitwise-sim: arrivals in seconds, prompts and answers in tokens.
 
     request_id,request_type,application_id,arrival_timestamp,batch_size,prompt_size,token_size
 
-Ignores the other columns, which are the same in all rows.
+The other columns, which are the same in all rows, are ignored.
 """
 
 from kvsim.workloads.delimited import read_csv
@@ -16,7 +16,7 @@ def load_splitwise(path: str) -> Lengths:
     Raises
     ------
     KvsimError
-        A file that cannot be read, or a cell that is no number.
+        A file that cannot be read, or a cell that is not a number.
     """
     kinds = {"arrival_timestamp": "seconds", "prompt_size": "tokens", "token_size": "tokens"}
     arrival_s, prompt_tokens, output_tokens = read_csv(path, kinds).values()

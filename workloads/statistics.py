@@ -1,10 +1,10 @@
-"""What a trace is like, in a screenful of numbers.
+"""Statistics of a trace, a screenful of numbers.
 
     burstiness    standard deviation of the gaps between arrivals over their mean: 1 for a Poisson process
-    shared        prompt tokens that an earlier request began with too, prompt or answer: what an endless
-                  prefix cache would hit
+    shared        prompt tokens that an earlier request also began with, prompt or answer: the hits of an
+                  unlimited prefix cache
 
-Ignores answers after the first, and does not look for sharing beyond `MOST_SHARED` requests: it says so.
+Answers after the first are ignored, and sharing beyond `MOST_SHARED` requests: `shared_rows` says so.
 """
 
 from bisect import bisect_left
@@ -25,7 +25,7 @@ MOST_SHARED = 200_000
 
 @dataclass(frozen=True)
 class Spread:
-    """How a column of lengths is distributed."""
+    """The distribution of a column of lengths."""
 
     mean: float
     least: int
@@ -36,7 +36,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Statistics:
-    """A trace in numbers; None where it does not say."""
+    """A trace in numbers; None if unknown."""
 
     rows: int
     prompt_tokens: Spread
@@ -47,12 +47,12 @@ class Statistics:
     shared: float | None
     """share of the prompt tokens"""
     shared_rows: int
-    """of the first so many requests"""
+    """of this many first requests"""
     sessions: int | None
 
 
 def statistics(lengths: Lengths, sharing: bool = True) -> Statistics:
-    """The numbers of a trace; without `sharing`, which takes longest, that one is None."""
+    """The numbers of a trace; without `sharing`, which takes longest, `shared` is None."""
     span, rate, burstiness = _arrivals(lengths.arrival_s)
     session = lengths.labels.get("session")
     known = () if session is None else (name for name in session.tolist() if name is not None)
@@ -86,7 +86,7 @@ def _arrivals(arrival_s: npt.NDArray[np.float64] | None) -> tuple[float | None, 
 
 
 def _shared(lengths: Lengths) -> float | None:
-    """Token by token; as in sim/content.py, the text that shares most is a neighbour in sorted order."""
+    """The shared ratio, by token; as in sim/content.py, the text that shares most is adjacent when sorted."""
     texts = lengths.texts
     if texts is None:
         return None
@@ -114,7 +114,7 @@ def _shared(lengths: Lengths) -> float | None:
 
 
 def _common(one: Text, other: Text) -> int:
-    """Tokens that two texts have in common at their start."""
+    """Length of the common prefix of two texts, in tokens."""
     tokens = 0
     for run, mate in zip(one, other, strict=False):
         if run != mate:

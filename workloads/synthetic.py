@@ -1,13 +1,13 @@
-"""Synthetic: lengths drawn from distributions, see --input-len and --output-len; no others' data.
+"""Synthetic: lengths drawn from distributions, see --input-len and --output-len; no external data.
 
     fixed:TOKENS             always the same
-    uniform:LOW:HIGH         every whole number from LOW to HIGH, each as likely
+    uniform:LOW:HIGH         whole numbers from LOW to HIGH, equally likely
     lognormal:MEAN:SIGMA     exp(normal): MEAN is the mean of the lengths, SIGMA the standard deviation of
                              their logarithm; the median is MEAN * exp(-SIGMA**2 / 2)
     zipf:ALPHA:MAX           k from 1 to MAX with a probability proportional to k**-ALPHA
 
-The distributions may also replace the lengths of another trace. What is drawn is rounded to whole tokens,
-at least 1. Ignores that real prompts and answers depend on each other: here each length is drawn alone.
+The distributions may also replace the lengths of another trace. Drawn lengths are rounded to whole tokens, at
+least 1. The correlation of real prompts and answers is ignored: each length is drawn independently.
 """
 
 import math
@@ -23,36 +23,36 @@ DISTRIBUTIONS = {"fixed": "TOKENS", "uniform": "LOW:HIGH", "lognormal": "MEAN:SI
 """Name of a distribution -> its parameters."""
 
 USUAL_LENGTHS = ("fixed:1024", "fixed:128")
-"""Prompt and answer when nothing else is said: as in `vllm bench serve --dataset-name random`."""
+"""Default prompt and answer: as in `vllm bench serve --dataset-name random`."""
 
 MOST_TOKENS = 1_000_000_000
 MOST_SIGMA = 20
 """e**20 is half of `MOST_TOKENS`."""
 
 MOST_RANKS = 10_000_000
-"""Largest MAX of zipf, whose probabilities are a table."""
+"""Largest MAX of zipf, which tabulates its probabilities."""
 
 
 def load_lengths() -> Lengths:
-    """The usual request, as often as anybody likes."""
+    """The default request, any number of times."""
     prompt, output = (int(text.partition(":")[2]) for text in USUAL_LENGTHS)
     return Lengths("synthetic", np.array([prompt]), np.array([output]), endless=True)
 
 
 def draw_lengths(option: str, text: str, n: int, rng: np.random.Generator) -> Int64Column:
-    """Lengths of n requests; more of them only add to fewer.
+    """Lengths of n requests; a larger n only appends.
 
     Parameters
     ----------
     option : str
-        What they are the lengths of, as errors name it: `input_len` or `output_len`.
+        The option, for errors: `input_len` or `output_len`.
     text : str
         A distribution as above; a number alone is fixed.
 
     Raises
     ------
     KvsimError
-        No such distribution, or a parameter out of its range.
+        An unknown distribution, or a parameter out of range.
     """
     name, numbers = chosen(option, text, DISTRIBUTIONS)
     if name == "fixed":

@@ -1,12 +1,12 @@
 """Traces that hold texts: their tokens are counted with the tokenizer of the user's model.
 
-    1. the loader asks for the length of each text, and texts are collected and counted in bulk,
+    1. the loader asks for the length of each text; texts are collected and counted in bulk,
        on all cores (`tokenizers` does that itself)
-    2. the loader asks again, for the same texts in the same order, and is told
+    2. the loader asks again, for the same texts in the same order, and gets the lengths
 
-So the file is read twice, which takes seconds where counting takes minutes; no text is kept. For first
-turns a prompt and an answer each begin with the tokenizer's special tokens, as in vLLM's and FastChat's
-scripts; the turns of a session do not. Ignores chat templates.
+So the file is read twice, which takes seconds, whereas counting takes minutes; no text is kept. For first
+turns, prompts and answers each begin with the tokenizer's special tokens, as in vLLM's and FastChat's
+scripts; the turns of a session do not. Chat templates are ignored.
 """
 
 import os
@@ -30,23 +30,23 @@ def load_counted(
     done: Callable[[int], None] = lambda size: None,
     columns: str | None = None,
 ) -> Lengths:
-    """All requests of a trace, whatever it is; the texts of one that holds texts are counted.
+    """All requests of any trace; if it holds texts, their tokens are counted.
 
     Parameters
     ----------
     tokenizer : str or None
         A Hugging Face `tokenizer.json`.
     turns : str
-        What becomes of a conversation, see `load_sharegpt`.
+        Which turns of a conversation to use, see `load_sharegpt`.
     done : function
-        Is told how many characters were counted, now and then.
+        Called from time to time with the characters counted.
     columns : str or None
-        What a file of lengths calls its fields, see `load`.
+        Field names in a file of lengths, see `load`.
 
     Raises
     ------
     KvsimError
-        A trace or a tokenizer that cannot be used, a tokenizer or `turns` for a trace without texts.
+        An unusable trace or tokenizer, or a tokenizer or `turns` for a trace without texts.
     """
     if turns not in TURNS:
         raise KvsimError(f"turns must be one of {', '.join(TURNS)}, got {turns!r}")
@@ -66,7 +66,7 @@ def load_counted(
 
 
 def file_of(trace: str) -> str | None:
-    """The file that a trace's name stands for, if it is one and is there."""
+    """The file of a trace, if it is one and exists."""
     from kvsim.workloads import TRACES
     from kvsim.workloads.catalogue import entries
 
@@ -78,7 +78,7 @@ def file_of(trace: str) -> str | None:
 
 
 class _Counted:
-    """The lengths of texts, in the order in which they are asked for."""
+    """The lengths of texts, in the order of the requests for them."""
 
     def __init__(self, path: str, special: bool, done: Callable[[int], None]) -> None:
         self.lengths = array("q")
@@ -90,17 +90,17 @@ class _Counted:
         self._waiting: list[str] = []
 
     def collect(self, text: str) -> int:
-        """Note a text; its length is not known yet, so what is returned is any that is not left out."""
+        """Collect a text; its length is not known yet, so return any length that is not left out."""
         self._waiting.append(text)
         if len(self._waiting) == TEXTS_AT_ONCE:
             self.flush()
         return FEWEST_TOKENS
 
     def flush(self) -> None:
-        """Count what waits."""
+        """Count the waiting texts."""
         try:
             found = self._tokenizer.encode_batch(self._waiting, add_special_tokens=self._special)
-        except Exception as error:  # such as a text with a word that its vocabulary does not know
+        except Exception as error:  # such as a word that its vocabulary lacks
             raise KvsimError(f"tokenizer {self._path} cannot count a text: {_why(error)}") from error
         self.lengths.extend(map(len, found))
         self._characters += sum(map(len, self._waiting))
@@ -108,8 +108,8 @@ class _Counted:
         self._done(self._characters)
 
 
-def _tokenizer(path: str) -> Any:  # noqa: ANN401 - of a package that may not be there
-    """The tokenizer of a file, which neither cuts nor fills up."""
+def _tokenizer(path: str) -> Any:  # noqa: ANN401 - of a package that may be missing
+    """The tokenizer of a file, without truncation and padding."""
     try:
         from tokenizers import Tokenizer  # type: ignore[import-not-found,unused-ignore]
     except ImportError as error:
@@ -121,7 +121,7 @@ def _tokenizer(path: str) -> Any:  # noqa: ANN401 - of a package that may not be
             found = Tokenizer.from_str(file.read())
     except OSError as error:
         raise KvsimError(f"tokenizer {path} cannot be read: {error.strerror or error}") from error
-    except Exception as error:  # what is wrong with a file it says in a plain Exception
+    except Exception as error:  # it reports errors in a file as a plain Exception
         raise KvsimError(f"tokenizer {path} is no Hugging Face tokenizer.json: {_why(error)}") from error
     found.no_truncation()
     found.no_padding()

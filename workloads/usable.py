@@ -1,12 +1,12 @@
-"""What the loaders of others' formats have in common: rows that can be used, and notes on those that cannot.
+"""Shared by the loaders of others' formats: usable rows, and notes on unusable ones.
 
     ContextTokens   GeneratedTokens
               374                44     a request
               396                 0     left out: output of 0 tokens
                                  12     left out: prompt length missing
 
-Real traces hold failed calls and gaps. A row is left out for the first reason that it gives, and every
-reason is a note with its count. What is no number at all is a mistake in the file: the reader's to name.
+Real traces contain failed calls and gaps. A row is left out for the first reason that applies; each reason is
+a note with its count. A value that is not a number is an error in the file, which the reader reports.
 """
 
 import math
@@ -24,7 +24,7 @@ FloatColumn = npt.NDArray[np.float64]
 
 MOST_TOKENS = 1_000_000_000
 MOST_TIME = 1e15
-"""In seconds or milliseconds: beyond any date, and precise to a second."""
+"""In seconds or milliseconds: later than any date, and precise to a second."""
 
 
 def requests(
@@ -41,30 +41,30 @@ def requests(
     left_out: Mapping[str, int] | None = None,
     notes: Sequence[str] = (),
 ) -> Lengths:
-    """The rows that can be used, in order of arrival.
+    """The usable rows, in order of arrival.
 
     Parameters
     ----------
     source : str
-        The format, as the notes name it.
+        The format, for the notes.
     prompt_tokens, output_tokens, arrival_s : float64 arrays, shape (n,)
-        What the file says: whole numbers and seconds, NaN where it says nothing.
+        Values of the file: whole numbers and seconds, NaN if missing.
     texts : Texts or None
     labels : mapping of str to arrays of shape (n,), or None
         As in Lengths, for all rows.
     priority : float64 array, shape (n,), or None
-        Whole numbers, NaN where the file says nothing: then 0.
+        Whole numbers, NaN if missing: then 0.
     no_output : str
         Why a row without output is left out.
     left_out : mapping of str to int, or None
-        Rows that are not among these, by reason.
+        Counts of rows left out before, by reason.
     notes : sequence of str
-        What else is to be said of the file.
+        Further notes on the file.
 
     Raises
     ------
     KvsimError
-        No row that can be used.
+        No usable row.
     """
     order, left = _usable(unusable(prompt_tokens, output_tokens, arrival_s, no_output), left_out or {})
     if not len(order):
@@ -92,7 +92,7 @@ def requests(
 def _usable(
     unusable: Sequence[tuple[str, npt.NDArray[np.bool_]]], left_out: Mapping[str, int]
 ) -> tuple[npt.NDArray[np.intp], list[str]]:
-    """The places of the rows that can be used, and how many cannot; a row counts for its first reason."""
+    """The indices of usable rows, and notes on the others; a row counts for its first reason."""
     kept = np.ones_like(unusable[0][1])
     reasons = dict(left_out)
     for reason, rows in unusable:
@@ -107,7 +107,7 @@ def _usable(
 def unusable(
     prompt: FloatColumn, output: FloatColumn, arrival_s: FloatColumn | None, no_output: str
 ) -> list[tuple[str, npt.NDArray[np.bool_]]]:
-    """Each reason to leave rows out, with the rows."""
+    """Each reason to leave out rows, with the rows."""
     found = [
         ("prompt length missing", np.isnan(prompt)),
         ("negative prompt length", prompt < 0),
@@ -128,7 +128,7 @@ def from_first(arrival_s: FloatColumn) -> FloatColumn:
 
 
 def possible(value: float, whole: bool) -> bool:
-    """Whether a trace can have this number; NaN is none."""
+    """Whether a trace can have this number; NaN counts as missing."""
     if math.isnan(value):
         return True
     return abs(value) <= MOST_TOKENS and value.is_integer() if whole else abs(value) <= MOST_TIME
@@ -142,5 +142,5 @@ def all_possible(values: FloatColumn, whole: bool) -> bool:
 
 
 def allowed(whole: bool) -> str:
-    """What is possible, in words."""
+    """The possible values, in words."""
     return f"a whole number of at most {MOST_TOKENS:,}" if whole else f"a number of at most {MOST_TIME:g}"

@@ -1,11 +1,11 @@
-"""The values of a trace's column, checked: plain values become numbers or names, or one error.
+"""Checks the values of a trace's column: plain values become numbers or names, or one error.
 
-    numbers    a whole number per row, or none        [3, None, 4.0]        -> 3, 0, 4 and which are given
+    numbers    a whole number per row, or none        [3, None, 4.0]        -> 3, 0, 4 and which are present
     parts      some whole numbers per row             [[1, 2], None, [3]]   -> 1, 2, 3 and where rows begin
     names      a text or a whole number per row       ["a", 7, None]
 
-A number such as 4.0 counts as whole: tables with gaps hold all their numbers as fractions. True and
-False are no numbers.
+A number such as 4.0 counts as whole: tables with gaps hold all their numbers as floats. True and False are
+not numbers.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ from kvsim.workloads.rows import Rows
 
 Name = str | int
 Wrong = Callable[[int, str], KvsimError]
-"""Makes the error for the value at an index, from what is wrong with it."""
+"""Creates the error for the value at an index, from a description."""
 
 SMALLEST, LARGEST = -(2**63), 2**63 - 1
 LONGEST_S = 1_000_000
@@ -31,31 +31,31 @@ _SHORT.maxstring = _SHORT.maxlong = _SHORT.maxother = 60
 
 
 class Numbers(NamedTuple):
-    """A whole number per row, 0 where there is none."""
+    """A whole number per row, 0 if missing."""
 
     values: Int64Column
     given: npt.NDArray[np.bool_]
 
     def plain(self) -> list[int | None]:
-        """The numbers as Python has them, None where there is none."""
+        """The numbers as Python ints, None if missing."""
         pairs = zip(self.values.tolist(), self.given.tolist(), strict=True)
         return [value if given else None for value, given in pairs]
 
 
 class Parts(NamedTuple):
-    """Some whole numbers per row: those of row i are `values[offsets[i] : offsets[i + 1]]`."""
+    """Whole numbers per row: those of row i are `values[offsets[i] : offsets[i + 1]]`."""
 
     offsets: Int64Column
     values: Int64Column
 
     @property
     def counts(self) -> Int64Column:
-        """How many the rows have."""
+        """The number of values of each row."""
         return np.diff(self.offsets)
 
     @property
     def sums(self) -> Int64Column:
-        """What the values of each row add up to."""
+        """The sum of the values of each row."""
         return np.diff(np.concatenate([[0], np.cumsum(self.values)])[self.offsets])
 
     def row(self, place: int) -> int:
@@ -64,7 +64,7 @@ class Parts(NamedTuple):
 
 
 def numbers(rows: Rows, field: str, least: int, most: int = LARGEST) -> Numbers | None:
-    """A column of whole numbers; None when no row has one."""
+    """A column of whole numbers; None if no row has one."""
     values = rows.columns.get(field, [])
     given = np.fromiter((value is not None for value in values), bool, len(values))
     if not given.any():
@@ -79,7 +79,7 @@ def numbers(rows: Rows, field: str, least: int, most: int = LARGEST) -> Numbers 
 
 
 def seconds(rows: Rows, field: str) -> npt.NDArray[np.float64] | None:
-    """A column of times above 0, NaN where there is none; None when no row has one."""
+    """A column of times above 0, NaN if missing; None if no row has one."""
     values = rows.columns.get(field, [])
     if all(value is None for value in values):
         return None
@@ -94,7 +94,7 @@ def seconds(rows: Rows, field: str) -> npt.NDArray[np.float64] | None:
 def parts(
     rows: Rows, field: str, lists: Sequence[Sequence[object]], least: int, most: int = LARGEST
 ) -> Parts:
-    """Lists of whole numbers, one per row; `field` is what a number is called."""
+    """Lists of whole numbers, one per row; `field` names a number in errors."""
     counts = np.fromiter(map(len, lists), np.int64, len(lists))
     offsets = np.concatenate([[0], np.cumsum(counts)])
     found = Parts(offsets, offsets)
@@ -106,7 +106,7 @@ def parts(
 
 
 def lists(rows: Rows, field: str, form: str) -> list[list[object]] | None:
-    """A column of lists, empty where a row has none; None when no row has one. `form` says how they look."""
+    """A column of lists, empty if a row has none; None if no row has one. `form` describes a list."""
     values = rows.columns.get(field, [])
     if all(value is None for value in values):
         return None
@@ -117,7 +117,7 @@ def lists(rows: Rows, field: str, form: str) -> list[list[object]] | None:
 
 
 def names(rows: Rows, field: str) -> list[Name | None] | None:
-    """A column of names; None when no row has one."""
+    """A column of names; None if no row has one."""
     values = rows.columns.get(field, [])
     places = [row for row, value in enumerate(values) if value is not None]
     if not places:
@@ -152,14 +152,14 @@ def checked_names(values: Sequence[object], wrong: Wrong) -> list[Name]:
 
 
 def shown(value: object) -> str:
-    """A value as an error shows it: short, on one line."""
+    """A value for an error message: short, on one line."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return _SHORT.repr(value)
 
 
 def _whole(values: Sequence[object], least: int, most: int, wrong: Wrong) -> Int64Column:
-    """The values as whole numbers within the bounds; `wrong` makes the error."""
+    """The values as whole numbers within the bounds; `wrong` creates the error."""
     allowed = "a whole number" + (f" of at least {least:,}" if least > SMALLEST else "")
     if not set(map(type, values)) <= {int}:
         whole = [_as_int(value) for value in values]
@@ -180,7 +180,7 @@ def _whole(values: Sequence[object], least: int, most: int, wrong: Wrong) -> Int
 
 
 def _as_int(value: object) -> int | None:
-    """A number that is whole as an int."""
+    """A whole number as an int; None for anything else."""
     if isinstance(value, float):
         return int(value) if value.is_integer() else None
     return value if isinstance(value, int) and not isinstance(value, bool) else None

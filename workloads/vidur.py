@@ -1,8 +1,8 @@
-"""Vidur's processed traces: tokens to prefill and to decode, with arrivals in seconds or without.
+"""Vidur's processed traces: tokens to prefill and to decode, with or without arrivals in seconds.
 
     arrived_at,num_prefill_tokens,num_decode_tokens
 
-Ignores what follows from these (`num_total_tokens`, `pd_ratio`).
+Derived columns (`num_total_tokens`, `pd_ratio`) are ignored.
 """
 
 from kvsim.workloads.delimited import has_column, read_csv
@@ -11,12 +11,12 @@ from kvsim.workloads.usable import requests
 
 
 def load_vidur(path: str) -> Lengths:
-    """The requests of a file, in order of arrival where they have one.
+    """The requests of a file, in order of arrival if they have arrivals.
 
     Raises
     ------
     KvsimError
-        A file that cannot be read, or a cell that is no number.
+        A file that cannot be read, or a cell that is not a number.
     """
     kinds = {"num_prefill_tokens": "tokens", "num_decode_tokens": "tokens"}
     if has_column(path, "arrived_at"):

@@ -1,4 +1,4 @@
-"""Sessions of coding agents, as kv-cache-tester (Weka) and SemiAnalysis' cc-traces have them: an object each.
+"""Sessions of coding agents, as in kv-cache-tester (Weka) and SemiAnalysis' cc-traces: an object each.
 
     {"id": "trace_0001", "block_size": 64, "hash_id_scope": "local", "requests": [
       {"t": 0.0, "type": "s", "in": 20064, "out": 797, "hash_ids": [1, 2, ...], "think_time": 0},
@@ -8,13 +8,13 @@
     parent     |1| tool |2|------------------ waits ------------------|3|
     subagent            '-> |a1| tool |a2| tool |a3| -'
 
-A request comes `think_time` (the tools' time, and the user's) after the answer to the one before it. Where
-the file does not say, that is the time between the two, less the time that the answer took (`api_time`). What
-follows subagents comes after that of them which ends last. Times of subagents count from their own start
-in some files and from the session's in others: those that begin before they were started are their own.
+A request arrives `think_time` (of the tools and the user) after the answer to the previous one. If missing,
+that is the time between the two, minus the duration of the answer (`api_time`). A request that follows
+subagents comes after the one that ends last. Times of subagents count from their own start in some files and
+from the session's in others: times before the subagent's start are relative to its own start.
 
-Ids are local to a session unless `hash_id_scope` is "global". They may be below 1: which id a block has
-means nothing but that equal ids are equal blocks. The last block may be partial: it has an id, or none.
+Ids are local to a session unless `hash_id_scope` is "global". They may be below 1: ids only mean that equal
+ids are equal blocks. The last block may be partial: it has an id, or none.
 """
 
 from collections.abc import Iterator, Mapping
@@ -38,7 +38,7 @@ NO_CALL = -1
 
 @dataclass
 class _Calls:
-    """What is collected of all sessions, a list per column."""
+    """The calls collected from all sessions, a list per column."""
 
     arrival_s: list[float] = field(default_factory=list)
     prompt: list[float] = field(default_factory=list)
@@ -58,7 +58,7 @@ def load_weka(path: str) -> Lengths:
     Raises
     ------
     KvsimError
-        A file that cannot be read, or a value that is of another kind.
+        A file that cannot be read, or a value of another kind.
     """
     calls, cut = _Calls(), 0
     for file in sorted(Path(path).glob("*.json")) if Path(path).is_dir() else [Path(path)]:
@@ -78,7 +78,7 @@ def load_weka(path: str) -> Lengths:
     lengths = np.nan_to_num(np.array(calls.prompt)).clip(0).astype(np.int64)
     counts = np.array([len(each) for each in calls.ids], dtype=np.int64)
     texts.add(lengths, counts, np.array([each for one in calls.ids for each in one], dtype=np.int64))
-    texts.short = 0  # a partial last block without an id is usual here
+    texts.short = 0  # a partial last block without an id is normal here
     notes = [*texts.notes(), *(["The file is cut off: the sessions before are read."] if cut else [])]
     return requests(
         path,
@@ -112,7 +112,7 @@ def _session(where: str, session: object, calls: _Calls) -> None:
 
 @dataclass(frozen=True)
 class _Place:
-    """Whose requests follow: a session's, or those of one of its subagents."""
+    """The owner of the following requests: a session, or one of its subagents."""
 
     session: str
     agent: str
@@ -120,11 +120,11 @@ class _Place:
     begun_s: float
     after: int
     ended_s: float
-    """when the answer was there that the first of them waits for"""
+    """when the answer that the first of them waits for was complete"""
 
 
 def _agent(where: str, holder: Mapping[str, Any], calls: _Calls, place: _Place) -> tuple[int, float]:
-    """Add the requests of a session or a subagent; the last of them, and when its answer was there."""
+    """Add the requests of a session or a subagent; returns the last one, and when its answer was complete."""
     before, ended = place.after, place.ended_s
     waiting: list[tuple[int, float]] = []
     for number, each in enumerate(_requests(where, holder)):
@@ -133,7 +133,7 @@ def _agent(where: str, holder: Mapping[str, Any], calls: _Calls, place: _Place) 
         if each.get("type") == "subagent":
             waiting.append(_subagent(here, each, calls, place, (before, ended)))
             continue
-        if waiting:  # it comes after the subagent that ends last
+        if waiting:  # it follows the subagent that ends last
             before, ended = max([(before, ended), *waiting], key=lambda one: one[1])
             waiting = []
         think = each.get("think_time")
@@ -154,7 +154,7 @@ def _agent(where: str, holder: Mapping[str, Any], calls: _Calls, place: _Place) 
 def _subagent(
     where: str, each: Mapping[str, Any], calls: _Calls, place: _Place, before: tuple[int, float]
 ) -> tuple[int, float]:
-    """Add those of a subagent; times below that of its start are its own."""
+    """Add the requests of a subagent; times before its start are relative to it."""
     begun = place.begun_s + _number(where, each, "t") if place.agent else _number(where, each, "t")
     inner = [_number(f"{where}, request {at}", one, "t") for at, one in enumerate(_requests(where, each))]
     own = bool(inner) and inner[0] < begun
@@ -191,7 +191,7 @@ def _number(where: str, each: Mapping[str, Any], name: str, whole: bool = False)
 
 
 def _ids(where: str, each: Mapping[str, Any], calls: _Calls, scope: str) -> list[int]:
-    """The ids of a prompt's blocks as numbers of the whole file, counted as they first appear."""
+    """The ids of a prompt's blocks, renumbered for the whole file by first appearance."""
     ids = each.get("hash_ids") or []
     if not isinstance(ids, list) or any(type(one) is not int for one in ids):
         raise KvsimError(f"{where}: hash_ids must be a list of whole numbers, got {shown(ids)}")

@@ -1,11 +1,11 @@
-"""When requests come, of all that a user may choose: at most one of these.
+"""The user's choice of when requests arrive: at most one of these.
 
     replayed    the trace's own arrivals, or another trace's             --rate-scale, --spread
     drawn       a process: poisson, gamma, onoff, diurnal                --request-rate, --burstiness
-    clients     each asks again when it has its answer                   --clients, --think-time
+    clients     each sends again when it has its answer                  --clients, --think-time
 
-What belongs to another one is a contradiction, and named. In closed sessions later turns wait for an answer,
-whether first turns are replayed or drawn.
+An option of another choice is a contradiction, and the error names it. In closed sessions later turns wait
+for an answer, whether first turns are replayed or drawn.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -23,14 +23,14 @@ from kvsim.workloads.replay import replayed
 
 USUAL_PROCESS = "gamma"
 USUAL_RATE_AND_BURSTINESS = (2.0, 1.0)
-"""What drawn arrivals are when nothing else is said."""
+"""Defaults of drawn arrivals."""
 
 TRACE = "trace"
-"""Arrivals of the trace itself; `trace:NAME` are another's."""
+"""Arrivals of the trace itself; `trace:NAME`: those of another trace."""
 
 
 class Arrivals(NamedTuple):
-    """What the engine is told of when requests come, and a note on it where there is something to note."""
+    """Arrival data for the engine, with notes if there is something to note."""
 
     arrival_ps: Int64Column
     waits: Chain | Clients | None
@@ -39,7 +39,7 @@ class Arrivals(NamedTuple):
 
 @dataclass(frozen=True)
 class When:
-    """The choices of traffic that say when; None where nothing is said."""
+    """The traffic options for arrivals; None if not given."""
 
     arrivals: str | None = None
     request_rate: float | None = None
@@ -52,23 +52,23 @@ class When:
 
     @classmethod
     def of(cls, traffic: Traffic) -> Self:
-        """Those of this traffic."""
+        """The choices of a traffic."""
         return cls(**{each.name: getattr(traffic, each.name) for each in fields(cls)})
 
     @property
     def others(self) -> str | None:
-        """The other trace whose arrivals are wanted."""
+        """The other trace whose arrivals are used."""
         name, _, other = (self.arrivals or "").partition(":")
         return other if name == TRACE and other else None
 
     def replays(self, lengths: Lengths) -> bool:
-        """Whether requests come at times that a trace tells."""
+        """Whether requests arrive at times from a trace."""
         if self.arrivals is None:
             return self.clients is None and lengths.arrival_s is not None
         return self.arrivals.partition(":")[0] == TRACE
 
     def usual(self, lengths: Lengths) -> dict[str, str | float | None]:
-        """What is meant where nothing is said; None where there is nothing to choose."""
+        """The defaults; None if there is nothing to choose."""
         drawn = self.clients is None and not self.replays(lengths)
         rate, burstiness = USUAL_RATE_AND_BURSTINESS if drawn else (None, None)
         waits = self.clients is not None or self.closed_sessions
@@ -81,11 +81,11 @@ class When:
         }
 
     def _usual_think_time(self, lengths: Lengths) -> str:
-        """The trace's own delays where it has some; clients do not wait for them."""
+        """The trace's own delays if it has some; clients do not wait for them."""
         return TOLD if self.clients is None and "delay_s" in lengths.labels else USUAL_THINK_TIME
 
     def check(self, lengths: Lengths) -> None:
-        """Raise KvsimError where two choices exclude each other, for the trace they are for."""
+        """Raise KvsimError if two choices exclude each other for this trace."""
         if self.clients is None and not self.closed_sessions:
             self._only("think_time", why="without clients or closed_sessions")
         if self.clients is not None:
@@ -110,7 +110,7 @@ class When:
             self._only("rate_scale", "spread", why=f"{why} (request_rate sets their rate)")
 
     def timed(self, lengths: Lengths, rng: np.random.Generator) -> Lengths:
-        """The requests with the arrivals that are replayed, or without any."""
+        """The requests with replayed arrivals, or without any."""
         if self.replays(lengths):
             return replayed(lengths, self.spread, self.rate_scale, rng)
         if lengths.arrival_s is None:
@@ -121,7 +121,7 @@ class When:
     def drawn(
         self, lengths: Lengths, arrivals_rng: np.random.Generator, think_rng: np.random.Generator
     ) -> Arrivals:
-        """When each request comes, or after which."""
+        """When each request arrives, or after which other."""
         n = len(lengths)
         if self.clients is not None:
             loop = closed_loop(self.clients, self.think_time, n, think_rng)
@@ -149,7 +149,7 @@ class When:
         )
 
     def _only(self, *names: str, why: str) -> None:
-        """These must be as they are where nothing is said."""
+        """Raise KvsimError unless these options have their defaults."""
         for name in names:
             value, nothing = getattr(self, name), getattr(When, name)
             if value != nothing:
