@@ -37,7 +37,7 @@ ALLOCATORS: dict[str, str] = {
     "h2o": "kvsim.allocators.lossy.h2o:H2O",
     "kivi": "kvsim.allocators.lossy.kivi:Kivi",
 }
-"""Name on the command line -> where the class is."""
+"""Name on the command line -> location of the class."""
 
 FAMILIES: dict[str, str] = {
     "extents": "one run of slots per sequence, as large as it may become",

@@ -64,7 +64,7 @@ class Held(NamedTuple):
 
 
 class Region(NamedTuple):
-    """A range of addresses: `owners` holds the ids of the sequences there, none when it is free."""
+    """A range of addresses: `owners` holds the ids of the sequences there, empty if it is free."""
 
     start: int
     size: int

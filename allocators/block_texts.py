@@ -3,7 +3,7 @@
     (root) --- block 4 --- block 9
                       '--- block 7
 
-Each text is a child of the text before it. The owner decides who holds a block, and which one goes first.
+Each text is a child of the text before it. The owner tracks holders and the order of eviction.
 """
 
 from collections.abc import Iterator

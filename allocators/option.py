@@ -23,7 +23,7 @@ class Option(NamedTuple):
     help: str
     """a sentence for the command line"""
     panel: str = ""
-    """the group of options in which `--help` shows it; "": that of its part"""
+    """the group of options in `--help`; "": that of its part"""
     value: str = ""
     """placeholder for the value, with its unit: `S` for seconds, `N` for a count, `NAME|FILE`"""
     allowed: tuple[Any, ...] = ()

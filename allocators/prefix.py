@@ -64,7 +64,7 @@ class Known:
     def fill(self, full: int) -> list[tuple[int, int, int]]:
         """Set the number of full blocks; returns those that became full, as `pieces` does."""
         before, self.full = self.full, full
-        if len(self.keys) == 1:  # most often
+        if len(self.keys) == 1:  # usually
             return pieces(self.keys, before, full)
         found: list[tuple[int, int, int]] = []
         at = self._range_at

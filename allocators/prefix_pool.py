@@ -294,7 +294,7 @@ class PrefixPool(Pool):
     def allocate(self, count: int, evicted: list[int] | None = None) -> list[int]:
         """As in Pool; look-ups no longer find the allocated blocks."""
         span = self._ends.behind
-        if evicted is None and len(span.blocks) > count > 0:  # most often
+        if evicted is None and len(span.blocks) > count > 0:  # usually
             blocks = span.blocks
             allocated = blocks[: -count - 1 : -1]
             del blocks[-count:]
@@ -338,7 +338,7 @@ class PrefixPool(Pool):
     ) -> None:
         span, count = self._ends.behind, len(seqs)
         blocks: list[Id] = span.blocks
-        if len(blocks) > count:  # most often
+        if len(blocks) > count:  # usually
             for seq in seqs:
                 tables[seq].append(blocks.pop())
             self.free -= count

@@ -118,7 +118,7 @@ def ledger_sums_to_capacity(step: Step) -> str:
 
 
 def can_admit_foretells_admit(step: Step) -> str:
-    """`admit` does what `can_admit` said just before (3)."""
+    """`admit` does what `can_admit` predicted just before (3)."""
     if step.foretold is None or step.outcome is step.foretold:
         return ""
     return f"can_admit said {step.foretold}, admit {step.outcome!r}"

@@ -13,7 +13,7 @@ from kvsim.allocators.base import Content, Run
 
 
 def cut(text: Sequence[Run], start: int, stop: int) -> list[Run]:
-    """The tokens of a text from `start` to before `stop`."""
+    """The tokens of a text from `start` up to `stop` (exclusive)."""
     piece: list[Run] = []
     for stream, first, length in text:
         if stop <= 0:

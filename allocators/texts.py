@@ -114,7 +114,7 @@ class Texts:
 
 def pieces(ranges: Sequence[Keys], start: int, stop: int) -> list[tuple[int, int, int]]:
     """Blocks `start` up to `stop` (exclusive) of a text, as (block, its key, how many are consecutive)."""
-    if len(ranges) == 1:  # most often
+    if len(ranges) == 1:  # usually
         first, count = ranges[0]
         if stop > count:
             stop = count

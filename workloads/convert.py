@@ -4,7 +4,7 @@
     kvsim's own          field by field, unchanged
     all others           read whole, since prompts may share with any other
 
-Text shared by prompts becomes segments. In a native file a segment starts its stream, so a run that begins in
+Text shared by prompts becomes segments. A native segment is the start of its stream, so a run that begins in
 the middle of a stream is cut wherever any run of that stream begins:
 
     runs        (s, 0, 1100)   (s, 512, 300)

@@ -86,7 +86,7 @@ class BlockTexts:
 
 
 class HashRows(NamedTuple):
-    """A file of JSON lines with hash ids, a row each."""
+    """A file of JSON lines with hash ids, one row per line."""
 
     numbers: dict[str, FloatColumn]
     blocks: BlockTexts

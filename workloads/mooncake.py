@@ -11,10 +11,9 @@ AIPerf and Dynamo write a dialect with sessions, in which later turns have a del
     {"session_id": "a", "delay": 1500, "input_length": 7100, "output_length": 80, "hash_ids": [...]}
 
 `delay` (or `delay_ms`) is the time from the previous answer, in milliseconds: the wait in --closed-sessions.
-Without that option, such a turn arrives this long after the arrival of the previous turn. `created_time`, in
-seconds, replaces a timestamp. `block_size` in the first row sets another block size. A row may have a client
-and goals: `client`, `priority`, `slo_ttft_s`, `slo_tpot_s`, `deadline_s`, `predicted_tokens`, as in kvsim's
-own.
+Without that option, such a turn arrives this long after the previous turn did. `created_time`, in seconds,
+replaces a timestamp. `block_size` in the first row sets another block size. A row may have a client and goals
+(`client`, `priority`, `slo_ttft_s`, `slo_tpot_s`, `deadline_s`, `predicted_tokens`), as in kvsim's own.
 """
 
 import json

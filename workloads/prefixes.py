@@ -34,7 +34,7 @@ def with_shared_prefix(lengths: Lengths, text: str, rng: np.random.Generator) ->
     Raises
     ------
     KvsimError
-        A text of another form, or no group or token.
+        A text of another form, or without groups or tokens.
     """
     groups, tokens, alpha = _parsed(text)
     drawn = zipf_ranks(alpha, groups, len(lengths), rng)

@@ -149,7 +149,7 @@ def _lengths(file: Path) -> list[tuple[float, Mapping[str, Distribution]]]:
 
 
 def _distribution(where: str, name: str, text: object) -> Distribution:
-    """A distribution as `{tokens: share}`, written as text."""
+    """A distribution given as `{tokens: share}`, as text."""
     shares = ast.literal_eval(text) if isinstance(text, str) else text
     if not isinstance(shares, dict):
         raise KvsimError(f"{where}: {name} must be tokens -> share, got {shown(text)}")

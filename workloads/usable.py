@@ -5,9 +5,8 @@
               396                 0     left out: output of 0 tokens
                                  12     left out: prompt length missing
 
-Real traces contain failed calls and gaps. A row is left out for the first reason that applies, and every
-reason becomes a note with its count. A value that is not a number is an error in the file, which the reader
-reports.
+Real traces contain failed calls and gaps. A row is left out for the first reason that applies; each reason is
+a note with its count. A value that is not a number is an error in the file, which the reader reports.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Eviction policies: which block leaves a full cache. One file each, one line each in `EVICTION`."""
+"""Eviction policies: which block to evict from a full cache. One file each, one line each in `EVICTION`."""
 
 EVICTION: dict[str, str] = {
     "fifo": "kvsim.allocators.eviction.fifo:Fifo",

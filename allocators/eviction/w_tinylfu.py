@@ -18,7 +18,7 @@ from kvsim.allocators.option import option
 MOST_USES = 15
 """the maximum of four bits"""
 SAMPLE = 10
-"""calls between two halvings, in capacities"""
+"""calls between two halvings, in multiples of the capacity"""
 
 Queue = OrderedDict[int, None]
 

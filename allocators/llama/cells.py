@@ -2,7 +2,7 @@
 
 cell      0   1   2   3   4   5   6   7
 position  0   1   2   .   0   .   3   .        used 5, top 7 (attention also reads the holes below it)
-who       a   ab  ab      c       b            a sequence is copied by its name: no cell is copied
+seqs      a   ab  ab      c       b            a sequence is copied by its name: no cell is copied
 """
 
 from collections.abc import Iterable

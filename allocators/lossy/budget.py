@@ -73,7 +73,7 @@ class Holding:
     capacity : int
         Tokens before the next growth; all tokens before it count as written.
     blocks : list of int or None
-        By place in the text; None where a block was freed.
+        By place in the text; None if a block was freed.
     dead : list of int
         Dropped tokens of each block.
     holes : int

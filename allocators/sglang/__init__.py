@@ -1,1 +1,1 @@
-"""SGLang's memory: pools of pages, radix trees, pools of windowed layers; all of it integers."""
+"""SGLang's memory: pools of pages, radix trees, pools of windowed layers; integers only."""

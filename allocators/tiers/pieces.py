@@ -71,7 +71,7 @@ def by_depth(pieces: Iterable[Piece], larger_first: bool = False) -> list[Piece]
     ordered = sorted(dict.fromkeys(pieces), key=lambda piece: (piece[0], sign * piece[1]))
     deep = -1
     for at, _, count in ordered:
-        if at < deep:  # seldom
+        if at < deep:  # rare
             alone = dict.fromkeys(one_by_one(ordered))
             return sorted(alone, key=lambda piece: (piece[0], sign * piece[1]))
         deep = at + count

@@ -65,7 +65,7 @@ class VllmLru(EvictionOrder):
         """The parts of a piece that are in groups before `own`."""
         at, key, count = piece
         groups = self.group[key : key + count]
-        if groups.count(groups[0]) == count:  # most often
+        if groups.count(groups[0]) == count:  # usually
             return [piece] if 0 < groups[0] < own else []
         found: list[Piece] = []
         for group, same in groupby(groups):
@@ -110,7 +110,7 @@ class VllmLru(EvictionOrder):
             end = key + count
             first = end - min(count, most)
             if of[first:end].count(group) == end - first == state.count(IDLE, first, end):
-                found.append(range(end - 1, first - 1, -1))  # most often
+                found.append(range(end - 1, first - 1, -1))  # usually
                 most -= end - first
             elif group in of[key:end]:  # else all of it moved elsewhere
                 each = state.rfind(IDLE, key, end)
