@@ -18,10 +18,10 @@ NOTHING = -1
 """In a column: there is no such number."""
 EVENTS = (
     *("refuse", "admit", "decode", "preempt", "swap_out", "swap_in", "fork", "copy", "finish", "reject"),
-    *("load", "hand_over", "load_beside", "loaded", "ask", "fetched", "load_first"),
+    *("load", "hand_over", "load_beside", "loaded", "ask", "fetched", "load_first", "set_aside", "resume"),
 )
 (REFUSE, ADMIT, DECODE, PREEMPT, SWAP_OUT, SWAP_IN, FORK, COPY, FINISH, REJECT, LOAD, HAND_OVER) = range(12)
-LOAD_BESIDE, LOADED, ASK, FETCHED, LOAD_FIRST = range(12, len(EVENTS))
+LOAD_BESIDE, LOADED, ASK, FETCHED, LOAD_FIRST, SET_ASIDE, RESUME = range(12, len(EVENTS))
 
 _NUMBERS = ("step", "request", "sample", "tokens", "cached", "by", "need", "free", "largest")
 

@@ -7,7 +7,7 @@ each other without gaps, from the arrival to the last token, so that they sum to
 sample that is forked off begins where the fork is; before, it shares the life of the one it came from.
 
     step       it came when nobody was waiting: until the step under way ended
-    behind     in the queue, behind others
+    behind     in the queue, behind others; who was set aside, with its memory
     head       at the head of the queue and not admitted, for a reason
     prefill    admitted, until its prompt is computed
     decode     until its last token, the steps included in which it stands still for the prompts of others
@@ -38,6 +38,8 @@ from kvsim.reports.lives.event_log import (
     PREEMPT,
     REFUSE,
     REJECT,
+    RESUME,
+    SET_ASIDE,
     SWAP_IN,
     SWAP_OUT,
     EventLog,
@@ -70,10 +72,14 @@ _AFTER = {
     SWAP_IN: (DECODING, DECODING),
     FORK: (DECODING, DECODING),
     LOAD: (LOADING, LOADING),
+    SET_ASIDE: (BEHIND, BEHIND),
+    RESUME: (DECODING, DECODING),
     _ARRIVE: (BEHIND, BEHIND),
     _DISPLACED: (BEHIND, PREEMPTED),
 }
 """The state after an event: of a track never preempted before, and of one that was."""
+INNER = (REFUSE, ADMIT, DECODE, PREEMPT, SWAP_OUT, SWAP_IN, LOAD, SET_ASIDE, RESUME)
+"""Events that change the state of a life, beside its ends and forks."""
 
 
 class Span(NamedTuple):
@@ -156,7 +162,7 @@ def lives(log: EventLog, requests: Columns, where: str = "events") -> Lives:
         raise KvsimError(f"{where} is damaged: request {broken} neither finishes nor is rejected")
     child = np.zeros(len(keys), np.bool_)
     child[track[forked]] = True
-    inner = np.isin(kind, (REFUSE, ADMIT, DECODE, PREEMPT, SWAP_OUT, SWAP_IN, LOAD)) | forked
+    inner = np.isin(kind, INNER) | forked
     born = np.flatnonzero(~child)
     arrive_ps = arrival_ps[place[born]]
     table = _Rows(

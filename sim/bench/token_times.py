@@ -4,10 +4,10 @@
     tokens          1     2     3     .     .        preempted in step 10: none, until it decodes again
 
 A sequence gets a token at the end of the step of its `decode` event and of each later step that decodes
-anything, until it is preempted, swapped out or finished; one that was swapped out goes on in the step of its
-`swap_in`. One that is forked from a prompt has its first token from the step that computed the prompt. The
-answers to one prompt are one stream, as a client sees them: tokens of one step come at the same time. Steps
-are those of the replica that a request went to.
+anything, until it is preempted, set aside, swapped out or finished; one that was swapped out goes on in the
+step of its `swap_in`, one that was set aside in that of its `resume`. One that is forked from a prompt has
+its first token from the step that computed the prompt. The answers to one prompt are one stream, as a client
+sees them: tokens of one step come at the same time. Steps are those of the replica that a request went to.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,8 @@ from kvsim.sim.record.metrics import Table
 from kvsim.sim.run import Outcome
 
 Int64 = npt.NDArray[np.int64]
-BEGINS, ENDS = ("decode", "swap_in", "fork"), ("preempt", "swap_out", "finish")
+GO_ON = ("swap_in", "resume")
+BEGINS, ENDS = ("decode", "fork", *GO_ON), ("preempt", "set_aside", "swap_out", "finish")
 PARENT = -1
 Span = tuple[bool, int, int]
 """Whether it begins with a prompt's token, the first step, the step after the last."""
@@ -94,7 +95,7 @@ def _spans(events: Table) -> dict[int, list[Span]]:
         if event in BEGINS:
             if event == "fork" and sequence in open_:
                 open_[request, PARENT] = open_.pop(sequence)
-            open_[sequence] = (event != "swap_in", step - (event == "fork"))
+            open_[sequence] = (event not in GO_ON, step - (event == "fork"))
         elif event in ENDS:
             begun = open_.pop(sequence, None) or open_.pop((request, PARENT), None)
             if begun is not None:

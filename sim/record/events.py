@@ -9,6 +9,8 @@
                storage (it waits for what is read from there)
     decode     its prompt, or its recomputation, is done and gave a token
     preempt    it is evicted and will be computed again: `tokens` are lost; the request `by` took the room
+    set_aside  it gives up its seat, and keeps the memory of its `tokens`
+    resume     it has a seat again, and decodes on
     swap_out   it goes to the host pool with `tokens`, for the room that `by` took
     swap_in    it is back
     load       `tokens` of its prompt are found elsewhere: it holds memory, and waits for them
@@ -153,7 +155,7 @@ class Events:
         self._add("decode", request, now_ps, step, tokens=request.computed)
 
     def left(self, event: str, request: Request, now_ps: int, step: int, by: Request | None) -> None:
-        """A request was preempted or swapped out, with what it holds now."""
+        """A request was preempted, set aside or swapped out, with what it holds now."""
         self._add(event, request, now_ps, step, tokens=request.computed, by=NONE if by is None else by.index)
 
     def loads(self, request: Request, now_ps: int, step: int, tokens: int) -> None:
@@ -185,6 +187,11 @@ class Events:
     def returned(self, request: Request, now_ps: int, step: int) -> None:
         """A request came back from the host pool."""
         self._add("swap_in", request, now_ps, step, tokens=request.computed)
+
+    def resumed(self, request: Request, now_ps: int, step: int) -> None:
+        """A request that was set aside decodes on."""
+        self._last_refusal = None
+        self._add("resume", request, now_ps, step, tokens=request.computed)
 
     def forked(self, child: Request, now_ps: int, step: int) -> None:
         """A sequence shares all of another one of its request."""

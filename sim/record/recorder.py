@@ -211,7 +211,8 @@ class Recorder:
     ) -> None:
         """Add time in which nothing was computed; `held_by` and `rest` as in `Start`.
 
-        `kept` are slots that hold a token, are used, or are used in vain: of those whose KV is on its way.
+        `kept` are slots that hold a token, are used, or are used in vain: of those whose KV is on its way,
+        and of those who were set aside.
         """
         sums = self.saturated if held_by else self.unsaturated
         if held_by:

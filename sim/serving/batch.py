@@ -42,6 +42,8 @@ class Batch:
         Those of them who finished in the last step, where the engine cannot know it yet.
     loading : dict of Request
         By sequence id, those that hold memory and run only when keys and values were loaded into it.
+    aside : dict of Request
+        By sequence id, those that gave up their seat and keep their memory: they stand in the queue.
     growth : GrowthCalendar
         When the decoding ones must grow.
     works_in_spans : bool
@@ -61,6 +63,7 @@ class Batch:
         self.running: dict[int, Request] = {}
         self.departed: dict[int, Request] = {}
         self.loading: dict[int, Request] = {}
+        self.aside: dict[int, Request] = {}
         unit = allocator.growth_unit or allocator.grows_by
         in_spans = memory.abilities.in_spans is not None
         self.works_in_spans = self.may_work_in_spans and in_spans and progress.linear
@@ -77,6 +80,8 @@ class Batch:
     def lengths(self, new: bool) -> dict[int, int]:
         """The tokens of each living sequence in the step, its `new` ones included or not; from scratch."""
         loading = {seq: request.computed for seq, request in self.loading.items()}
+        if self.aside:
+            loading |= {seq: request.computed for seq, request in self.aside.items()}
         if self.progress.linear:
             clock, decode, finished = self.progress.clock + new, State.DECODE, State.FINISHED
             return loading | {

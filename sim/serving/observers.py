@@ -132,7 +132,8 @@ class MapDrawer(Observer):
     def decided(self, step: Decision) -> None:
         server = self._server
         if self._map.due:
-            living = server.running | server.batch.loading if server.batch.loading else server.running
+            batch = server.batch
+            living = server.running | batch.loading | batch.aside
             held = server.batch.loading if server.holds else NOBODY
             self._map.draw(server.now_ps, server.allocator, living, server.lengths(), held)
         self.most_steps = self._map.steps(server.progress.size * server.progress.most_added)

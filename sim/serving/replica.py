@@ -237,7 +237,8 @@ class Replica:
             until_ps = self._on_the_clock(server.now_ps + duration)
             if until_ps >= self._ahead.next_ps:
                 yield self._alarm.at(until_ps)
-            self.recorder.idle(duration, held_by, rest)
+            kept = self._kept() if server.batch.aside else (0, 0, 0)
+            self.recorder.idle(duration, held_by, rest, kept)
             server.wait(until_ps)
         elif step.departures:  # there is room now: decide again
             return
@@ -259,7 +260,7 @@ class Replica:
         held_by = limit(server, self.scheduler) if server.waiting or server.swapped else ""
         until_ps = self._on_the_clock(max(least, min(step.until_ps, self._arrivals.next_ps)))
         rest, start_ps = server.rest(), server.now_ps
-        kept = server.tokens()[0], server.allocator.used_slots, server.memory.internal_slots()
+        kept = self._kept()
         if until_ps >= self._ahead.next_ps:
             self._waits = True
             yield self._alarm.at(until_ps)
@@ -270,6 +271,11 @@ class Replica:
         server.note_wait()
         if until_ps > least:
             server.wakes.before_ps = until_ps - 1
+
+    def _kept(self) -> tuple[int, int, int]:
+        """What is held although nothing is computed: slots with a token, used, used in vain."""
+        server = self.server
+        return server.tokens()[0], server.allocator.used_slots, server.memory.internal_slots()
 
     def _on_the_clock(self, now_ps: int) -> int:
         """The same, unless it is later than the clock goes."""
