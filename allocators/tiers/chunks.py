@@ -66,7 +66,7 @@ class Chunks:
 
     def allocate(self, pieces: Sequence[Piece]) -> list[int]:
         """Begin to write chunks, for which there must be room; returns where they go."""
-        count = size(pieces)
+        count = pieces[0][2] if len(pieces) == 1 else size(pieces)
         fresh = min(self.capacity - self._used, count)
         numbers = [*range(self._used, self._used + fresh)]
         self._used += fresh

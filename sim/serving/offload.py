@@ -211,7 +211,8 @@ class Offload(Connector):
             if seq in running and not self._offer(user, self._tokens(user.request), None):
                 self._refused[seq] = user
                 self.totals.refused_stores += seq not in before
-        self._offer_left()
+        if self._left:
+            self._offer_left()
         self._flush()
         if self._differs_next():
             holds_for = 1
@@ -252,7 +253,7 @@ class Offload(Connector):
         if chunks <= user.offered:
             return True
         if table is None:
-            table = self.allocator.block_table(request.seq)
+            table = self.allocator.table_so_far(request.seq)
         chunks = min(chunks, len(table) // count)
         offered = pieces(user.ranges, user.offered, chunks)
         if not offered:
@@ -260,7 +261,8 @@ class Offload(Connector):
         stored = tier.store(user.number, offered)
         if stored is None:
             return False
-        self.totals.evicted_bytes += sum(map(len, stored.evicted)) * self.rules.chunk_bytes
+        if stored.evicted:
+            self.totals.evicted_bytes += sum(map(len, stored.evicted)) * self.rules.chunk_bytes
         user.offered = chunks
         if stored.pieces:
             blocks: list[int] = []
@@ -300,11 +302,14 @@ class Offload(Connector):
 
     def _flush(self) -> None:
         """Wait for the stores of those preempted, and of those who finished, whose blocks are taken."""
-        under_way = [job for _, _, job in self.transfers.under_way if not (job.loads or job.hurried)]
-        hurried = [job for job in under_way if job.owner.request.state == State.WAITING]
+        hurried = [
+            job
+            for _, _, job in self.transfers.under_way
+            if job.owner.request.state == State.WAITING and not (job.loads or job.hurried)
+        ]
         if self._lengths is not None:
             taken = self._taken(self._lengths)
-            for job in under_way + self.planned:
+            for job in [job for job in self.transfers.stores() if not job.hurried] + self.planned:
                 if job.owner.finished and not taken.isdisjoint(job.blocks):
                     hurried.append(job)
         if hurried:
@@ -339,7 +344,8 @@ class Offload(Connector):
 
     def settle(self, by_ps: int) -> bool:
         """What has ended by then is known from now on; whether anything had."""
-        ended = self.transfers.ended(by_ps)
+        under_way = self.transfers.under_way
+        ended = self.transfers.ended(by_ps) if under_way and under_way[0][0] <= by_ps else ()
         for job in ended:
             if job.loads:
                 self.tier.loaded(job.pieces)
