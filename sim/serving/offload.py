@@ -14,6 +14,7 @@ Who loads, and when, is for sim/serving/loading.py. Follows vLLM 0.33.0.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from kvsim.allocators.base import Content
 from kvsim.allocators.texts import Keys, Texts, pieces
@@ -81,7 +82,7 @@ class Offload(Connector):
         server.totals.tier, server.memory.below = self.totals, self.below
 
     def new_job(
-        self, loads: bool, user: User, copied: Sequence[Piece], chunks: Sequence[int], blocks: list[int]
+        self, loads: bool, user: User, copied: Sequence[Piece], chunks: Sequence[int], blocks: Sequence[int]
     ) -> Job:
         """The next job."""
         self._jobs += 1
@@ -194,21 +195,15 @@ class Offload(Connector):
         server, running = self.server, self.server.running
         if self.stack is not None and self._asks_by_cached:
             server.step.asks_by_cached = True  # what the GPU forgets comes up to the host for one that waits
-        scheduled = {request.seq: self.user(request) for request in server.step.chunks}
-        for seq, user in self._refused.items():
-            if seq in running and user.request.state == State.DECODE:
-                scheduled[seq] = user
-        holds_for = 1 << 40
-        if not self.rules.prompt_only:
-            for seq, request in running.items():
-                if request.state == State.DECODE:
-                    scheduled[seq] = self.user(request)
-                    size = self.rules.chunk_tokens
-                    holds_for = min(holds_for, size - self._tokens(request) % size)
+        users, holds_for = [self.user(request) for request in server.step.chunks], 1 << 40
+        if self._refused or not self.rules.prompt_only:
+            users, holds_for = self._with_decoding(users)
+        if len(users) > 1:
+            users.sort(key=seq_of)
         before, self._refused = self._refused, {}
-        for seq in sorted(scheduled):
-            user = scheduled[seq]
-            if seq in running and not self._offer(user, self._tokens(user.request), None):
+        for user in users:
+            request, seq = user.request, user.request.seq
+            if seq in running and not self._offer(user, self._tokens(request), None):
                 self._refused[seq] = user
                 self.totals.refused_stores += seq not in before
         if self._left:
@@ -218,6 +213,20 @@ class Offload(Connector):
             holds_for = 1
         if holds_for < 1 << 40:
             server.hold_for(holds_for)
+
+    def _with_decoding(self, users: list[User]) -> tuple[list[User], int]:
+        """These, and who decodes and offers: it was refused, or answers are stored; for how many steps."""
+        running, size, holds_for = self.server.running, self.rules.chunk_tokens, 1 << 40
+        scheduled = {user.request.seq: user for user in users}
+        for seq, user in self._refused.items():
+            if seq in running and user.request.state == State.DECODE:
+                scheduled[seq] = user
+        if not self.rules.prompt_only:
+            for seq, request in running.items():
+                if request.state == State.DECODE:
+                    scheduled[seq] = self.user(request)
+                    holds_for = min(holds_for, size - self._tokens(request) % size)
+        return list(scheduled.values()), holds_for
 
     def _offer_left(self) -> None:
         """Offer what those had who finished since the last decision; then they have left."""
@@ -265,9 +274,8 @@ class Offload(Connector):
             self.totals.evicted_bytes += sum(map(len, stored.evicted)) * self.rules.chunk_bytes
         user.offered = chunks
         if stored.pieces:
-            blocks: list[int] = []
-            for at, _, length in stored.pieces:
-                blocks += table[at * count : (at + length) * count]
+            parts = [table[at * count : (at + length) * count] for at, _, length in stored.pieces]
+            blocks = parts[0] if len(parts) == 1 else [*chain.from_iterable(parts)]
             job = self.new_job(False, user, stored.pieces, stored.chunks, blocks)
             user.stores.add(job)
             self.planned.append(job)
@@ -392,6 +400,11 @@ class Offload(Connector):
         if not anybody and (self.planned or not self.transfers.under_way):  # a decision for nobody is spent
             server.hold_until(server.now_ps)
         server.wakes.works = works
+
+
+def seq_of(user: User) -> int:
+    """The number of its sequence."""
+    return user.request.seq
 
 
 def whole_text(request: Request, tokens: int) -> Content:
