@@ -125,6 +125,10 @@ class Paged(Blocks):
         """The blocks of a sequence in token order, as a kernel reads them."""
         return tuple(self._table(seq))
 
+    def table_so_far(self, seq: int) -> Sequence[int]:
+        """The same, not copied: it changes with the sequence."""
+        return self._table(seq)
+
     def slot(self, seq: int, token: int) -> int:
         """The address of a token's key and value."""
         table, (index, offset) = self._table(seq), divmod(token, self.block_size)

@@ -35,7 +35,7 @@ def card(name: str) -> str:
     facts = {"family": found.family, "needs": found.needs, "source": found.source}
     lines = [f"{label:9}{text}" for label, text in facts.items() if text]
     if found.preempts:
-        lines.append(f"{'preempts':9}waiting requests displace running ones, which are recomputed")
+        lines.append(f"{'preempts':9}waiting requests displace running ones, which {found.displaced}")
     return "\n".join([name, *lines, *own_options(found.declares), "", module_doc(found.__module__)])
 
 

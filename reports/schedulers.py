@@ -153,7 +153,8 @@ class Watched(Observer):
         server, found = self._server, dict[str, str]()
         for request in server.waiting:
             name = self._names[request.index]
-            found[name] = "x" if request.preemptions > self._preempted[name] else "."
+            aside = request.state is State.ASIDE and self.rows[name][-1:] in ("d", "P")
+            found[name] = "x" if aside or request.preemptions > self._preempted[name] else "."
             self._preempted[name] = request.preemptions
         chunks = [request.index for request in step.chunks]
         for request in server.running.values():

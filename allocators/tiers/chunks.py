@@ -6,6 +6,7 @@ state     of a key: ABSENT, IDLE (can be read or evicted), WRITTEN (being writte
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import chain, groupby
 from typing import Final
 
 from kvsim.allocators.records import InvariantError
@@ -25,8 +26,9 @@ class Chunks:
     ----------
     state : bytearray
         State by key.
-    number : list of int
-        The chunk of each present key.
+    shift : list of int
+        By present key, the number of its chunk less the key. Consecutive keys are mostly in consecutive
+        chunks, so that many keys share one integer.
     held, idle : int
         Present keys; those of them that are neither being written nor read.
     """
@@ -34,11 +36,11 @@ class Chunks:
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.state = bytearray()
-        self.number: list[int] = []
+        self.shift: list[int] = []
         self.held = self.idle = 0
         self._readers: dict[int, int] = {}  # of keys with more than one reader
         self._used = 0  # numbers ever allocated
-        self._freed: list[int] = []
+        self._freed: list[range] = []  # freed numbers, the last one first
 
     @property
     def free(self) -> int:
@@ -47,10 +49,10 @@ class Chunks:
 
     def know(self, keys: int) -> None:
         """Announce that keys are below `keys` from now on."""
-        new = keys - len(self.number)
+        new = keys - len(self.shift)
         if new > 0:
             self.state += bytes(new)
-            self.number += [-1] * new
+            self.shift += [0] * new
 
     def references(self, key: int) -> int:
         """-1: the key is being written; else its number of readers."""
@@ -64,30 +66,68 @@ class Chunks:
         self._freed.clear()
         self.held = self.idle = self._used = 0
 
-    def allocate(self, pieces: Sequence[Piece]) -> list[int]:
+    def number(self, key: int) -> int:
+        """The chunk of a present key."""
+        return key + self.shift[key]
+
+    def _numbers(self, first: int, end: int) -> list[range]:
+        """The chunks of these keys, in the order of the keys."""
+        shifts = self.shift[first:end]
+        if shifts.count(shifts[0]) == end - first:  # usually
+            return [range(first + shifts[0], end + shifts[0])]
+        found: list[range] = []
+        for shift, same in groupby(shifts):
+            count = len(list(same))
+            found.append(range(first + shift, first + shift + count))
+            first += count
+        return found
+
+    def allocate(self, pieces: Sequence[Piece]) -> Sequence[int]:
         """Start to write chunks, for which there must be room; returns their numbers."""
-        count = size(pieces)
+        count = pieces[0][2] if len(pieces) == 1 else size(pieces)
         fresh = min(self.capacity - self._used, count)
-        numbers = [*range(self._used, self._used + fresh)]
+        runs = [range(self._used, self._used + fresh)] if fresh else []
         self._used += fresh
-        reused = count - fresh
-        if reused:
-            numbers += self._freed[: -reused - 1 : -1]
-            del self._freed[-reused:]
-        at = 0
+        if fresh < count:
+            runs += self._reuse(count - fresh)
         for _, key, length in pieces:
             self.state[key : key + length] = WRITTEN * length
-            self.number[key : key + length] = numbers[at : at + length]
-            at += length
+        self._place(pieces, runs)
         self.held += count
-        return numbers
+        return runs[0] if len(runs) == 1 else [*chain.from_iterable(runs)]
+
+    def _reuse(self, count: int) -> list[range]:
+        """Take so many chunks that were freed, the last first."""
+        freed, found = self._freed, []
+        while count:
+            run = freed.pop()
+            if len(run) > count:
+                freed.append(run[:-count])
+                run = run[-count:]
+            found.append(run[::-1])
+            count -= len(run)
+        return found
+
+    def _place(self, pieces: Sequence[Piece], runs: Iterable[range]) -> None:
+        """Note that the keys are in these chunks, in this order."""
+        shift, left, rest = self.shift, iter(runs), range(0)
+        for _, first, length in pieces:
+            key, end = first, first + length
+            while key < end:
+                rest = rest or next(left)
+                part, rest = rest[: end - key], rest[end - key :]
+                if part.step == 1:
+                    shift[key : key + len(part)] = [part[0] - key] * len(part)
+                else:
+                    shift[key : key + len(part)] = [number - at for at, number in enumerate(part, key)]
+                key += len(part)
 
     def evict(self, keys: Iterable[range]) -> None:
         """Free the chunks of idle keys, given as descending ranges."""
         for each in keys:
             first, end = each[-1], each[0] + 1
             self._forget(first, end, IDLE)
-            self._freed += self.number[first:end][::-1]
+            self._freed += [run[::-1] for run in reversed(self._numbers(first, end))]
             self.idle -= end - first
 
     def keep(self, pieces: Iterable[Piece]) -> list[Piece]:
@@ -108,7 +148,7 @@ class Chunks:
         """Free the chunks of keys that could not be written."""
         for _, key, count in pieces:
             self._forget(key, key + count, WRITTEN)
-            self._freed += self.number[key : key + count]
+            self._freed += self._numbers(key, key + count)
 
     def _forget(self, first: int, end: int, state: bytes) -> None:
         count = end - first
@@ -125,7 +165,8 @@ class Chunks:
 
     def read(self, pieces: Sequence[Piece]) -> list[int]:
         """Start to read chunks; returns their numbers."""
-        state, numbers = self.state, []
+        state = self.state
+        numbers: list[int] = []
         for _, key, count in pieces:
             end = key + count
             idle = state.count(IDLE, key, end)
@@ -138,7 +179,8 @@ class Chunks:
                         raise InvariantError(f"key {each} is read in state {state[each]}")
             state[key:end] = READ * count
             self.idle -= idle
-            numbers += self.number[key:end]
+            for run in self._numbers(key, end):
+                numbers += run
         return numbers
 
     def was_read(self, pieces: Iterable[Piece]) -> None:

@@ -101,7 +101,7 @@ class VllmTier(Tier):
                 usable += split(state, piece, WRITTEN)[1]
         order.offer(user, missing, usable)
         evicted: list[range] = []
-        short = size(missing) - chunks.free
+        short = (missing[0][2] if len(missing) == 1 else size(missing)) + chunks.held - chunks.capacity
         if short > 0:
             stay = chunks.keep([*pieces, *kept])
             chosen = order.choose(short) if short <= chunks.idle else None

@@ -40,7 +40,11 @@ class VllmLru(EvictionOrder):
         self.group += [0] * (keys - len(self.group))
 
     def offer(self, user: int, missing: Sequence[Piece], usable: Sequence[Piece]) -> None:
-        self.use(user, usable)
+        if usable != missing:
+            self.use(user, usable)
+        elif usable:  # most often: none of it is in any group
+            self._used.setdefault(user, []).extend(usable)
+            self._own_group(user)
 
     def insert(self, user: int, pieces: Sequence[Piece]) -> None:
         if not pieces:
@@ -59,7 +63,9 @@ class VllmLru(EvictionOrder):
         own = self._own_group(user)
         if own is not None:
             for piece in pieces:
-                self._put(own, self._older(own, piece))
+                older = self._older(own, piece)
+                if older:
+                    self._put(own, older)
 
     def _older(self, own: int, piece: Piece) -> list[Piece]:
         """The parts of a piece that are in groups before `own`."""
@@ -161,12 +167,11 @@ class VllmLru(EvictionOrder):
 
     def _own_group(self, user: int) -> int | None:
         """The group of a running user; None: the depth of its chunks is unknown."""
-        if user not in self._deep:
-            return None
-        if user not in self._own:
-            self._own[user] = self._new_group()
-            self._running.add(self._own[user])
-        return self._own[user]
+        own = self._own.get(user)
+        if own is None and user in self._deep:
+            own = self._own[user] = self._new_group()
+            self._running.add(own)
+        return own
 
     def _renew(self, pieces: Iterable[Piece]) -> None:
         """Make the present ones of these the most recently used."""

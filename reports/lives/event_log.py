@@ -19,9 +19,10 @@ NOTHING = -1
 EVENTS = (
     *("refuse", "admit", "decode", "preempt", "swap_out", "swap_in", "fork", "copy", "finish", "reject"),
     *("load", "hand_over", "load_beside", "loaded", "ask", "fetched", "load_first", "move_out", "move_in"),
+    *("set_aside", "resume"),
 )
 (REFUSE, ADMIT, DECODE, PREEMPT, SWAP_OUT, SWAP_IN, FORK, COPY, FINISH, REJECT, LOAD, HAND_OVER) = range(12)
-LOAD_BESIDE, LOADED, ASK, FETCHED, LOAD_FIRST, MOVE_OUT, MOVE_IN = range(12, len(EVENTS))
+LOAD_BESIDE, LOADED, ASK, FETCHED, LOAD_FIRST, MOVE_OUT, MOVE_IN, SET_ASIDE, RESUME = range(12, len(EVENTS))
 
 _NUMBERS = ("step", "request", "sample", "tokens", "cached", "by", "need", "free", "largest")
 

@@ -7,7 +7,7 @@ each other without gaps, from the arrival to the last token, so that they sum to
 sample that is forked off begins where the fork is; before, it shares the life of the one it came from.
 
     step       it came when nobody was waiting: until the step under way ended
-    behind     in the queue, behind others
+    behind     in the queue, behind others; who was set aside, with its memory
     head       at the head of the queue and not admitted, for a reason
     prefill    admitted, until its prompt is computed
     decode     until its last token, the steps included in which it stands still for the prompts of others
@@ -44,6 +44,8 @@ from kvsim.reports.lives.event_log import (
     PREEMPT,
     REFUSE,
     REJECT,
+    RESUME,
+    SET_ASIDE,
     SWAP_IN,
     SWAP_OUT,
     EventLog,
@@ -81,10 +83,14 @@ _AFTER = {
     FORK: (DECODING, DECODING),
     LOAD: (LOADING, LOADING),
     MOVE_IN: (DECODING, DECODING),
+    SET_ASIDE: (BEHIND, BEHIND),
+    RESUME: (DECODING, DECODING),
     _ARRIVE: (BEHIND, BEHIND),
     _DISPLACED: (BEHIND, PREEMPTED),
 }
 """The state after an event: of a track never preempted before, and of one that was."""
+INNER = (REFUSE, ADMIT, DECODE, PREEMPT, SWAP_OUT, SWAP_IN, LOAD, MOVE_IN, SET_ASIDE, RESUME)
+"""Events that change the state of a life, beside its ends and forks."""
 
 
 class Span(NamedTuple):
@@ -169,7 +175,7 @@ def lives(log: EventLog, requests: Columns, where: str = "events") -> Lives:
     child[track[forked]] = True
     moved = np.zeros(len(keys), np.bool_)
     moved[track[kind == MOVE_IN]] = True
-    inner = np.isin(kind, (REFUSE, ADMIT, DECODE, PREEMPT, SWAP_OUT, SWAP_IN, LOAD, MOVE_IN)) | forked
+    inner = np.isin(kind, INNER) | forked
     born = np.flatnonzero(~(child | moved))
     arrive_ps = arrival_ps[place[born]]
     table = _Rows(

@@ -62,6 +62,8 @@ HAPPENED: dict[str, str] = {
     "decode": "prompt computed, first token",
     "decode again": "recomputed, decoding on",
     "preempt": "preempted: {by} needed the room; {tokens} thrown away, to be computed again",
+    "set_aside": "gave up its seat, and keeps the memory of its {tokens}",
+    "resume": "has a seat again, decoding on with {tokens}",
     "swap_out": "swapped out to the host pool with {tokens}: {by} needed the room",
     "swap_in": "swapped in again with {tokens}",
     "load": "{tokens} found elsewhere: loading them",

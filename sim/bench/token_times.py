@@ -4,10 +4,11 @@
     tokens          1     2     3     .     .        preempted in step 10: none, until it decodes again
 
 A sequence gets a token at the end of the step of its `decode` event and of each later step that decodes
-anything, until it is preempted, swapped out or finished; a swapped-out sequence continues in the step of its
-`swap_in`. A sequence forked from a prompt gets its first token in the step that computed the prompt. The
-answers to one prompt are one stream, as a client sees them: tokens of one step come at the same time. Steps
-are those of the replica that served the request.
+anything, until it is preempted, set aside, swapped out or finished. A sequence that was swapped out continues
+in the step of its `swap_in`, one that was set aside in the step of its `resume`. A sequence forked from a
+prompt gets its first token in the step that computed the prompt. The answers to one prompt are one stream, as
+a client sees them: tokens of one step come at the same time. Steps are those of the replica that served the
+request.
 """
 
 from collections.abc import Iterator
@@ -22,7 +23,8 @@ from kvsim.sim.record.metrics import Table
 from kvsim.sim.run import Outcome
 
 Int64 = npt.NDArray[np.int64]
-BEGINS, ENDS = ("decode", "swap_in", "fork"), ("preempt", "swap_out", "finish")
+GO_ON = ("swap_in", "resume")
+BEGINS, ENDS = ("decode", "fork", *GO_ON), ("preempt", "set_aside", "swap_out", "finish")
 PARENT = -1
 Span = tuple[bool, int, int]
 """Whether it begins with a prompt's token, the first step, the step after the last."""
@@ -94,7 +96,7 @@ def _spans(events: Table) -> dict[int, list[Span]]:
         if event in BEGINS:
             if event == "fork" and sequence in open_:
                 open_[request, PARENT] = open_.pop(sequence)
-            open_[sequence] = (event != "swap_in", step - (event == "fork"))
+            open_[sequence] = (event not in GO_ON, step - (event == "fork"))
         elif event in ENDS:
             begun = open_.pop(sequence, None) or open_.pop((request, PARENT), None)
             if begun is not None:

@@ -57,7 +57,10 @@ class Policy:
     declares: ClassVar[type] = NoOptions
     """The policy's options: a frozen dataclass of `option` fields (allocators/option.py)."""
     preempts: ClassVar[bool] = False
-    """Whether who waits displaces those who run with larger keys; they are computed anew."""
+    """Whether who waits displaces those who run with larger keys; they are computed anew, or keep
+    their memory (keeping.py)."""
+    displaced: ClassVar[str] = "are computed anew"
+    """What becomes of those, as the card says it."""
     moves: ClassVar[bool] = False
     """Whether keys may change from step to step."""
 
@@ -173,7 +176,7 @@ class Policy:
             waiting[0]  # will be asked for when the step is planned: nothing may change then
         if full or (len(waiting) < 2 and not self.preempts):
             return  # no request enters before another leaves, whatever the order
-        if self.preempts and server.step.chunks:
+        if self.preempts and server.step.changed:
             return  # such a step is not repeated, however long its order holds
         steps, until_ps = self.alike_steps(), self.alike_until_ps()
         if self._fitted is waiting[0]:  # and was kept out: it may still displace a request
@@ -188,15 +191,13 @@ class Policy:
         server = self.server
         head, running = server.waiting[0], server.running
         allocator = server.allocator
-        if server.memory.prefill_held:
-            prefilling = [r.known_tokens - r.computed for r in running.values() if r.state is State.PREFILL]
-            if sum(prefilling) >= budget - server.decoding:
-                return 0
+        if self._prompts_fill(budget):
+            return 0
         rivals = iter(self.rivals(self.key(head, server.now_ps), server.now_ps))
         first = next(rivals, None)
         if first is None:
             return 0
-        needed = allocator.slots_needed(head.known_tokens, server.rules.bound(head)) + self._watermark()
+        needed = self._needed(head)
         free, taken_seats = allocator.free_slots, len(running)
         if free >= needed and taken_seats < seats:
             self._fitted = head
@@ -213,6 +214,21 @@ class Policy:
         for request in victims:
             server.preempt(request)
         return len(victims)
+
+    def _prompts_fill(self, budget: int) -> bool:
+        """Whether prompts that are under way take all of the step's budget."""
+        server = self.server
+        if not server.memory.prefill_held:
+            return False
+        prefilling = [
+            r.known_tokens - r.computed for r in server.running.values() if r.state is State.PREFILL
+        ]
+        return sum(prefilling) >= budget - server.decoding
+
+    def _needed(self, head: Request) -> int:
+        """Slots that must be free for the head of the queue."""
+        server = self.server
+        return server.allocator.slots_needed(head.known_tokens, server.rules.bound(head)) + self._watermark()
 
     def rivals(self, least: Any, now_ps: int) -> Iterable[Request]:  # noqa: ANN401
         """Running requests that may give way, with keys above `least`: largest first, then last admitted."""

@@ -4,13 +4,16 @@
     Q1  20 ms   |c|            has run for its quantum: one down      Q0 displaces Q1 displaces Q2
     Q2  40 ms   |d|e|          has waited for 3 s: back to Q0
 
-Time counts while a request is in the batch. A displaced request is computed anew, or finds what the prefix
-cache still has of it.
+Time counts while a request is in the batch. A displaced request only gives up its seat: it keeps its memory
+(keeping.py). When memory is short, the one in the lowest queue, the last of it, loses what it holds and is
+computed anew; with `--mlfq-displaced recompute` each displaced one is, as by vLLM's preemption.
 
 Source: Wu et al., Fast distributed inference serving (FastServe, arXiv 2305.05920), section 4.1;
 LLMServe/FastServe, fastserve/scheduler.py (MLFQ: base_quantum 0.01, threshold 2, starvation_threshold 3).
-There displaced requests keep their memory or are swapped ahead of time; promotion is looked at every 1,000
-steps, here when it is due.
+`get_next_batch` takes the first of the queues in each iteration, and leaves those behind them as they are;
+`reserve_free_blocks` swaps out the last of the lowest queue where blocks are short. There they are swapped,
+and a little ahead of time; vLLM V1 swaps nothing, so here they are computed anew. Promotion is looked at
+every 1,000 steps there, here when it is due.
 """
 
 from collections.abc import Iterator
@@ -19,7 +22,7 @@ from operator import itemgetter
 
 from kvsim.allocators.option import option
 from kvsim.sim.deployment.engine import EngineConfig
-from kvsim.sim.policies.base import Policy
+from kvsim.sim.policies.keeping import Keeping
 from kvsim.sim.policies.running import Running
 from kvsim.sim.serving.facts import PS_PER_S
 from kvsim.sim.serving.request import Request, State
@@ -40,9 +43,14 @@ class MlfqOptions:
         value="S",
         above=0,
     )
+    mlfq_displaced: str = option(
+        "What becomes of a displaced request: it keeps its memory, if there is enough, or is computed anew.",
+        default="keep",
+        allowed=("keep", "recompute"),
+    )
 
 
-class Mlfq(Policy):
+class Mlfq(Keeping):
     """Multi-level feedback by time in the batch."""
 
     family = "time in the batch"
@@ -51,11 +59,11 @@ class Mlfq(Policy):
     needs = "the cost of a prefill"
     source = "FastServe, arXiv 2305.05920; LLMServe/FastServe, fastserve/scheduler.py"
     declares = MlfqOptions
-    preempts = True
 
     def __init__(self, config: EngineConfig, max_model_len: int) -> None:
         super().__init__(config, max_model_len)
         own = self.own(MlfqOptions)
+        self.keeps = own.mlfq_displaced == "keep"
         self._quantum_ps = max(1, round(own.mlfq_quantum * PS_PER_S))
         self._patience_ps = round(own.mlfq_promotion * PS_PER_S)
         self._reached_ps: dict[Request, int] = {}  # of those who wait: how far up the scale
@@ -88,7 +96,7 @@ class Mlfq(Policy):
         while first < end:
             start = max(first, self._first_below(self._level(running[end - 1][0] + now_ps) - 1, now_ps))
             for _, _, request in sorted(running[start:end], key=LAST_ADMITTED, reverse=True):
-                if request.state is not State.FINISHED:
+                if self._may_give_way(request):
                     yield request
             end = start
 
@@ -109,6 +117,8 @@ class Mlfq(Policy):
         if request in self._running:
             self._reached_ps[request] = self._running.take_out(request) + now_ps
             self._since_ps[request] = now_ps
+            if request.state is State.ASIDE:
+                self.keep(request)
             return
         reached_ps, prefill_ps = self._quantum_ps, self.prefill_ps(request.prompt_tokens)
         while reached_ps < prefill_ps:
@@ -119,6 +129,7 @@ class Mlfq(Policy):
         now_ps, reached_ps = self.server.now_ps, self._reached_ps.pop(request)
         if now_ps >= self._since_ps.pop(request) + self._patience_ps:
             reached_ps = self._quantum_ps
+        self.forget(request)
         self._admissions += 1
         self._running.add(reached_ps - now_ps, self._admissions, request)
 

@@ -9,6 +9,8 @@
                storage (it waits for a read from storage)
     decode     its prompt, or its recomputation, is done and produced a token
     preempt    it is evicted and will be recomputed: `tokens` are lost; request `by` took the room
+    set_aside  it gives up its seat and keeps the memory of its `tokens`
+    resume     it has a seat again and decodes on
     swap_out   it goes to the host pool with `tokens`, for the room that `by` took
     swap_in    it is back
     load       `tokens` of its prompt are found elsewhere: it holds memory and waits for them
@@ -155,7 +157,7 @@ class Events:
         self._add("decode", request, now_ps, step, tokens=request.computed)
 
     def left(self, event: str, request: Request, now_ps: int, step: int, by: Request | None) -> None:
-        """A request was preempted or swapped out, with what it holds now."""
+        """A request was preempted, set aside or swapped out, with what it holds now."""
         self._add(event, request, now_ps, step, tokens=request.computed, by=NONE if by is None else by.index)
 
     def loads(self, request: Request, now_ps: int, step: int, tokens: int) -> None:
@@ -187,6 +189,11 @@ class Events:
     def returned(self, request: Request, now_ps: int, step: int) -> None:
         """A request came back from the host pool."""
         self._add("swap_in", request, now_ps, step, tokens=request.computed)
+
+    def resumed(self, request: Request, now_ps: int, step: int) -> None:
+        """A request that was set aside decodes on."""
+        self._last_refusal = None
+        self._add("resume", request, now_ps, step, tokens=request.computed)
 
     def forked(self, child: Request, now_ps: int, step: int) -> None:
         """A sequence shares everything of another one of its request."""

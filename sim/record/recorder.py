@@ -214,7 +214,8 @@ class Recorder:
     ) -> None:
         """Add time in which nothing was computed; `held_by` and `rest` as in `Start`.
 
-        `kept` are slots that hold a token, are used, or are used in vain, for KV in transit.
+        `kept` are slots that hold a token, are used, or are used in vain, of requests that do not run: their
+        KV is in transit, or they were set aside.
         """
         sums = self.saturated if held_by else self.unsaturated
         if held_by:

@@ -331,41 +331,45 @@ class InTurn(Steps):
 
     def admit(self, budget: int, longest: int) -> None:
         """Admit within a budget, with chunks of at most `longest` tokens."""
-        server, waiting, limits = self.server, self.server.waiting, self.limits
+        server, waiting = self.server, self.server.waiting
         if budget <= 0 or not waiting or server.step.preemptions > server.step.displaced:
             return
-        room = limits.seats - len(server.running)
-        caches, match, hits = server.allocator.caches, None, 0
+        room = self.limits.seats - len(server.running)
+        while waiting and budget > 0 and room > 0:
+            head = waiting[0]
+            tokens = int(server.resume_head()) if head.state == State.ASIDE else self._enter(budget, longest)
+            if not tokens:
+                return
+            budget -= tokens
+            room -= 1
+
+    def _enter(self, budget: int, longest: int) -> int:
+        """Admit the head of the queue; returns the tokens that it computes in this step, 0: it must wait."""
+        server, limits, match, hits = self.server, self.limits, None, 0
         pieces = server.memory.abilities.ends_pieces
         whole, watermark = limits.whole_prompt, limits.watermark
-        while waiting and budget > 0 and room > 0:
-            chunk = known = waiting[0].known_tokens
-            if caches:
-                match = server.match_head(budget=None if whole else min(budget, longest))
-                hits = match.tokens if match else 0
-                chunk -= hits
-            if chunk > longest:
-                chunk = longest
-            if chunk > budget:
-                if not limits.in_pieces:
-                    return
-                chunk = budget
-            if pieces is not None:
-                chunk = pieces.piece(match, -1, hits, chunk, limits.budget)
-                if chunk < 1:
-                    return
-            needed = known if whole else hits + chunk
-            if needed > hits + chunk and not server.head_fits(needed, match):
-                return
-            if watermark and not (
-                server.head_leaves(needed, match, watermark)
-                and server.head_leaves(hits + chunk, match, watermark)
-            ):
-                return
-            if not server.admit_head(hits + chunk, match):
-                return
-            budget -= chunk
-            room -= 1
+        chunk = known = server.waiting[0].known_tokens
+        if server.allocator.caches:
+            match = server.match_head(budget=None if whole else min(budget, longest))
+            hits = match.tokens if match else 0
+            chunk -= hits
+        if chunk > longest:
+            chunk = longest
+        if chunk > budget:
+            if not limits.in_pieces:
+                return 0
+            chunk = budget
+        if pieces is not None:
+            chunk = pieces.piece(match, -1, hits, chunk, limits.budget)
+            if chunk < 1:
+                return 0
+        needed = known if whole else hits + chunk
+        fits = needed == hits + chunk or server.head_fits(needed, match)
+        if fits and watermark:
+            fits = server.head_leaves(needed, match, watermark) and server.head_leaves(
+                hits + chunk, match, watermark
+            )
+        return chunk if fits and server.admit_head(hits + chunk, match) else 0
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

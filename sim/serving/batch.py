@@ -43,7 +43,9 @@ class Batch:
     loading : dict of Request
         By sequence id, those that hold memory and run only when keys and values were loaded into it.
     moving : dict of Request
-        By sequence id, those that hold memory while their blocks are copied to another server, or from it.
+        By sequence id, those whose blocks are being copied to another server, or from it.
+    aside : dict of Request
+        By sequence id, those that gave up their seat, keep their memory and wait in the queue.
     growth : GrowthCalendar
         When the decoding ones must grow.
     works_in_spans : bool
@@ -64,6 +66,7 @@ class Batch:
         self.departed: dict[int, Request] = {}
         self.loading: dict[int, Request] = {}
         self.moving: dict[int, Request] = {}
+        self.aside: dict[int, Request] = {}
         unit = allocator.growth_unit or allocator.grows_by
         in_spans = memory.abilities.in_spans is not None
         self.works_in_spans = self.may_work_in_spans and in_spans and progress.linear
@@ -77,9 +80,13 @@ class Batch:
         if context_tile and self.progress.linear:
             self.progress.spread = Contexts(context_tile)
 
+    def parked(self) -> dict[int, Request]:
+        """Requests that hold memory without running: loading, moving or set aside."""
+        return self.loading | self.moving | self.aside if self.moving or self.aside else self.loading
+
     def lengths(self, new: bool) -> dict[int, int]:
         """The tokens of each living sequence in the step, its `new` ones included or not; from scratch."""
-        loading = {seq: request.computed for seq, request in (self.loading | self.moving).items()}
+        loading = {seq: request.computed for seq, request in self.parked().items()}
         if self.progress.linear:
             clock, decode, finished = self.progress.clock + new, State.DECODE, State.FINISHED
             return loading | {

@@ -61,8 +61,8 @@ class View:
 
     @property
     def waiting_tokens(self) -> int:
-        """Tokens of the prompts in its queue."""
-        queued = sum([request.known_tokens for request in self._server.waiting])
+        """Tokens of the prompts in its queue that are not computed."""
+        queued = sum([request.known_tokens - request.computed for request in self._server.waiting])
         return queued + sum([request.known_tokens for request in self._replica.input_queue.requests])
 
     @property

@@ -71,7 +71,7 @@ class KindsLedger:
         self._times_ps[waited].clear()
 
     def _finals(self) -> dict[int, int]:
-        living = self._server.running | self._server.batch.loading
+        living = self._server.running | self._server.batch.parked()
         return {seq: request.final_tokens for seq, request in living.items() if request.internal}
 
     def with_growth(self, record: Callable[[Span], None], groups: GrowsInGroups) -> Callable[[Span], None]:

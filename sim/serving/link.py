@@ -61,8 +61,9 @@ class Link(Transfers):
         """When a copy of `blocks` blocks ends, queued behind earlier copies in the same direction."""
         duration = self.ways[loads].duration_ps(blocks, blocks * self.block_bytes)
         self._busy_ps[loads] += duration
-        self.free_ps[loads] = max(now_ps, self.free_ps[loads]) + duration
-        return self.free_ps[loads]
+        free_ps = self.free_ps[loads]
+        self.free_ps[loads] = ends_ps = (now_ps if now_ps > free_ps else free_ps) + duration
+        return ends_ps
 
     def busy_ps(self, loads: bool) -> int:
         """Total duration of the jobs in that direction."""

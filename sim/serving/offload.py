@@ -14,6 +14,7 @@ Who loads, and when, is for sim/serving/loading.py. Follows vLLM 0.33.0.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from kvsim.allocators.base import Content
 from kvsim.allocators.texts import Keys, Texts, pieces
@@ -81,7 +82,7 @@ class Offload(Connector):
         server.totals.tier, server.memory.below = self.totals, self.below
 
     def new_job(
-        self, loads: bool, user: User, copied: Sequence[Piece], chunks: Sequence[int], blocks: list[int]
+        self, loads: bool, user: User, copied: Sequence[Piece], chunks: Sequence[int], blocks: Sequence[int]
     ) -> Job:
         """The next job."""
         self._jobs += 1
@@ -194,29 +195,38 @@ class Offload(Connector):
         server, running = self.server, self.server.running
         if self.stack is not None and self._asks_by_cached:
             server.step.asks_by_cached = True  # what the GPU forgets comes up to the host for one that waits
-        scheduled = {request.seq: self.user(request) for request in server.step.chunks}
-        for seq, user in self._refused.items():
-            if seq in running and user.request.state == State.DECODE:
-                scheduled[seq] = user
-        holds_for = 1 << 40
-        if not self.rules.prompt_only:
-            for seq, request in running.items():
-                if request.state == State.DECODE:
-                    scheduled[seq] = self.user(request)
-                    size = self.rules.chunk_tokens
-                    holds_for = min(holds_for, size - self._tokens(request) % size)
+        users, holds_for = [self.user(request) for request in server.step.chunks], 1 << 40
+        if self._refused or not self.rules.prompt_only:
+            users, holds_for = self._with_decoding(users)
+        if len(users) > 1:
+            users.sort(key=seq_of)
         before, self._refused = self._refused, {}
-        for seq in sorted(scheduled):
-            user = scheduled[seq]
-            if seq in running and not self._offer(user, self._tokens(user.request), None):
+        for user in users:
+            request, seq = user.request, user.request.seq
+            if seq in running and not self._offer(user, self._tokens(request), None):
                 self._refused[seq] = user
                 self.totals.refused_stores += seq not in before
-        self._offer_left()
+        if self._left:
+            self._offer_left()
         self._flush()
         if self._differs_next():
             holds_for = 1
         if holds_for < 1 << 40:
             server.hold_for(holds_for)
+
+    def _with_decoding(self, users: list[User]) -> tuple[list[User], int]:
+        """These, and who decodes and offers: it was refused, or answers are stored; for how many steps."""
+        running, size, holds_for = self.server.running, self.rules.chunk_tokens, 1 << 40
+        scheduled = {user.request.seq: user for user in users}
+        for seq, user in self._refused.items():
+            if seq in running and user.request.state == State.DECODE:
+                scheduled[seq] = user
+        if not self.rules.prompt_only:
+            for seq, request in running.items():
+                if request.state == State.DECODE:
+                    scheduled[seq] = self.user(request)
+                    holds_for = min(holds_for, size - self._tokens(request) % size)
+        return list(scheduled.values()), holds_for
 
     def _offer_left(self) -> None:
         """Offer what those had who finished since the last decision; then they have left."""
@@ -252,7 +262,7 @@ class Offload(Connector):
         if chunks <= user.offered:
             return True
         if table is None:
-            table = self.allocator.block_table(request.seq)
+            table = self.allocator.table_so_far(request.seq)
         chunks = min(chunks, len(table) // count)
         offered = pieces(user.ranges, user.offered, chunks)
         if not offered:
@@ -260,12 +270,12 @@ class Offload(Connector):
         stored = tier.store(user.number, offered)
         if stored is None:
             return False
-        self.totals.evicted_bytes += sum(map(len, stored.evicted)) * self.rules.chunk_bytes
+        if stored.evicted:
+            self.totals.evicted_bytes += sum(map(len, stored.evicted)) * self.rules.chunk_bytes
         user.offered = chunks
         if stored.pieces:
-            blocks: list[int] = []
-            for at, _, length in stored.pieces:
-                blocks += table[at * count : (at + length) * count]
+            parts = [table[at * count : (at + length) * count] for at, _, length in stored.pieces]
+            blocks = parts[0] if len(parts) == 1 else [*chain.from_iterable(parts)]
             job = self.new_job(False, user, stored.pieces, stored.chunks, blocks)
             user.stores.add(job)
             self.planned.append(job)
@@ -300,11 +310,14 @@ class Offload(Connector):
 
     def _flush(self) -> None:
         """Wait for the stores of those preempted, and of those who finished, whose blocks are taken."""
-        under_way = [job for _, _, job in self.transfers.under_way if not (job.loads or job.hurried)]
-        hurried = [job for job in under_way if job.owner.request.state == State.WAITING]
+        hurried = [
+            job
+            for _, _, job in self.transfers.under_way
+            if job.owner.request.state == State.WAITING and not (job.loads or job.hurried)
+        ]
         if self._lengths is not None:
             taken = self._taken(self._lengths)
-            for job in under_way + self.planned:
+            for job in [job for job in self.transfers.stores() if not job.hurried] + self.planned:
                 if job.owner.finished and not taken.isdisjoint(job.blocks):
                     hurried.append(job)
         if hurried:
@@ -339,7 +352,8 @@ class Offload(Connector):
 
     def settle(self, by_ps: int) -> bool:
         """What has ended by then is known from now on; whether anything had."""
-        ended = self.transfers.ended(by_ps)
+        under_way = self.transfers.under_way
+        ended = self.transfers.ended(by_ps) if under_way and under_way[0][0] <= by_ps else ()
         for job in ended:
             if job.loads:
                 self.tier.loaded(job.pieces)
@@ -386,6 +400,11 @@ class Offload(Connector):
         if not anybody and (self.planned or not self.transfers.under_way):  # a decision for nobody is spent
             server.hold_until(server.now_ps)
         server.wakes.works = works
+
+
+def seq_of(user: User) -> int:
+    """The number of its sequence."""
+    return user.request.seq
 
 
 def whole_text(request: Request, tokens: int) -> Content:

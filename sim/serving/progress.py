@@ -14,7 +14,6 @@ than a step. A sequence that got no token in the previous step is *late*.
 """
 
 from abc import abstractmethod
-from collections import Counter
 from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import ClassVar, Final
@@ -206,10 +205,13 @@ class Progress:
 
         Otherwise empty: the time between two tokens is then the duration of a step.
         """
-        last = Counter(self._joined.values())
-        last[self._last_ps] += self.size - len(self._joined)
-        late = any(count and when != now_ps for when, count in last.items())
-        return [(when, count) for when, count in last.items() if count] if late else []
+        last: dict[int, int] = {}
+        for when in self._joined.values():
+            last[when] = last.get(when, 0) + 1
+        others = self.size - len(self._joined)
+        if others:
+            last[self._last_ps] = last.get(self._last_ps, 0) + others
+        return list(last.items()) if len(last) > 1 or now_ps not in last else []
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -256,7 +256,7 @@ class Replica:
         held_by = limit(server, self.scheduler) if server.waiting or server.swapped else ""
         until_ps = self._on_the_clock(max(least, min(step.until_ps, self._arrivals.next_ps)))
         rest, start_ps = server.rest(), server.now_ps
-        kept = server.tokens()[0], server.allocator.used_slots, server.memory.internal_slots()
+        kept = self._kept()
         if until_ps >= self._ahead.next_ps:
             self._waits = True
             yield self._alarm.at(until_ps)
@@ -269,9 +269,9 @@ class Replica:
             server.wakes.before_ps = until_ps - 1
 
     def _kept(self) -> tuple[int, int, int]:
-        """Slots with tokens, used ones, and those used in vain, of requests that move, while nobody runs."""
+        """Slots with a token, used slots, and slots used in vain, of requests that do not run."""
         server = self.server
-        if not server.batch.moving:
+        if not server.batch.parked():
             return (0, 0, 0)
         return server.tokens()[0], server.allocator.used_slots, server.memory.internal_slots()
 
@@ -384,7 +384,7 @@ class Replica:
         self.commit.turned_away.write_noted()
         self._alarm.end()
         self._current = None
-        return self.server.tokens()[0] if self.server.running or self.server.batch.loading else 0
+        return self.server.tokens()[0] if self.server.running or self.server.batch.parked() else 0
 
     def follow(self, before: "Replica") -> None:
         """Stand in for one that died: empty, and not serving yet."""

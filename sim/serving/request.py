@@ -1,5 +1,7 @@
 """A request on its way through the server: waiting (-> loading) -> prefill -> decode -> finished.
 
+One that decodes may be set aside, with all that it holds, and decode on later.
+
 Objects exist only while a request waits or runs; before and after, it is a row of columns. A request with
 several answers is one object per answer, its *samples*. Engines that fork schedule them together, as a Group.
 """
@@ -19,16 +21,18 @@ class State:
     SWAPPED: Final = 3
     FINISHED: Final = 4
     LOADING: Final = 5
+    ASIDE: Final = 6
 
 
-NAMES = ("waiting", "prefill", "decode", "swapped", "finished", "loading")
+NAMES = ("waiting", "prefill", "decode", "swapped", "finished", "loading", "set aside")
 SUCCESSORS = (
     (State.PREFILL, State.LOADING),
     (State.DECODE, State.FINISHED, State.WAITING),
-    (State.FINISHED, State.WAITING, State.SWAPPED, State.PREFILL),
+    (State.FINISHED, State.WAITING, State.SWAPPED, State.PREFILL, State.ASIDE),
     (State.DECODE, State.FINISHED),
     (),
     (State.PREFILL,),
+    (State.DECODE, State.WAITING),
 )
 """Allowed moves by state; back to WAITING is preemption, to PREFILL a step without a token."""
 MOVES: Final = frozenset(10 * state + after for state, moves in enumerate(SUCCESSORS) for after in moves)

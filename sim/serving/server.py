@@ -333,6 +333,21 @@ class Server:
         least = int(watermark * (allocator.capacity_slots // unit + 1)) * unit
         return allocator.leaves(match, tokens, self.rules.bound(request)) >= least
 
+    def resume_head(self) -> bool:
+        """Let the head of the queue decode again, which was set aside; False: no room for its next token."""
+        request, batch = self.waiting[0], self.batch
+        if not self.allocator.grow(request.seq, request.computed + 1):
+            self._note_refusal(request, request.computed + 1, self.rules.bound(request))
+            return False
+        self.waiting.popleft()
+        del batch.aside[request.seq]
+        self.running[request.seq] = request
+        if self.events:
+            self.events.resumed(request, self.now_ps, self.steps)
+        batch.join(request, self.now_ps)
+        self.step.changed = True
+        return True
+
     def begin_loaded(self, request: Request, tokens: int) -> None:
         """Let a request run that holds memory already, and prefill `tokens` of it in this step."""
         request.move(State.PREFILL)
@@ -452,7 +467,8 @@ class Server:
         Its prefix can be found again, but for the last `unknown` tokens.
         """
         self.memory.free(request, comes_back, unknown)
-        del self.running[request.seq]
+        if self.running.pop(request.seq, None) is None:
+            del self.batch.aside[request.seq]
 
     def depart(self, request: Request) -> None:
         """A finished request keeps its memory, as dead weight, until it is released."""
@@ -495,7 +511,7 @@ class Server:
                 request.outgrown += 1
             self.preempt(victim, by=request)
             if victim is request:
-                alone = not (self.running or self.batch.loading or self.batch.moving)
+                alone = not (self.running or self.batch.parked())
                 if alone and self.waiting and self.waiting[0] is request:
                     self._drop_stuck(request, tokens)
                 return False
@@ -519,10 +535,22 @@ class Server:
             self.waiting.remove(request)
         self.step.reject(index, reason, sum(request.preemptions for request in answers))
 
+    def set_aside(self, request: Request) -> None:
+        """A decoding request gives up its seat and goes to the queue, with all that it holds."""
+        self.batch.leave(request)
+        self.memory.prefill_held += request.computed
+        request.move(State.ASIDE)
+        del self.running[request.seq]
+        self.batch.aside[request.seq] = request
+        if self.events:
+            self.events.left("set_aside", request, self.now_ps, self.steps, None)
+        self.waiting.appendleft(request)
+        self.step.changed = True
+
     def preempt(self, request: Request, requeue: bool = True, by: Request | None = None) -> None:
         """Preempt by recomputation, for the room that `by` needs: free everything.
 
-        If `requeue`, put the request back at the head of the queue.
+        If `requeue`, put the request back at the head of the queue, where one that was set aside is already.
         """
         if request.state == State.FINISHED:
             self._preempt_departed(request)
@@ -535,6 +563,10 @@ class Server:
                 unknown = int(request.computed > known_before)
             elif by is not None and by.seq > request.seq:
                 unknown = -1  # its token of this step was scheduled before, and stays where it can be found
+        elif request.state == State.ASIDE:
+            self.memory.prefill_held -= request.computed
+            unknown = int(self.rules.known_late and request.last_token_ps == self.now_ps)
+            requeue = False
         else:
             self.memory.prefill_held -= request.computed
             request.known_tokens = request.prompt_tokens + request.generated
@@ -591,7 +623,7 @@ class Server:
     def check(self) -> None:
         """Raise InvariantError when the running sums and the allocator's own count disagree."""
         lengths = self.lengths()
-        living = self.running | self.batch.loading | self.batch.moving
+        living = self.running | self.batch.parked()
         finals = {seq: living[seq].final_tokens for seq in lengths}
         counted = self.allocator.ledger(lengths, finals)
         held, internal = self.tokens()[0], self.memory.internal_slots()

@@ -85,14 +85,14 @@ def state(tier, names, policy):
         "write_pending": sum(references(key) < 0 for key in there),
     }
     if policy == "lru":
-        chunks = [[*each, number[key], references(key)] for key, each in zip(there, told(there), strict=True)]
+        chunks = [[*each, number(key), references(key)] for key, each in zip(there, told(there), strict=True)]
         idle = [key for key in least_first(order) if not references(key)]
         return found | {"resident": tier.held, "chunks": chunks, "eviction_order": told(idle)}
     lists = {"t1": order.once, "t2": order.again, "b1": order.left_once, "b2": order.left_again}
     found |= {name: len(keys) for name, keys in lists.items()} | {"target_t1": order.target}
     for name in ("t1", "t2"):
         keys = lists[name]
-        found[name.upper()] = [[*told([key])[0], number[key], references(key)] for key in keys]
+        found[name.upper()] = [[*told([key])[0], number(key), references(key)] for key in keys]
     return found | {name.upper(): told(lists[name]) for name in ("b1", "b2")}
 
 

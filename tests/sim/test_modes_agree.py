@@ -88,9 +88,10 @@ class Books:
             self._open = server.now_ps, {"cached": allocator.cached_slots}, False, True
             return
         clock = server.progress.clock + (not server.step.paused)
+        living = self.living()
         lengths = {
             seq: r.base + clock if r.state == State.DECODE else r.computed
-            for seq, r in server.running.items()
+            for seq, r in living.items()
             if r.state != State.FINISHED
         }
         used, cached = allocator.used_slots, allocator.cached_slots
@@ -102,7 +103,7 @@ class Books:
             assert (used, cached) == (allocator.used_slots, allocator.cached_slots)
             assert token == sum(lengths.values()) - allocator.shared_tokens
             rooms = self.count_rooms(lengths, owners)
-        reserved = sum(min(rooms[seq], server.running[seq].final_tokens) - lengths[seq] for seq in lengths)
+        reserved = sum(min(rooms[seq], living[seq].final_tokens) - lengths[seq] for seq in lengths)
         assert server.decoding == sum(r.state == State.DECODE for r in server.running.values())
         scheduler = self.engine.replica.scheduler
         if isinstance(scheduler, VllmV0):
@@ -123,11 +124,18 @@ class Books:
         self.most_running = max(self.most_running, len(server.running))
         self.most_tokens = max(self.most_tokens, token)
 
+    def living(self):
+        """Who holds memory: those who run, and those who were set aside."""
+        server = self.server
+        assert not server.running.keys() & server.batch.aside.keys()
+        assert all(request in server.waiting for request in server.batch.aside.values())
+        return server.running | server.batch.aside
+
     def count_blocks(self, lengths: dict[int, int], owners: Counter[int]) -> tuple[int, int, int]:
         """(allocated, holding a token, cached) slots."""
         allocator = self.allocator
         size, tables = allocator.block_size, allocator._tables
-        assert set(tables) == set(self.server.running)
+        assert set(tables) == set(self.living())
         written = {
             table[token // size] * size + token % size
             for seq, table in tables.items()
@@ -159,7 +167,7 @@ class Books:
         """Every block that can be found holds the text it is found by, as far as sequences say."""
         allocator, size = self.allocator, self.allocator.block_size
         for seq, table in allocator._tables.items():
-            request = self.server.running[seq]
+            request = self.living()[seq]
             known, rest = map(flat, allocator.prefixes.keys_of(request.content, request.own))
             held = lengths.get(seq, request.final_tokens)
             for index, block in enumerate(table):

@@ -290,6 +290,7 @@ POLICY_SETTINGS = {
     "starvation_quantum": (1, 5),
     "mlfq_quantum": (0.02, 0.05, 0.3),
     "mlfq_promotion": (0.2, 1.0, 30.0),
+    "mlfq_displaced": ("keep", "recompute"),
     "client_weights": ("", "b=2"),
     "output_price": (1.0, 2.5),
     "deficit_quantum": (5, 40, 400),

@@ -265,7 +265,7 @@ class Noted:
         number, references = chunks.number, chunks.references
 
         def told(keys):
-            return [[self._key(key), number[key], references(key)] for key in keys]
+            return [[self._key(key), number(key), references(key)] for key in keys]
 
         pending = chunks.state.count(WRITTEN)
         found = {"free": chunks.free, "evictable": chunks.idle, "write_pending": pending}

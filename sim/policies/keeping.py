@@ -1,0 +1,154 @@
+"""Who gives up a seat keeps the memory: set aside, with all that it holds, until it has a seat again.
+
+    seats are short     who runs and has the largest key is set aside; nothing is computed anew
+    memory is short     who was set aside and stands last in the queue is preempted; then who runs
+
+A prompt is computed to its end. All this holds where blocks are handed out one by one; where the place of a
+sequence matters, or the allocator works between steps, who is displaced is preempted, as by other policies.
+"""
+
+from bisect import bisect_left, insort
+from itertools import islice
+from typing import Any
+
+from kvsim.sim.deployment.engine import EngineConfig
+from kvsim.sim.policies.base import Policy
+from kvsim.sim.serving.request import Request, State
+from kvsim.sim.serving.server import Server
+
+Kept = tuple[Any, int, int, Request]
+"""(key when it came to the queue, row, sample, request)"""
+
+
+class Keeping(Policy):
+    """Those who are displaced keep what they hold, while there is memory.
+
+    A kind of its own calls `keep` when one of them comes to the queue, and `forget` when it has a seat again.
+    Keys of those who wait may only fall.
+    """
+
+    preempts = True
+    displaced = "keep their memory while there is enough"
+
+    def __init__(self, config: EngineConfig, max_model_len: int) -> None:
+        super().__init__(config, max_model_len)
+        self.keeps = True
+        self._kept: list[Kept] = []  # who was set aside; who would be served last is the last
+        self._of: dict[Request, tuple[Kept, int]] = {}  # and the slots that they hold
+        self._slots_kept = self._tokens_kept = 0
+
+    def begin(self, server: Server) -> None:
+        super().begin(server)
+        allocator, abilities = server.allocator, server.memory.abilities
+        unbound = allocator.most_sequences is None and not (allocator.reserves or abilities.external_slots)
+        works = abilities.after_steps is not None or abilities.in_spans is not None
+        self.keeps = self.keeps and allocator.growth_unit > 0 and unbound and not works
+
+    def displaceable(self, request: Request) -> bool:
+        return not self.keeps or request.is_decoding
+
+    # -- who was set aside --------------------------------------------------------------------
+
+    def keep(self, request: Request) -> None:
+        """One that was set aside comes to the queue."""
+        entry: Kept = (self.key(request, self.server.now_ps), request.index, request.sample, request)
+        slots = self._slots(request)
+        insort(self._kept, entry)
+        self._of[request] = entry, slots
+        self._slots_kept += slots
+        self._tokens_kept += request.computed
+
+    def forget(self, request: Request) -> None:
+        """It has a seat again, or lost its memory; of others nothing is known."""
+        found = self._of.pop(request, None)
+        if found is not None:
+            entry, slots = found
+            del self._kept[bisect_left(self._kept, entry)]
+            self._slots_kept -= slots
+            self._tokens_kept -= request.computed
+
+    def _last_kept(self) -> Request:
+        """Who of them would be served last."""
+        kept, now_ps = self._kept, self.server.now_ps
+        while True:
+            before, row, sample, request = kept[-1]
+            key = self.key(request, now_ps)
+            if key == before:
+                return request
+            entry: Kept = (key, row, sample, request)
+            kept.pop()
+            insort(kept, entry)
+            self._of[request] = entry, self._of[request][1]
+
+    # -- who gives way ------------------------------------------------------------------------
+
+    def victim(self) -> Request:
+        self.place()
+        if not self._kept:
+            return super().victim()
+        request = self._last_kept()
+        self.forget(request)
+        return request
+
+    def _needed(self, head: Request) -> int:
+        if head.state is not State.ASIDE:
+            return super()._needed(head)
+        allocator, bound = self.server.allocator, self.server.rules.bound(head)
+        return allocator.slots_needed(head.computed + 1, bound) - self._slots(head)
+
+    def _displace(self, seats: int, budget: int) -> int:
+        """Set aside who has the largest keys, for a seat; preempt for memory. Nobody, if the head never fits.
+
+        Returns how many were preempted.
+        """
+        if not self.keeps:
+            return super()._displace(seats, budget)
+        server = self.server
+        head, running, free = server.waiting[0], server.running, server.allocator.free_slots
+        rivals = iter(self.rivals(self.key(head, server.now_ps), server.now_ps))
+        aside = list(islice(rivals, max(0, len(running) - seats + 1)))
+        prompts = server.memory.prefill_held > self._tokens_kept  # some are under way
+        if len(running) - len(aside) >= seats or (prompts and self._prompts_fill(budget)):
+            return 0
+        missing = self._needed(head) - free
+        if missing <= 0:
+            if not aside:
+                self._fitted = head
+            for request in aside:
+                server.set_aside(request)
+            return 0
+        own = self._of[head][1] if head in self._of else 0
+        missing -= self._slots_kept - own + sum([self._slots(request) for request in aside])
+        lost: list[Request] = []
+        while missing > 0:
+            rival = next(rivals, None)
+            if rival is None:
+                return 0 if running else self._empty()
+            lost.append(rival)
+            missing -= self._slots(rival)
+        for request in aside:
+            server.set_aside(request)
+        return self._free(head, lost)
+
+    def _free(self, head: Request, running: list[Request]) -> int:
+        """Preempt the last of the queue, then some who run, until the head fits; returns how many."""
+        self.place()
+        server, needed, freed = self.server, self._needed(head), 0
+        while needed > server.allocator.free_slots:
+            request = self._last_kept() if self._kept else head
+            if request is head:
+                if not running:
+                    break
+                request = running.pop(0)
+            self.forget(request)
+            server.preempt(request)
+            freed += 1
+        return freed
+
+    def _empty(self) -> int:
+        """Nobody runs, and the head does not fit beside those who were set aside: preempt all of them."""
+        freed = len(self._kept)
+        for _, _, _, request in tuple(self._kept):
+            self.forget(request)
+            self.server.preempt(request)
+        return freed

@@ -1,0 +1,135 @@
+"""Who is set aside keeps the memory: `mlfq` computes nothing anew while there is enough."""
+
+from random import Random
+
+import numpy as np
+import pytest
+from support.cases import GPU, MODEL
+from support.settings import engine_config
+
+from kvsim.sim.build import build_engine
+from kvsim.sim.deployment.deployment import Deployment
+from kvsim.sim.serving.request import State
+from kvsim.sim.workload import PS_PER_S, Workload
+
+SEATS = 8
+
+
+def work(seed, count=250, gap_s=0.1):
+    """Requests that come a little faster than they can be served."""
+    rng = Random(seed)
+    arrival = np.cumsum([round(rng.expovariate(1 / gap_s) * PS_PER_S) for _ in range(count)])
+    prompts = np.array([rng.randint(1, 60) for _ in range(count)])
+    answers = np.array([1 + min(round(rng.expovariate(1 / 20)), 60) for _ in range(count)])
+    return Workload("keeping", arrival, prompts, answers)
+
+
+def engine_for(requests, kv_tokens=40_000, events=False, **settings):
+    usual = {"scheduler": "vllm-v1", "policy": "mlfq", "max_num_seqs": SEATS, "max_num_batched_tokens": 64}
+    usual |= {"block_size": 4, "max_model_len": 256, "mlfq_quantum": 0.1}
+    where = Deployment(
+        model=MODEL,
+        gpu=GPU,
+        engine=engine_config(**usual | settings),
+        kv_tokens=kv_tokens,
+        cost="constant:0.05",
+    )
+    return build_engine(where, requests, check=True, events=events, max_span=1 if events else 1 << 20)
+
+
+def counted(engine):
+    """Its result, and how often its server set somebody aside."""
+    server, aside = engine.replica.server, 0
+    set_aside = server.set_aside
+
+    def noted(request):
+        nonlocal aside
+        aside += 1
+        set_aside(request)
+
+    server.set_aside = noted
+    return engine.run(), aside
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["sync", "async"])
+def test_with_memory_for_all_nothing_is_computed_twice(late):
+    for seed in range(3):
+        requests = work(seed)
+        result, aside = counted(engine_for(requests, async_scheduling=late))
+        assert result.finished.all()
+        assert result.preemptions == result.thrown_tokens == 0
+        assert aside > 100
+        anew = engine_for(requests, async_scheduling=late, mlfq_displaced="recompute").run()
+        assert anew.preemptions > 100
+        assert anew.thrown_tokens > 1_000
+
+
+def test_in_each_step_the_highest_queues_run():
+    """As FastServe's `get_next_batch` fills a batch: from the first queue on, until it is full."""
+    engine = engine_for(work(4), max_num_batched_tokens=4096)
+    replica, full = engine.replica, 0
+    policy, decide = replica.scheduler.policy, replica.decide
+
+    def watched(server):
+        nonlocal full
+        step = decide(server)
+        if server.waiting and not step.changed:  # nobody who waits had anybody to displace
+            full += 1
+            lowest = max(policy.key(each, server.now_ps) for each in server.running.values())
+            assert len(server.running) == SEATS
+            assert all(policy.key(each, server.now_ps) >= lowest for each in server.waiting)
+        return step
+
+    replica.decide = watched
+    assert engine.run().finished.all()
+    assert full > 30
+
+
+def test_where_memory_is_short_the_last_of_the_queue_loses_it():
+    lost = 0
+    for seed in range(6):
+        engine = engine_for(work(seed, 150), kv_tokens=480)
+        server, policy = engine.replica.server, engine.replica.scheduler.policy
+        preempt = server.preempt
+
+        def watched(request, *args, server=server, policy=policy, preempt=preempt, **named):
+            nonlocal lost
+            now_ps = server.now_ps
+
+            def place(other):
+                return policy.key(other, now_ps), other.index, other.sample
+
+            if request.state is State.ASIDE:
+                lost += 1
+                assert place(request) == max(map(place, server.batch.aside.values()))
+            else:
+                assert all(other is server.waiting[0] for other in server.batch.aside.values())
+            preempt(request, *args, **named)
+
+        server.preempt = watched
+        result = engine.run()
+        assert result.finished.all()
+    assert lost > 50
+
+
+@pytest.mark.parametrize("allocator", ["contiguous", "vattention"])
+def test_where_places_matter_they_are_preempted(allocator):
+    result, aside = counted(engine_for(work(2), allocator=allocator))
+    assert not aside
+    assert result.preemptions > 50
+
+
+def test_events_tell_who_was_set_aside_and_came_back():
+    engine = engine_for(work(5), events=True)
+    engine.run()
+    numbers, texts = engine.replica.events.table()
+    events = [texts["event"].texts[code] for code in texts["event"].codes.tolist()]
+    assert events.count("set_aside") == events.count("resume") > 100
+    state: dict[int, str] = {}
+    for event, request in zip(events, numbers["request"].tolist(), strict=True):
+        if event == "resume":
+            assert state[request] == "set_aside"
+        if event in {"set_aside", "finish"}:
+            assert state[request] in {"decode", "resume"}
+        if event != "refuse":
+            state[request] = event
