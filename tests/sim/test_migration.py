@@ -19,7 +19,7 @@ from kvsim.sim.serving.fleet import FleetConfig
 from kvsim.sim.serving.llumnix import Llumnix, migration_of
 from kvsim.sim.serving.migration import STAGES
 from kvsim.sim.serving.request import State
-from kvsim.sim.workload import PS_PER_S
+from kvsim.sim.workload import PS_PER_S, Workload
 
 ASKED = {"model": "llama-3.1-8b", "gpu": "l40s", "replicas": 4, "kv_tokens": 8000, "router": "round-robin"}
 BLOCK_BYTES = 16 * 131_072
@@ -79,6 +79,7 @@ def outcome(case, fleet, max_span, watched):
     engine = build_engine(
         deployment, case.work, max_span=max_span, check=True, events=True, map_instants=watched
     )
+    keep_few(engine, case.timeline_rows)
     result = engine.run()
     assert set(np.flatnonzero(~result.finished)) == engine.log.rejected
     for replica in engine.replicas:
@@ -102,11 +103,12 @@ def test_all_are_served_and_fast_forward_equals_step_mode(asynchronous, request)
         engine = replace(case.engine, async_scheduling=asynchronous, allocator="paged", reserve=None)
         if engine.policy == "sjf":
             engine = replace(engine, policy="fcfs")
-        case = replace(case, engine=engine, samples=False)
+        kv_tokens = rng.choice([case.kv_tokens, 300, 1000])
+        case = replace(case, engine=engine, samples=False, kv_tokens=kv_tokens)
         count, router = rng.randint(2, 4), rng.choice(["round-robin", "llumnix", "least-kv"])
         every = rng.choice([0.007, 0.05, 0.3])
         last, stages, link = rng.choice([1, 2, 16]), rng.randint(1, 4), rng.choice(["0.01", "1", "400gb"])
-        source = rng.choice([-48, 0, 30, 1e9])
+        source = rng.choice([-48, 0, 30, 100, 250])
         migrate = (
             f"llumnix:every={every},last={last},stages={stages},link={link},source={source},target={source}"
         )
@@ -139,6 +141,43 @@ def test_equal_replicas_under_equal_load_move_nothing():
     assert engine.migrations.moves == []
     assert result.stages is not None
     assert all(not column.any() for column in result.stages.values())
+
+
+def keep_few(engine, rows):
+    """Keep so few instants that spans do not end for them."""
+    for replica in engine.replicas:
+        replica.recorder.timeline_rows = rows
+
+
+def stops(scenario, work, max_span):
+    engine = build_engine(scenario.deployed(), work, max_span=max_span)
+    keep_few(engine, 8)
+    result = engine.run()
+    times = [
+        (each.request.index, each.source, each.begin_ps, each.stop_ps) for each in engine.migrations.moves
+    ]
+    return times, result.saturated, result.unsaturated
+
+
+@pytest.mark.parametrize("full", [0, 1])
+def test_a_target_whose_step_ends_with_the_sources_is_the_same_in_spans_as_in_steps(full):
+    """Steps of 20 ms from 0 on: both end at one instant, of which the target was first, or was not."""
+    prompts = np.tile([300, 16] if full == 0 else [16, 300], 12)
+    work = Workload("unlike", np.zeros(24, np.int64), prompts, np.full(24, 400))
+    asked = ASKED | {"replicas": 2, "kv_tokens": 4000, "cost": "constant:0.02", "async_scheduling": False}
+    scenario = Scenario(**asked, migrate="llumnix:every=0.31,source=48,target=96,link=1")
+    one, other = (stops(scenario, work, max_span) for max_span in (1, 1 << 20))
+    assert one == other
+    assert sum(source == full for _, source, _, stop_ps in one[0] if stop_ps) > 3
+
+
+@pytest.mark.parametrize("cost", ["constant:0.02", "roofline"])
+def test_a_request_stops_after_the_step_under_way_also_where_nobody_can_enter(cost):
+    """A span goes on while others wait for room; not beyond the step after which a request moves."""
+    work = workloads.build("sharegpt", num_prompts=300, request_rate=12.0, burstiness=0.3, seed=1)
+    scenario = Scenario(**ASKED, migrate="llumnix:every=0.31", cost=cost)
+    one, other = (stops(scenario, work, max_span) for max_span in (1, 1 << 20))
+    assert one == other
 
 
 def test_who_prefills_stays_behind_all_that_decode_also_where_others_enter():
