@@ -290,7 +290,7 @@ def run(mixture: Mixture, max_span: int) -> dict[str, object] | str:
 
 
 def agree(mixture: Mixture) -> Told:
-    """Raise AssertionError unless both modes agree; a refusal is returned as told."""
+    """Raise AssertionError unless both modes agree; a refusal is returned."""
     slow, fast = run(mixture, 1), run(mixture, 1 << 20)
     if isinstance(slow, str):
         assert slow == fast, mixture.words
