@@ -6,7 +6,7 @@ The deadline is the trace's `slo_ttft_s`, else `deadline_s`, else `--usual-slo`.
 prefill takes by itself.
 
 Source: Liu and Layland, Scheduling algorithms for multiprogramming in a hard-real-time environment (1973),
-deadline-driven scheduling. Late ones last is kvsim's: under overload EDF would otherwise serve only those.
+deadline-driven scheduling. Late ones going last is kvsim's: otherwise EDF serves only these under overload.
 """
 
 from kvsim.sim.policies.deadlines import ByDeadline

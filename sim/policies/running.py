@@ -1,6 +1,6 @@
 """Running requests in the order of constant marks: the highest is known without visiting any request.
 
-time in the batch (mlfq)      mark = what it had less when it entered           all grow alike
+time in the batch (mlfq)      mark = what it had - when it entered              all grow alike
 tokens to come (srpt)         mark = tokens + clock                             all fall alike
 rank (ltr)                    mark = rank                                       nothing moves
 """

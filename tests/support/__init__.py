@@ -1,1 +1,1 @@
-"""What tests share: fake runs, reference data, a naive reference, synthetic GPUs."""
+"""Code that tests share: fake runs, reference data, a naive reference, synthetic GPUs."""

@@ -1,7 +1,7 @@
-"""Compiles launches for GPUs that are not there, and reads what the machine code says of itself.
+"""Compiles launches for absent GPUs, and reads facts from the machine code.
 
 A program, not a test: `python ahead_of_time.py PROCESSES [CHIP]` prints the names of all variants (of a chip)
-as a line of JSON, then a line for each kernel. TRITON_INTERPRET, read when a kernel is defined, must not be
+as a line of JSON, then one line per kernel. TRITON_INTERPRET, read when a kernel is defined, must not be
 set.
 """
 
@@ -52,7 +52,7 @@ def meta(*shape, dtype=torch.bfloat16):
 
 
 def sources(launch: Launch) -> ASTSource:
-    """What Triton would compile for these arguments: by its rules, numbers of 1 and of 16s are known."""
+    """What Triton would compile for these arguments: by its rules, 1 and multiples of 16 are specialized."""
     signature, constants, attributes = {}, {}, {}
     for parameter in launch.kernel.params:
         value, place = launch.arguments[parameter.name], (parameter.num,)
@@ -74,7 +74,7 @@ def sources(launch: Launch) -> ASTSource:
 
 
 def decode(gpu, dtype=torch.bfloat16, kv=None, heads=32, kv_heads=8, head_dim=128, block_size=16, **more):
-    """Launches of a decode over a big pool in pieces; `paged=False` for the contiguous twin."""
+    """Launches of a decode in pieces over a big pool; `paged=False` for the contiguous twin."""
     paged, given, splits, batch = (
         more.pop("paged", True),
         more.pop("given", True),
@@ -95,7 +95,7 @@ def decode(gpu, dtype=torch.bfloat16, kv=None, heads=32, kv_heads=8, head_dim=12
 
 
 def latent(gpu, kv=torch.bfloat16, heads=128, paged=True, block_size=64, given=True):
-    """Launches of a decode over the latents of DeepSeek, in pieces."""
+    """Launches of a decode over DeepSeek's latents, in pieces."""
     batch = 64
     cache, query, lengths = (
         meta(16384, block_size, 576, dtype=kv),
@@ -127,7 +127,7 @@ def text_of(cubin: bytes) -> bytes:
 
 
 def tool(name, *arguments, of):
-    """What one of CUDA's tools prints about some bytes."""
+    """The output of one of CUDA's tools about some bytes."""
     with tempfile.NamedTemporaryFile() as file:
         file.write(of)
         file.flush()
@@ -145,7 +145,7 @@ def instructions(texts: list[bytes], capability: int) -> list[dict]:
     """How often each load, store and product occurs in each text.
 
     They are disassembled as one and told apart by address, as the disassembler takes longer to start than for
-    a kernel, and without the analysis of the data flow (`-ndf`).
+    a kernel, and without data-flow analysis (`-ndf`).
     """
     chip = f"SM{capability}" + "a" * (capability >= 90)
     said = tool("nvdisasm", "-ndf", "-b", chip, of=b"".join(texts))
@@ -208,7 +208,7 @@ GPUS = {"sm_80": Gpu((8, 0), 108), "sm_90": Gpu((9, 0), 132), "sm_100": Gpu((10,
 
 
 def variants(gpu):
-    """Name -> what makes the launches, one argument at a time away from bf16, head size 128, blocks of 16."""
+    """Name -> maker of the launches, each one argument away from bf16, head size 128, blocks of 16."""
     fp8 = torch.float8_e4m3fn if gpu.has_fp8 else torch.float8_e5m2
     found = {"moves": lambda: moves(gpu), "moves fp8": lambda: moves(gpu, kv=fp8), "layers": layers}
     for kind, make in (("decode", decode), ("prefill", prefill)):
@@ -265,7 +265,7 @@ VARIANTS = {
 
 
 def kernels_of(name) -> list[tuple[dict, bytes]]:
-    """What each kernel of a variant looks like, without its instructions, and these."""
+    """Facts about each kernel of a variant, and its instructions."""
     gpu, make = VARIANTS[name]
     found = []
     for launch in make():
@@ -282,7 +282,7 @@ def number_of(gpu) -> int:
 
 
 def main(processes, chips):
-    """Compile all variants of some chips, in processes that share what is imported."""
+    """Compile all variants of some chips, in processes that share the imports."""
     names = [name for name in VARIANTS if name.partition(" ")[0] in chips]
     print(json.dumps(names))
     with multiprocessing.get_context("fork").Pool(processes) as pool:

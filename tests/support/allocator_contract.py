@@ -1,4 +1,4 @@
-"""The built-in allocators, and the arenas on which the contract is tried over each of them.
+"""The built-in allocators, and the arenas on which the contract is tried for each of them.
 
 For your own class: `kvsim.allocators.contract.check_allocator(Mine)`.
 """
@@ -51,7 +51,7 @@ GROUPS = Groups(full=1, windowed=2, window=32)
 
 
 def sizes(cell: int, block_size: int = 16) -> Options:
-    """A model of one layer, whose keys of a token take so many bytes."""
+    """A model of one layer, whose keys of a token take `cell` bytes."""
     return Options(
         block_size=block_size,
         token_bytes=2 * cell,
@@ -71,9 +71,9 @@ UNLIKE = Layers(
         LayerGroup("chunk", 2, 8, page_bytes=12),
         LayerGroup("state", 1 << 20, page_bytes=20),
     ),
-    1 << 20,  # prompts come whole
+    1 << 20,  # prompts are computed whole
 )
-"""Groups of every kind, of two block sizes, whose own pages have four."""
+"""Groups of every kind, with two block sizes, and four sizes of their own pages."""
 
 
 def hybrid(capacity_slots: int) -> Allocator:
@@ -87,7 +87,7 @@ def windowed(capacity_slots: int) -> Allocator:
 
 
 def of_kinds(kind: type[OfKinds], capacity_slots: int) -> Allocator:
-    """The same in pages of each kind's own size."""
+    """Unlike layers in pages of each kind's own size."""
     return kind(capacity_slots, UNLIKE, False, 1 << 20)
 
 
@@ -153,11 +153,11 @@ FINE = (
     "llama-contiguous that moves little",
     "llama-scattered",
 )
-"""Those with many regions."""
+"""Allocators with many regions."""
 
 
 LEAST = {"paged 256": 256, "jenga": 500, "jenga-packed": 500, "split": 100}
-"""The arenas that hold a unit of these: a block, a large page, a page of each kind."""
+"""The smallest arenas that hold a unit of these: a block, a large page, a page of each kind."""
 
 
 class Case(NamedTuple):

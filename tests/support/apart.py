@@ -1,4 +1,4 @@
-"""A random case whose prompts are computed on servers of their own."""
+"""A random case whose prompts are computed on separate servers."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from support.settings import with_settings
 
 
 def apart(rng, case, prefill, decode):
-    """The same case with its servers apart, each side with a memory of its own."""
+    """The same case with separate prefill and decode servers, each side with its own memory."""
     settings = {
         "allocator": "paged",
         "policy": "fcfs",

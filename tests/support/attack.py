@@ -1,8 +1,8 @@
-"""One attack on the command line: it does what was asked, or says in one line why not; nothing else.
+"""One attack on the command line: it does as asked, or says in one line why not; nothing else.
 
 `attack` runs a command line in this process. Its exit code must be 0, or 2 with one line on standard error
-that begins with `error: `; no exception may come out, no warning be printed, and it may not take more than
-LONGEST_CPU_S or LONGEST_S. Memory is limited, so that a size of 10**12 is refused and not tried; to refuse
+that begins with `error: `; no exception may escape, no warning may be printed, and it may not take more than
+LONGEST_CPU_S or LONGEST_S. Memory is limited, so that a size of 10**12 is refused and not tried; a refusal
 takes at most REFUSAL_BYTES.
 """
 
@@ -25,13 +25,13 @@ from kvsim import cli
 LONGEST_CPU_S, LONGEST_S = 10, 90
 REFUSAL_BYTES = 1 << 30
 LONGEST_LINE = 1200
-"""Characters of an error: a wrong value is shown short."""
+"""Characters of an error: a wrong value is shown shortened."""
 MEMORY_BYTES = 6 << 30
-"""Beyond what the process has; more than any case needs."""
+"""In addition to the memory that the process has; more than any case needs."""
 
 
 class TooLong(BaseException):
-    """A case took longer than it may: no Exception, which the command would tell of as a mistake."""
+    """A case took too long. Not an Exception, which the command would report as a mistake."""
 
 
 class Told(NamedTuple):
@@ -43,7 +43,7 @@ class Told(NamedTuple):
 
 
 def attack(words: Sequence[str]) -> Told:
-    """Carry out a command line and check what comes out of it."""
+    """Carry out a command line and check its outcome."""
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", errors="strict") for _ in range(2))
     with (
         limited(),
@@ -70,7 +70,7 @@ def tried(name: str, cases: int, case: Callable[[Random], Told | None]) -> Count
     Raises
     ------
     AssertionError
-        With the number of each case that went wrong; those of one kind together.
+        With the number of each case that went wrong, grouped by kind.
     """
     found, faults = Counter[str](), {}
     for number in range(cases):
@@ -91,7 +91,7 @@ def tried(name: str, cases: int, case: Callable[[Random], Told | None]) -> Count
 
 
 def check(words: Sequence[str], told: Told) -> None:
-    """Raise AssertionError unless a command ended well, or told of its mistake in one line."""
+    """Raise AssertionError unless a command succeeded, or reported its mistake in one line."""
     lines = told.err.splitlines()
     if told.code == 1 and words[0] in ("sweep", "capacity"):  # some of its runs failed, each with its reason
         assert lines and all(line.startswith(("error: failed: ", "impossible: ")) for line in lines), (
@@ -110,7 +110,7 @@ def check(words: Sequence[str], told: Told) -> None:
 
 
 def peak_bytes(anew: bool = False) -> int:
-    """The most memory that this process has had, from now on if `anew`; 0 where Linux does not tell."""
+    """The peak memory of this process, from now on if `anew`; 0 if Linux does not tell."""
     try:
         if anew:
             Path("/proc/self/clear_refs").write_text("5")
@@ -121,13 +121,13 @@ def peak_bytes(anew: bool = False) -> int:
 
 
 def shown(words: Sequence[str]) -> str:
-    """A command line as a test may be given it again."""
+    """A command line in a form that can be passed to a test again."""
     return ascii([*words])
 
 
 @contextlib.contextmanager
 def workers_here() -> Iterator[None]:
-    """A block in which the runs of a sweep are made in this process, within its limits: none is started."""
+    """A block in which a sweep's runs happen in this process, within its limits: no other is started."""
 
     @contextlib.contextmanager
     def here(function: Callable, arguments: Sequence[tuple], jobs: int) -> Iterator[Iterator[tuple]]:

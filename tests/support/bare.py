@@ -1,4 +1,4 @@
-"""An environment of some distributions with what they require, and nothing else: links into this one."""
+"""An environment of given distributions and their requirements, nothing else: links into this one."""
 
 import sys
 import venv
@@ -9,7 +9,7 @@ from packaging.requirements import Requirement
 
 
 def required_by(names):
-    """The names of some distributions and of all that they require here, extras left out."""
+    """Some distributions and all their requirements here, by name, without extras."""
     found, waiting = {}, list(names)
     while waiting:
         name = waiting.pop()
@@ -22,7 +22,7 @@ def required_by(names):
 
 
 def bare_python(folder: Path, *names: str) -> Path:
-    """The python of a new environment in `folder`, which can import these distributions and no others."""
+    """The python of a new environment in `folder` that can import these distributions and no others."""
     venv.EnvBuilder(symlinks=True).create(folder)
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     room = folder / "lib" / version / "site-packages"

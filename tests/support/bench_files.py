@@ -1,4 +1,4 @@
-"""Results of benchmark tools: where recorded ones are, and one written from known requests."""
+"""Results of benchmark tools: the paths of recorded ones, and one written from known requests."""
 
 import json
 from pathlib import Path
@@ -37,7 +37,7 @@ def bench_serve(path, requests, **facts):
 
 
 def of_simulation(table, scale=1.0):
-    """Requests for `bench_serve` of a simulated table, every time after the arrival multiplied."""
+    """Requests for `bench_serve` from a simulated table, with every time after the arrival scaled."""
     found = []
     columns = ("arrival_s", "prompt_tokens", "output_tokens", "ttft_s", "tpot_s")
     for start, prompt, output, ttft, tpot in zip(*(table[name].tolist() for name in columns), strict=True):
@@ -46,11 +46,11 @@ def of_simulation(table, scale=1.0):
 
 
 SAID = {"rtx-4090": ("256", "INFO GPU KV cache size: 41,408 tokens\n"), "rtx-pro-6000": ("128", "")}
-"""GPU -> what the log of its server says of its seats and its KV cache."""
+"""GPU -> its server's log output about seats and KV cache."""
 
 
 def measured_on(gpu, directory):
-    """A result and a start-up log of a server that really ran, vLLM 0.19 on one of two GPUs; and the run."""
+    """A result and a start-up log of a server that really ran, vLLM 0.19 on one of two GPUs, and the run."""
     (run,) = (each for each in runs() if each.name.startswith(gpu))
     work, requests = run.workload, []
     for row in range(len(work)):
@@ -72,7 +72,7 @@ def measured_on(gpu, directory):
 
 
 def step_lines(n=200):
-    """What a server logs of its steps: 10 ms, 0.5 ms a sequence and 0.1 ms a prompt token."""
+    """A server's log of its steps: 10 ms, plus 0.5 ms per sequence and 0.1 ms per prompt token."""
     lines, now = [], 0.0
     for step in range(n):
         prompts, decode = int(step % 10 == 0), 1 + step % 7

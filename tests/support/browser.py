@@ -1,6 +1,6 @@
 """Debian's Chromium, driven through Playwright.
 
-The executable is that of the environment variable CHROMIUM, or the first at one of the usual places. Where
+The executable is given by the environment variable CHROMIUM, or is the first at one of the usual places. If
 there is none the tests that need it are skipped, or, in continuous integration (CI is set), fail.
 """
 
@@ -33,7 +33,7 @@ def launched():
 
 
 def violations(page):
-    """What axe-core finds on a page: each rule, and the first element that breaks it."""
+    """axe-core's findings on a page: each rule, and the first element that breaks it."""
     from axe_playwright_python.sync_playwright import Axe
 
     told = Axe().run(page).response["violations"]

@@ -12,12 +12,12 @@ from kvsim.workloads.source import opened
 
 
 def by_arrival(case):
-    """The workload of a recording in the order in which its requests come."""
+    """The workload of a recording in order of arrival."""
     return sorted(case["workload"], key=lambda request: (request["arrival"], request["id"]))
 
 
 def engine_of(lines, flags, max_span=1, check=False):
-    """The engine for lines of a trace and flags, from the config.json that a run of them leaves."""
+    """The engine for trace lines and flags, built from the config.json that their run leaves."""
     with TemporaryDirectory() as folder:
         trace, out = Path(folder) / "trace.jsonl", Path(folder) / "run"
         trace.write_text("".join(lines))

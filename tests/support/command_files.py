@@ -1,4 +1,4 @@
-"""One of each file that a command reads, whole and small; fuzzers change them, or the words beside them."""
+"""One of each file that a command reads, valid and small; fuzzers change them, or the words next to them."""
 
 import json
 import shutil
@@ -46,10 +46,10 @@ TEXTS = [
 
 
 def write_command_files() -> None:
-    """Write them into the current directory.
+    """Write the files into the current directory.
 
-    `swept` and `seeds` are directories of runs, `sought` is one of a search for capacity, `replayed` of a
-    replay, `stopped` one of a sweep that goes on.
+    `swept` and `seeds` are directories of runs, `sought` is that of a search for capacity, `replayed` of a
+    replay, `stopped` that of an unfinished sweep.
     """
     Path("sweep.toml").write_text(SWEEP)
     Path("capacity.toml").write_text(SOUGHT)

@@ -1,4 +1,4 @@
-"""The commands and their parameters, as the command line itself knows them."""
+"""The commands and their parameters, as the command line defines them."""
 
 from collections.abc import Iterator
 
@@ -7,11 +7,11 @@ import typer
 from kvsim import cli
 
 FILES = ("FILE", "DIR", "RUN", "RESULT", "SOURCE", "PROFILE", "TRACE", "MODEL...", "IN", "OUT")
-"""How parameters call what they take, where it may be a file."""
+"""Metavars of parameters that may take a file."""
 
 
 def commands() -> dict[str, list]:
-    """The parameters of each command, by its words."""
+    """Words of each command -> its parameters."""
     return dict(_below(typer.main.get_command(cli.app), ""))
 
 

@@ -1,11 +1,11 @@
-"""What a directory of results holds, without the time that it took."""
+"""The content of a directory of results, without the simulation's own time."""
 
 import json
 from pathlib import Path
 
 
 def contents(directory):
-    """Every file of a directory -> its bytes; of summaries without the time that the simulation took."""
+    """Every file of a directory -> its bytes; summaries without the time that the simulation took."""
     found = {}
     for path in sorted(Path(directory).rglob("*")):
         if path.name == "summary.json":

@@ -1,4 +1,4 @@
-"""Progress by a number of tokens a step that is drawn for each sequence, as speculative decoding has it."""
+"""Progress by a number of tokens per step drawn for each sequence, as in speculative decoding."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
@@ -10,9 +10,9 @@ from kvsim.sim.serving.request import Request
 
 
 class Counted(Progress):
-    """As many tokens a step as `counts` says of a sequence, at least one; the last step adds what is missing.
+    """Tokens per step given by `counts` for each sequence, at least one; the last step adds what is missing.
 
-    `counts` yields how many tokens each step adds to a sequence from now on. It is asked when the sequence
+    `counts` yields how many tokens each step adds to a sequence from now on. It is called when the sequence
     joins, for all steps to its end.
     """
 
@@ -21,7 +21,7 @@ class Counted(Progress):
     def __init__(self, counts: Callable[[Request], Iterator[int]]) -> None:
         super().__init__()
         self._counts = counts
-        self._after: dict[int, list[int]] = {}  # by sequence: tokens stored after each of its steps
+        self._after: dict[int, list[int]] = {}  # sequence -> tokens stored after each of its steps
 
     def stored(self, request: Request) -> int:
         return self._after[request.seq][self.clock - request.base]

@@ -1,4 +1,4 @@
-"""A decode of a batch, whose result is guarded, and what it must be."""
+"""A decode of a batch with a guarded output, and its expected result."""
 
 import torch
 
@@ -32,7 +32,7 @@ def decoded(batch, query, index=torch.int32, **more):
 
 
 def told():
-    """Wait for the GPU, as where an engine waits for tokens, and ask what it found."""
+    """Wait for the GPU, as an engine waits for tokens, and check that it found no faults."""
     if DEVICE.type == "cuda":
         torch.cuda.synchronize()
     expect_no_faults(DEVICE)

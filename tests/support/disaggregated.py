@@ -1,7 +1,7 @@
 """Recordings of two vLLM schedulers with the NIXL connector, and kvsim's decisions on the same workload.
 
-The form is that of `../shared/goldens/pd/README.md`. Both servers decide at whole seconds, by turns; who
-reads what, and when, is told as the recording's driver told it.
+The form is that of `../shared/goldens/pd/README.md`. Both servers decide at whole seconds, in alternation;
+reads and their times are given as by the recording's driver.
 """
 
 from types import SimpleNamespace
@@ -46,7 +46,7 @@ def engine_of(case, side):
 
 
 class Side:
-    """One of the two, whose decisions are written down."""
+    """One of the two servers, whose decisions are recorded."""
 
     def __init__(self, case, side):
         self.config = case["config"][side]
@@ -83,7 +83,7 @@ class Side:
         return found
 
     def deferred(self):
-        """Who was aborted, and holds its blocks until a step under way has ended."""
+        """Aborted requests that hold their blocks until the step in flight has ended."""
         return ()
 
     def living(self, name):
@@ -123,7 +123,7 @@ class Side:
         self.steps[at] = self.record
 
     def _look(self):
-        """What is held when the step is decided."""
+        """Record what is held when the step is decided."""
         server, allocator, name = self.server, self.server.allocator, self.name
         self.looked = True
         self.ran = dict(server.running)
@@ -281,7 +281,7 @@ class Decode(Side):
             self.side.abort(self.living(name))
         self.decide(at)
         self.record["hold"] = self.held_now
-        if not self.late:  # what ended in the step is seen before the next client leaves
+        if not self.late:  # reads that ended in the step are seen before the next client leaves
             self.reads.settle(self.server.now_ps)
             self.side._free_loaded()
 
@@ -321,7 +321,7 @@ def run(case):
 
 
 def differences(case, found):
-    """(step, side, fact, kvsim's, the recording's) where they differ."""
+    """(step, side, fact, kvsim's, the recording's) of each difference."""
     for step in case["steps"]:
         for side, ours in zip("PD", found, strict=True):
             told, got = step[side], ours[step["step"]]

@@ -1,11 +1,11 @@
-"""The naive reference with drafts: `kvsim.reference.Continuous`, several tokens of a sequence at a time.
+"""The naive reference with drafts: `kvsim.reference.Continuous` with several tokens of a sequence at a time.
 
     held        S drafts were proposed behind the last step that gave a token; C = n - 1 tokens are computed
-    scheduled   1 + S tokens of the budget, trimmed to what is left; room for the lookahead behind them
-    kept        those that are right, and one more; no more than are missing
+    scheduled   1 + S tokens of the budget, trimmed to the rest; room for the lookahead behind them
+    kept        the accepted ones, and one more; no more than are missing
 
 That is vLLM's synchronous scheduler (`../shared/goldens/spec/README.md`, rules 1 to 9 and 12 to 14, without a
-prefix cache). What a step accepts is asked for event by event.
+prefix cache). The accepted drafts are queried event by event.
 """
 
 from kvsim.reference import Continuous
@@ -20,20 +20,20 @@ class Speculative(Continuous):
     events : callable
         (request, event) -> (drafts proposed behind it, drafts accepted in it).
     longest : int
-        Tokens of the longest sequence.
+        Length of the longest sequence in tokens.
     """
 
     def __init__(self, requests, memory, cost, *, rules, events, longest, **more):
         super().__init__(requests, memory, cost, **more)
         self.rules, self.events, self.longest = rules, events, longest
-        self.drafts = dict.fromkeys(requests, 0)  # held now
+        self.drafts = dict.fromkeys(requests, 0)  # currently held
         self.valid = dict.fromkeys(requests, 0)  # proposed behind the event before
         self.event = dict.fromkeys(requests, 0)
         self.verified = {}  # in this step: request -> (scheduled, kept)
         self.told = {request.index: (0, 0, 0) for request in requests}
 
     def schedule(self):
-        """Those who run, each with its drafts; then those who wait."""
+        """Running requests, each with its drafts; then waiting ones."""
         work, preemptions = {}, self.preemptions
         self.verified, self.left, self.chunked = {}, [self.budget, self.budget], False
         for request in list(self.running):
@@ -53,7 +53,7 @@ class Speculative(Continuous):
             if request not in self.running:
                 break
             drafts = min(self.drafts[request], max(tokens - missing, 0))
-            self.chunked |= not request.decoding and request.computed < request.prompt  # it was in a piece
+            self.chunked |= not request.decoding and request.computed < request.prompt  # it computed a piece
             self.compute(work, request, tokens, drafts)
         for request in [each for each in work if each not in self.running]:  # preempted after its turn
             del work[request], self.verified[request]
@@ -63,12 +63,12 @@ class Speculative(Continuous):
         return work
 
     def kept_back(self, missing, tokens):
-        """A piece of a prompt leaves at least so many tokens, unless it is the last."""
+        """A piece of a prompt leaves at least `kept_back` tokens, unless it is the last."""
         kept_back = self.rules.kept_back
         return max(missing - kept_back, 0) if 0 < missing - tokens < kept_back else tokens
 
     def compute(self, work, request, tokens, drafts, padded=False):
-        """Charge the budgets, and ask what comes of the drafts."""
+        """Charge the budgets, and query the outcome of the drafts."""
         self.left[0] -= tokens
         self.left[1] -= tokens + self.rules.slots
         self.drafts[request] = 0
@@ -88,13 +88,13 @@ class Speculative(Continuous):
         work[request] = missing + kept - 1
 
     def proposals(self, request, kept):
-        """The most that are proposed behind a step that gives so many tokens."""
+        """The most drafts proposed behind a step that gives `kept` tokens."""
         if not self.rules.to_the_end:
             return self.rules.most
         return max(min(self.rules.most, self.longest - request.known - kept), 0)
 
     def admit(self, work, budget):
-        """First come, first served, as a whole; who has one token left is padded with drafts of nothing."""
+        """First come, first served, whole; a request with one token left is padded with empty drafts."""
         ran = bool(work)
         while self.waiting and len(self.running) < self.seats:
             request, most = self.waiting[0], min(self.left[0], self.left[1] - self.rules.slots)
@@ -120,12 +120,12 @@ class Speculative(Continuous):
             self.compute(work, request, tokens, tokens - missing if padded else 0, padded)
 
     def preempt(self, request):
-        """As in the base; its drafts are gone."""
+        """As in the base class; its drafts are dropped."""
         super().preempt(request)
         self.drafts[request] = 0
 
     def shape(self, work, copied):
-        """As in the base, with the drafts that are verified, and the passes behind the step."""
+        """As in the base class, with the verified drafts and the passes behind the step."""
         shape = super().shape(work, copied)
         drafts = sum(drafts for drafts, _ in self.verified.values())
         goes_on = any(each.known + 1 < each.prompt + each.output for each in self.verified)
@@ -133,6 +133,6 @@ class Speculative(Continuous):
         return shape._replace(draft_tokens=drafts, draft_passes=passes)
 
     def commit(self, request, now_ps):
-        """As in the base; who got no token in this step gets none."""
+        """As in the base class; a request without a token in this step gets none."""
         if request in self.verified:
             super().commit(request, now_ps)

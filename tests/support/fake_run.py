@@ -1,11 +1,11 @@
-"""Made-up runs for the tests of the reports: first come, first served on a fixed number of places."""
+"""Made-up runs for tests of the reports: first come, first served on a fixed number of seats."""
 
 import heapq
 
 import numpy as np
 
 CAPACITY = 15_744
-SPLITS = {  # of a full memory, in per cent: token, reserved, internal, external
+SPLITS = {  # of full memory, in per cent: token, reserved, internal, external
     "contiguous": (7, (20.4, 13.3, 57.4, 8.9)),
     "buddy": (13, (26.8, 17.9, 13.7, 41.6)),
     "paged": (30, (96.3, 0.0, 2.1, 1.6)),

@@ -1,10 +1,10 @@
-"""The golden files, kvsim's answer to each through its command line alone, and where the two differ.
+"""The golden files, kvsim's answer to each through its command line alone, and their differences.
 
     golden file --rows, flags--> trace.jsonl, command line --sim run--> Answer --differences--> sentences
 
 A step takes one second, so golden step k starts at k seconds. Golden steps that compute nothing have no
-row in kvsim's log: steps are matched by `start_s`. Request tables count the steps that were executed:
-their numbers are looked up in the log, which says when those steps started.
+row in kvsim's log: steps are matched by `start_s`. Request tables count executed steps: their numbers are
+looked up in the log, which says when those steps started.
 """
 
 import gzip
@@ -34,7 +34,7 @@ SCHEDULERS = {
     "v042": "vllm-v0@0.4.2",
     "nano": "nano-vllm",
 }
-"""Folder of golden files -> the scheduler that must behave like that engine."""
+"""Folder of golden files -> the scheduler that must behave like its engine."""
 FIRST_BLOCK = {"v0110": 1, "v033": 1, "nano": 0}
 """The engine's number of the first block that it allocates (vLLM V1 keeps block 0)."""
 
@@ -48,7 +48,7 @@ _V0 = (
     *("swap_in_blocks", "swap_out_blocks", "cpu_blocks_in_use"),
 )
 STEP_COLUMNS = {"v0110": _V1, "v033": _V1, "nano": _V1, "v042": _V0}
-"""Columns of `per_step` that `steps.parquet` must hold too, with the same numbers."""
+"""Columns of `per_step` that `steps.parquet` must also hold, with the same numbers."""
 TOTALS = {
     "busy_steps": "steps",
     "preemptions": "preemptions_recompute",
@@ -63,14 +63,14 @@ REQUEST_COLUMNS = {
     "finish_step": max,
     "num_preemptions": max,
 }
-"""Columns of `per_request`, and how those of a request with several answers follow from its answers'."""
+"""Columns of `per_request`, and how a request with several answers derives its own from theirs."""
 
 
 # -- golden files -------------------------------------------------------------------------------------
 
 
 def _names() -> tuple[list[str], list[str]]:
-    """The goldens with a file each, and those that share an `edge_cases.json`; none without ../shared."""
+    """The goldens with their own files, and those that share an `edge_cases.json`; none without ../shared."""
     try:
         folder = goldens()
     except (pytest.skip.Exception, pytest.fail.Exception):
@@ -88,7 +88,7 @@ GOLDENS, EDGE_CASES = _names()
 
 @cache
 def golden(name):
-    """What the file holds, with `engine`, and with `requests`, the workload. Not to be changed."""
+    """The content of the file, with `engine`, and with `requests`, the workload. Not to be changed."""
     engine, stem, *case = name.split("/")
     if case:
         return json.loads(goldens(f"{engine}/{stem}.json").read_bytes())[case[0]] | {"engine": engine}
@@ -112,8 +112,8 @@ def busy_steps(case):
 def rows(case):
     """A tuple of golden request ids per row of the trace, in order of arrival.
 
-    Only vLLM V0 forks: there the children of a parent are the answers to one request. For the others
-    they are requests of their own.
+    Only vLLM V0 forks: there the children of a parent are the answers to one request. In other engines
+    they are separate requests.
     """
     groups = {}
     for request in sorted(case["requests"], key=lambda request: (request["arrival"], request["id"])):
@@ -139,7 +139,7 @@ def trace_lines(case):
 
 
 def flags(case):
-    """The engine's configuration, as its users type it."""
+    """The engine's configuration as command-line flags."""
     config, engine = case["config"], case["engine"]
     yield from ("--allocator", "paged", "--scheduler", SCHEDULERS[engine], "--cost", "constant:1")
     yield from ("--model", "llama-2-7b")  # any that allows the longest max_model_len
@@ -161,7 +161,7 @@ def flags(case):
 
 
 def command(case, directory, step_log):
-    """The arguments of `sim`; writes the trace into the directory, the results will be in its `run`."""
+    """The arguments of `sim`; writes the trace into the directory; the results will be in its `run`."""
     trace = directory / "trace.jsonl"
     trace.write_text("".join(trace_lines(case)))
     out = ("--no-plots", "--quiet", "--out", str(directory / "run"))
@@ -173,7 +173,7 @@ def command(case, directory, step_log):
 
 @dataclass(frozen=True)
 class Answer:
-    """A run directory: tables as columns of plain values; and what its files hold beside `config.json`.
+    """A run directory: tables as columns of plain values, and the bytes of its files except `config.json`.
 
     (That one names the temporary directory.)
     """
@@ -199,13 +199,13 @@ class Answer:
 
 
 def answer(name, step_log=True):
-    """What `sim run` makes of a golden's workload."""
+    """The results of `sim run` for a golden's workload."""
     return _answered(name, step_log)[0]
 
 
 @cache
 def _answered(name, step_log):
-    """The same, and the scenario and the workload of its `config.json`."""
+    """The same, with the scenario and the workload of its `config.json`."""
     with TemporaryDirectory() as directory:
         run = _run(golden(name), Path(directory), step_log)
         scenario, traffic = deployment_of(json.loads((run / "config.json").read_text()))
@@ -224,7 +224,7 @@ def _run(case, directory, step_log):
 
 
 def differences(case, answer):
-    """A sentence for each column and total that is not as in the golden file; none if all is well."""
+    """A sentence for each column and total that differs from the golden file; none if all agree."""
     starts = answer.steps["start_s"]
     if starts != busy_steps(case):
         return [_difference("start_s", range(len(starts)), starts, busy_steps(case))]
@@ -236,7 +236,7 @@ def differences(case, answer):
 
 
 def _difference(name, labels, got, expected):
-    """Where two columns differ for the first time; None where they do not."""
+    """The first difference of two columns; None if they are equal."""
     if got == expected:
         return None
     if len(got) != len(expected):
@@ -315,9 +315,9 @@ def _total_differences(case, engine):
 
 
 def notes(name):
-    """Per executed step what `detail` holds after the decision, noted on kvsim's own engine.
+    """For each executed step the facts of `detail` after the decision, noted on kvsim's own engine.
 
-    The engine is the one of the run's `config.json`.
+    The engine is that of the run's `config.json`.
     """
     case, (_, scenario, workload) = golden(name), _answered(name, True)
     engine = build_engine(scenario, workload, max_span=1)
@@ -345,7 +345,7 @@ def _free_queue(case, server):
 
 
 def _look(case, ids, server):
-    """Numbers of requests and blocks as the engine has them."""
+    """Numbers of requests and blocks as in the recorded engine."""
     first = FIRST_BLOCK[case["engine"]]
     tables = {ids[r.index][0]: server.allocator.block_table(seq) for seq, r in server.running.items()}
     return {
@@ -357,14 +357,14 @@ def _look(case, ids, server):
 
 
 def _look_v0(_case, _ids, server):
-    """References to each block of each table, by request: vLLM V0's numbers of blocks are accidental."""
+    """Reference counts of each table's blocks, by request: vLLM V0's block numbers are accidental."""
     tables = [(r.index, server.allocator.block_table(seq)) for seq, r in server.running.items()]
     owners = Counter(block for _, table in tables for block in table)
     return {"references": _by_row((row, [owners[block] for block in table]) for row, table in tables)}
 
 
 def detail(case, step):
-    """What the golden's `detail` says of a step, in the form of `notes`."""
+    """The golden's `detail` of a step, in the form of `notes`."""
     told = case["detail"][step]
     assert told["step"] == step
     if case["engine"] != "v042":
@@ -377,7 +377,7 @@ def detail(case, step):
 
 
 def _by_row(tables):
-    """The tables of each row of the trace, in an order that does not depend on who was forked first."""
+    """The tables of each row of the trace, in an order that does not depend on the order of forks."""
     found = {}
     for row, table in tables:
         found.setdefault(row, []).append(table)

@@ -1,4 +1,4 @@
-"""A recording of genuine vLLM with hybrid layers -> the same run by kvsim's own engine, and what differs."""
+"""A recording of genuine vLLM with hybrid layers -> the same run on kvsim's engine, and the differences."""
 
 import json
 from pathlib import Path
@@ -62,7 +62,7 @@ FIRST_PROMPT_ID, FIRST_ANSWER_ID, PER_REQUEST = 40_000_000, 10_000_000, 4_096
 
 
 def trace_lines(case):
-    """The workload as kvsim's own JSONL; conversations repeat what was answered, so they are segments."""
+    """The workload as kvsim's own JSONL; conversations repeat earlier answers, so they are segments."""
     if not case["workload"].startswith("m_turns"):
         yield from golden.trace_lines(case)
         return
@@ -106,7 +106,7 @@ def deployment(case):
 
 
 def engine_of(case, monkeypatch, **how):
-    """The engine of a recording's run; its model's layers are in the recording's groups."""
+    """The engine for a recording's run, with its model's layers in the recording's groups."""
     layers = layers_of(case)
     slots = case["config"]["usable_blocks"] * page_slots(layers)
     memory = HybridMemory(layers, (), 0, KvCapacity(slots, 1, "given", 1, slots))

@@ -1,7 +1,7 @@
 """A scheduler of vLLM V1 over the hybrid cache alone, to compare with the recordings in goldens/hybrid.
 
-It is the rule of `specs/engines.md` (0.33.0), one loop, no clock: step k schedules, then a token appears for
-every sequence whose known tokens are all computed. It drives `HybridCache` as the simulator's engine will.
+It follows `specs/engines.md` (0.33.0): one loop, no clock. Step k schedules, then a token appears for every
+sequence whose known tokens are all computed. It drives `HybridCache` as the simulator's engine will.
 """
 
 from collections import deque
@@ -14,7 +14,7 @@ GENERATED = 10_000_000
 
 @dataclass(eq=False)
 class Running:
-    """A request, its text, and how far it is."""
+    """A request, its text, and its progress."""
 
     id: int
     arrival: int
@@ -36,7 +36,7 @@ class Running:
 
 
 class HybridEngine:
-    """All requests of a workload under one configuration; `detailed`: with all tables and queues."""
+    """All requests of a workload under one configuration; `detailed`: records all tables and queues."""
 
     def __init__(self, cache: HybridCache, requests, config, detailed=True):
         self.cache, self.config, self.detailed = cache, config, detailed
@@ -62,7 +62,7 @@ class HybridEngine:
             text.keys.append(self._chain.setdefault(link, len(self._chain) + 1))
 
     def run(self):
-        """Everything to the end: the columns of every step."""
+        """Run to the end: the columns of every step."""
         step, update = 0, None
         asynchronous = self.config["async_scheduling"]
         while self.coming or self.waiting or self.running or update:
@@ -117,7 +117,7 @@ class HybridEngine:
         return under_way, row, detail
 
     def _continue(self):
-        """The running requests, first come first served, as far as the budget reaches."""
+        """Schedule the running requests, first come first served, as far as the budget reaches."""
         index = 0
         while index < len(self.running) and self.budget > 0:
             request = self.running[index]
@@ -131,7 +131,7 @@ class HybridEngine:
             self.budget -= tokens
 
     def _next(self, request):
-        """Tokens that the request computes now; 0 when its last is under way or no piece ends well."""
+        """Tokens that the request computes now; 0 if its last is in flight or no piece can end here."""
         length = len(request.prompt) + request.output
         if request.placeholders > 0 and request.computed + 2 - request.placeholders >= length:
             return 0
@@ -140,7 +140,7 @@ class HybridEngine:
         return self._piece(request, request.computed, tokens)
 
     def _room(self, request, tokens):
-        """Whether there are blocks for it, once the last of those running have made place."""
+        """Whether there are blocks for it, after preempting the last running requests if necessary."""
         settled = max(0, request.computed - request.in_flight)
         while not self.cache.place(request.text, request.computed, tokens, settled=settled):
             victim = self.running.pop()
@@ -151,7 +151,7 @@ class HybridEngine:
         return True
 
     def _admit(self, step):
-        """Those who wait, in order, until one does not fit: the tokens that they hit."""
+        """Admit waiting requests in order until one does not fit; returns the tokens hit."""
         hits = 0
         while self.waiting and self.budget > 0 and len(self.running) < self.config["max_num_seqs"]:
             request = self.waiting[0]
@@ -180,7 +180,7 @@ class HybridEngine:
         return hits
 
     def _advance(self, request, tokens):
-        """The tokens are under way: whether they will yield a new one."""
+        """The tokens are in flight: whether they will yield a new one."""
         request.computed += tokens
         request.in_flight += tokens
         request.furthest = max(request.furthest, request.computed)

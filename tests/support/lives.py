@@ -24,7 +24,7 @@ def run_of(engine, scenario, label="test"):
 
 
 def served(scheduler, blocks, work, label="test", **settings):
-    """A run on so many blocks of 4 tokens, a second a step."""
+    """A run on `blocks` blocks of 4 tokens, one second per step."""
     usual = {"scheduler": scheduler, "block_size": 4, "max_model_len": 16, "async_scheduling": False}
     config = engine_config(**usual | settings)
     scenario = Deployment(

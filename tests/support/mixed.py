@@ -1,7 +1,7 @@
 """Random servers with tiers, drafts, policies, pools, deaths and scaling, mixed freely.
 
-Most tests of these hold one of them against step mode. Here any may meet any other that the product lets it
-meet: what it refuses is refused in one line, whatever the mode.
+Most of their tests compare one of them with step mode. Here any may be combined with any other that the
+product allows: invalid combinations are refused in one line, whatever the mode.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ from support.drawn import option_value
 from support.settings import with_settings
 
 TOKEN_BYTES = 819_200
-"""Of the keys and values of the model that random cases have."""
+"""Bytes per token of the keys and values of the random cases' model."""
 STEP_S = 0.02
 OWN = [f"support.own_policies:{name}" for name in ("Mine", "Displacing", "Turning", "Restless")]
 BELOW = ["nothing", "nothing", "tier", "stack", "second pool", "lmcache", "drafts", "hicache"]
@@ -41,7 +41,7 @@ LINKS = ["0.02", "0.3:0.1", "2", "pcie"]
 
 @dataclass
 class Mixture:
-    """A deployment with its work, and the words that say what was mixed."""
+    """A deployment with its workload, and the names of what was mixed."""
 
     deployment: Deployment
     work: Workload
@@ -67,7 +67,7 @@ def draw_mixture(rng: Random) -> Mixture:
 
 
 def put_below(rng: Random, engine: EngineConfig, kind: str) -> EngineConfig:
-    """The same engine with this below its memory, now and then with two of them."""
+    """The same engine with this below its memory, sometimes with two of them."""
     if kind == "hicache":
         return with_settings(engine, **draw_hicache(rng))
     settings = {"allocator": "paged", "reserve": None, **draw_below(rng, engine, kind)}
@@ -80,7 +80,7 @@ def put_below(rng: Random, engine: EngineConfig, kind: str) -> EngineConfig:
 
 
 def draw_below(rng: Random, engine: EngineConfig, kind: str) -> dict[str, object]:
-    """Settings of what lies below an engine's memory, or of drafts for it."""
+    """Settings for the memory below an engine's own, or for drafts."""
     if kind in ("tier", "stack"):
         return draw_tier(rng, engine.block_size, kind == "stack")
     if kind == "second pool":
@@ -104,12 +104,12 @@ def draw_below(rng: Random, engine: EngineConfig, kind: str) -> dict[str, object
 
 
 def mib(chunks: int, tokens: int) -> str:
-    """Memory for so many chunks of so many tokens."""
+    """Memory for `chunks` chunks of `tokens` tokens."""
     return f"{(chunks * tokens * TOKEN_BYTES + 1) / 2**20}MiB"
 
 
 def draw_tier(rng: Random, block_size: int, stacked: bool) -> dict[str, object]:
-    """A tier in the host's memory, which is small where there are others below it."""
+    """A tier in the host's memory, small if there are others below it."""
     count = rng.choice([1, 1, 2, 3])
     tokens = count * block_size
     found: dict[str, object] = {
@@ -154,7 +154,7 @@ def draw_hicache(rng: Random) -> dict[str, object]:
 
 
 def draw_drafts(rng: Random) -> dict[str, object]:
-    """Speculative decoding, said in JSON or in short."""
+    """Speculative decoding, configured in JSON or in short form."""
     most, method = rng.randint(1, 4), rng.choice(METHODS)
     found: dict[str, object] = {"async_scheduling": method != "ngram" and rng.random() < 0.5}
     length = round(1 + rng.random() * most, 2)
@@ -180,7 +180,7 @@ def draw_drafts(rng: Random) -> dict[str, object]:
 
 
 def draw_options(rng: Random, engine: EngineConfig, router: str | None) -> dict[str, object]:
-    """Now and then an option that the scheduler, the policy, the allocator or the router declares."""
+    """Sometimes an option that the scheduler, the policy, the allocator or the router declares."""
     if rng.random() < 0.7:
         return {}
     chosen = {engine.scheduler.partition("@")[0], engine.policy, engine.allocator, router}
@@ -196,11 +196,11 @@ SAID = {
     *("enable_hierarchical_cache", "hicache_ratio", "hicache_size", "hicache_write_policy", "hicache_link"),
     *("hicache_storage_backend", "hicache_storage_prefetch_policy", "hicache_prefetch_threshold"),
 }
-"""Options that `put_below` and `_of_pool` set, with what they need."""
+"""Options that `put_below` and `_of_pool` set, together with their requirements."""
 
 
 def draw_around(rng: Random, case: Case, kind: str, router: str | None) -> Deployment:
-    """One server, several of them, of which some may die or rest, or pools."""
+    """One server, several of which some may die or rest, or pools."""
     alone = replace(case.scenario, cost=rng.choice([f"constant:{STEP_S}", "roofline"]))
     if rng.random() < 0.1:
         ways = [{"tensor_parallel_size": 2}, {"pipeline_parallel_size": 2}, {"time_scale": 2.7}]
@@ -241,7 +241,7 @@ def draw_around(rng: Random, case: Case, kind: str, router: str | None) -> Deplo
 
 
 def _of_pool(rng: Random, engine: EngineConfig, role: str) -> EngineConfig:
-    """The engine of a pool: the same, or with settings of its own, or with something else below it."""
+    """The engine of a pool: the same, or with its own settings, or with something else below it."""
     if rng.random() < 0.3:
         engine = with_settings(engine, max_num_seqs=rng.choice([2, 5, 9]))
     if role != "both":
@@ -252,7 +252,7 @@ def _of_pool(rng: Random, engine: EngineConfig, role: str) -> EngineConfig:
 
 
 def _deaths(rng: Random, replicas: int) -> str:
-    """Deaths of each replica but the last, which come back or do not; always one."""
+    """Deaths of all replicas but the last, which may come back or not; always at least one."""
     found, longest_s = [], 60 * STEP_S
     for place in range(replicas - 1):
         at_s = 1e-6
@@ -265,7 +265,7 @@ def _deaths(rng: Random, replicas: int) -> str:
 
 
 def run(mixture: Mixture, max_span: int) -> dict[str, object] | str:
-    """All that a run found out, or the error that refused it."""
+    """All results of a run, or the error that refused it."""
     try:
         engine = build_engine(
             mixture.deployment,
@@ -290,7 +290,7 @@ def run(mixture: Mixture, max_span: int) -> dict[str, object] | str:
 
 
 def agree(mixture: Mixture) -> Told:
-    """Raise AssertionError unless both modes find the same; what is refused is told."""
+    """Raise AssertionError unless both modes agree; a refusal is returned."""
     slow, fast = run(mixture, 1), run(mixture, 1 << 20)
     if isinstance(slow, str):
         assert slow == fast, mixture.words
@@ -306,7 +306,7 @@ def answered(result: object) -> int:
 
 
 def digests(first: int, end: int) -> None:
-    """Print of each of these cases what its run found, as a short number, and whether both modes do."""
+    """For each of these cases print a short hash of its results, and whether both modes agree."""
     for number in range(first, end):
         slow, fast = (run(draw_mixture(Random(f"mixed work {number}")), most) for most in (1, 1 << 20))
         said = fast if isinstance(fast, str) else repr(sorted(fast.items()))

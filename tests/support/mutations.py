@@ -4,7 +4,7 @@ mutated_bytes    cut off, flipped, doubled, or filled with marks that mean somet
 mutated_words    some words of a text replaced by odd ones
 mutated_json     a value replaced, a key dropped or doubled, a list ten levels or ten thousand deep
 mutated_table    a column dropped, doubled, of another type, with nulls, or of another length
-mutated_folder   one of its files changed so, emptied, removed, or a directory in its place
+mutated_folder   one of its files changed as above, emptied, removed, or replaced by a directory
 """
 
 import json
@@ -31,7 +31,7 @@ CELLS = (
 
 
 def mutated_bytes(rng: Random, content: bytes) -> bytes:
-    """The content with up to three places changed, and its end perhaps cut off."""
+    """The content with up to three places changed, and perhaps its end cut off."""
     found = bytearray(content)
     for _ in range(rng.randint(1, 3)):
         start = rng.randint(0, len(found))
@@ -68,7 +68,7 @@ ODD = (
 def mutated_words(rng: Random, text: str) -> str:
     """A text of settings, cells or messages with one to three of its words changed, doubled or left out.
 
-    Of settings now and then a whole value.
+    In settings sometimes a whole value.
     """
     settings = re.findall(r"(?m)^\w+ = .*", text)
     if settings and rng.random() < 0.4:
@@ -109,7 +109,7 @@ def mutated_json(rng: Random, text: str) -> bytes:
         elif what < 0.5 and isinstance(holder[key], int | float) and abs(holder[key]) < 1e300:
             holder[key] = rng.choice([-holder[key], holder[key] * 10**9, holder[key] + 0.5, str(holder[key])])
         else:
-            holder[key] = deepcopy(rng.choice(VALUES))  # what follows may change it
+            holder[key] = deepcopy(rng.choice(VALUES))  # later iterations may change it
     if rng.random() < 0.03:
         value = rng.choice(VALUES)
     raw = json.dumps(value).replace(json.dumps(hole), deep(rng))
@@ -134,7 +134,7 @@ def mutated_table(rng: Random, table: pa.Table) -> pa.Table:
         if what == 0:
             table = table.remove_column(place)
         elif what == 1:
-            table = table.append_column(name, column)  # there twice
+            table = table.append_column(name, column)  # a duplicate
         elif what == 2:
             table = table.slice(0, rng.choice([0, 1, rows // 2]))
         elif what == 3:
@@ -150,7 +150,7 @@ def mutated_table(rng: Random, table: pa.Table) -> pa.Table:
 
 
 def _column(rng: Random, rows: int) -> pa.Array:
-    """A column of another type, or of the same with values that should not be."""
+    """A column of another type, or of the same type with invalid values."""
     value = rng.choice(CELLS)
     values = [value] * rows
     if rows and rng.random() < 0.5 and value is not None:
@@ -165,7 +165,7 @@ def _column(rng: Random, rows: int) -> pa.Array:
 
 
 def write_table(table: pa.Table, path: Path) -> None:
-    """The table as parquet, names that are there twice included; what parquet does not hold is left plain."""
+    """The table as parquet, including duplicate names; types that parquet cannot hold become plain."""
     try:
         parquet.write_table(table, path)
     except pa.ArrowNotImplementedError:
@@ -174,7 +174,7 @@ def write_table(table: pa.Table, path: Path) -> None:
 
 
 def mutated_file(rng: Random, path: Path) -> None:
-    """Change a JSON or parquet file, or any other, in its place."""
+    """Change a JSON or parquet file, or any other, in place."""
     if path.suffix == ".parquet" and rng.random() < 0.8:
         write_table(mutated_table(rng, parquet.ParquetFile(path).read(use_threads=False)), path)
     elif path.suffix == ".json":
@@ -198,7 +198,7 @@ def mutated_folder(rng: Random, folder: Path) -> None:
                 ValueError,
                 RecursionError,
                 pa.ArrowException,
-            ):  # changed before, so that it is no JSON and no table
+            ):  # changed before, so it is neither JSON nor a table
                 path.write_bytes(mutated_bytes(rng, path.read_bytes()))
         elif what < 0.85:
             path.write_bytes(b"")

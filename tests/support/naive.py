@@ -1,4 +1,4 @@
-"""The engine's run of a workload held to the naive reference's (kvsim/reference.py), in every integer."""
+"""Compares the engine's run of a workload with the naive reference's (kvsim/reference.py), every integer."""
 
 from itertools import pairwise
 
@@ -17,20 +17,20 @@ class Uneven(CostModel):
     )
 
     def step_ps(self, shape: StepShape) -> int:
-        assert shape.spread is None  # nobody asked for it
+        assert shape.spread is None  # it was not requested
         work = sum(weight * part for weight, part in zip(self.WEIGHTS, shape[:10], strict=True))
         return 900_000_001 + work + 5_000_011 * shape.draft_tokens + 700_001 * bool(shape.draft_passes)
 
 
 def requests_of(work):
-    """The requests of a workload as the reference has them."""
+    """The requests of a workload in the reference's form."""
     columns = (work.arrival_ps, work.prompt_tokens, work.output_tokens)
     rows = zip(*(column.tolist() for column in columns), strict=True)
     return [Request(number, *row) for number, row in enumerate(rows)]
 
 
 def assert_as_told(result, requests, told, slots):
-    """Those who finished, the counts, the gaps between tokens and the ledger are those of the reference."""
+    """Finished requests, counts, gaps between tokens and the ledger equal those of the reference."""
     columns = {name: column[result.finished].tolist() for name, column in result.requests.items()}
     assert columns["finish_ps"] == [each.token_ps[-1] for each in requests]
     assert columns["first_token_ps"] == [each.token_ps[0] for each in requests]

@@ -1,23 +1,23 @@
-"""Policies of a user: one whose keys stay, one that displaces, one that turns, one whose keys never rest."""
+"""A user's policies: one with constant keys, one that displaces, one that turns, one with moving keys."""
 
 from kvsim.sim.policies.base import Policy
 
 
 class Mine(Policy):
-    """By numbers that follow no order."""
+    """Orders requests by scrambled numbers."""
 
     def key(self, request, now_ps):
         return request.index * 37 % 11
 
 
 class Displacing(Mine):
-    """Who waits displaces who runs."""
+    """Waiting requests displace running ones."""
 
     preempts = True
 
 
 class Turning(Displacing):
-    """A second after it came, a request goes before all others."""
+    """One second after its arrival, a request goes before all others."""
 
     def key(self, request, now_ps):
         return super().key(request, now_ps) - 100 * (now_ps >= request.arrival_ps + 10**12)
@@ -27,7 +27,7 @@ class Turning(Displacing):
 
 
 class Restless(Mine):
-    """Keys change with the clock; nobody is displaced."""
+    """Keys change with the clock; no request is displaced."""
 
     moves = True
 

@@ -1,4 +1,4 @@
-"""A batch of sequences in a pool full of traps: what no kernel may read is NaN, or an address far outside."""
+"""A batch of sequences in a pool full of traps: whatever no kernel may read is NaN, or a far-off address."""
 
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from kvsim.kernels import reference
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 OUTSIDE = 2**28
-"""In a block table: an address that faults, or reads garbage, when it is used."""
+"""An entry of a block table that faults, or reads garbage, when it is used."""
 
 TOLERANCE = {torch.float16: 5e-4, torch.bfloat16: 5e-3}
 """Largest relative error against float64."""
@@ -23,7 +23,7 @@ def random(generator, *shape, dtype=torch.float16):
 
 
 def poison(tensor):
-    """NaN everywhere, also where a type cannot say so through fill_."""
+    """NaN everywhere, even if fill_ cannot write NaN for the type."""
     if tensor.dtype.itemsize == 1:
         tensor.view(torch.uint8).fill_(0x7F)  # NaN in both kinds of 8-bit floats
     else:
@@ -33,14 +33,14 @@ def poison(tensor):
 
 @contextmanager
 def guarded(query):
-    """A poisoned output like a query; raises if something behind its end was written."""
+    """A poisoned output like a query; raises if anything behind its end was written."""
     guarded_out = poison(query.new_empty((len(query) + 2, *query.shape[1:])))
     yield guarded_out[: len(query)]
     assert guarded_out[len(query) :].isnan().all()
 
 
 def shuffled_tables(generator, lengths, block_size, spare=3):
-    """Block tables that no two sequences share, in random order, and the number of blocks."""
+    """Block tables without sharing, in random order, and the number of blocks."""
     counts = [-(-length // block_size) for length in lengths]
     order = torch.randperm(sum(counts) + spare, generator=generator).tolist()
     return [[order.pop() for _ in range(count)] for count in counts], sum(counts) + spare
@@ -60,7 +60,7 @@ def relative_error(out, expected):
 
 @dataclass
 class Batch:
-    """Sequences of some lengths behind their block tables; unused slots are poisoned."""
+    """Sequences of given lengths behind their block tables; unused slots are poisoned."""
 
     lengths: list
     tables: list
@@ -103,7 +103,7 @@ class Batch:
         return random(self.generator, count, self.heads, self.head_dim, dtype=self.dtype).to(DEVICE)
 
     def integers(self, numbers, dtype=torch.int32):
-        """A list as the kernels take it."""
+        """A list as a tensor for the kernels."""
         return torch.tensor(numbers, dtype=dtype, device=DEVICE)
 
     @property

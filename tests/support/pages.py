@@ -1,4 +1,4 @@
-"""A small allocator that uses all of the contract that few use: idle pages, calls to the driver, work after
+"""A small allocator that uses the rare parts of the contract: idle pages, calls to the driver, work after
 steps, a bound on sequences. And its broken relatives."""
 
 from kvsim.allocators.base import Allocator, Holdings, Region
@@ -7,9 +7,9 @@ HELD, IDLE, FREE = "held", "idle", "free"
 
 
 class Mapped(Allocator):
-    """Pages of 8 slots, mapped one by one; those given back stay mapped until the hook unmaps them.
+    """Pages of 8 slots, mapped one by one; freed pages stay mapped until the hook unmaps them.
 
-    After a step, each sequence that is nearly full gets a page ahead, and one idle page is unmapped.
+    After a step, each sequence that is nearly full gets a page in advance, and one idle page is unmapped.
     """
 
     idles = True
@@ -86,7 +86,7 @@ class Mapped(Allocator):
 
 
 class Forward(Mapped):
-    """As Mapped, without the hook: unmaps at once what it takes back, so that steps wait for it."""
+    """Like Mapped, without the hook: unmaps freed pages immediately, so that steps wait for it."""
 
     idles = False
     after_step = None
@@ -100,7 +100,7 @@ class Forward(Mapped):
 
 
 class Packed(Forward):
-    """Keeps its pages together: who is released leaves no hole, the last pages move into it."""
+    """Keeps its pages together: the last pages move into the holes that a release leaves."""
 
     moves_on_release = True
 

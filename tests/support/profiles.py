@@ -1,4 +1,4 @@
-"""Calibrated profiles for tests: the example made by hand, as it is and with other facts."""
+"""Calibrated profiles for tests: the example made by hand, unchanged and with other facts."""
 
 import copy
 import json
@@ -10,12 +10,12 @@ EXAMPLE = Path(__file__).resolve().parents[1] / "data" / "calibrated-example.jso
 
 
 def example():
-    """The JSON of the example, to be changed at will."""
+    """The JSON of the example, free to be changed."""
     return copy.deepcopy(json.loads(EXAMPLE.read_text(encoding="utf-8")))
 
 
 def settings(**ranges):
-    """What a run needs of the example; `decode={"context_tokens": [0, 9]}` gives a part another range."""
+    """The parts of the example that a run needs; `decode={"context_tokens": [0, 9]}` changes a range."""
     found = copy.deepcopy(dict(read_profile(EXAMPLE).settings()))
     for part, changed in ranges.items():
         found["parts"][part]["range"].update(changed)
@@ -23,7 +23,7 @@ def settings(**ranges):
 
 
 def of_an_earlier_kernel():
-    """The settings of the example, had each context been cut alone, as kernels once did."""
+    """The settings of the example as if each context were cut alone, as kernels once did."""
     found = settings()
     decode = found["parts"]["decode"]
     del decode["constants"]["shares"]
@@ -35,7 +35,7 @@ def of_an_earlier_kernel():
 
 
 def written(path, **facts):
-    """A profile in a file, measured as far as anybody can tell."""
+    """A profile in a file that looks measured."""
     path.parent.mkdir(parents=True, exist_ok=True)
     content = example() | {"kind": "calibrated"} | facts
     path.write_text(json.dumps(content), encoding="utf-8")

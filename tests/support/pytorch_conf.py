@@ -1,4 +1,4 @@
-"""What a value of PYTORCH_CUDA_ALLOC_CONF says, as the recordings of the caching allocator have it."""
+"""Reads values of PYTORCH_CUDA_ALLOC_CONF, as in the recordings of the caching allocator."""
 
 from kvsim.allocators.pytorch.settings import INTERVALS, LARGE_SEGMENT, MIB, NO_LIMIT, Settings
 
@@ -9,7 +9,7 @@ KEYS = {
 
 
 def settings_of(conf: str | None) -> Settings:
-    """Read a value of PYTORCH_CUDA_ALLOC_CONF; ValueError for what is none."""
+    """Read a value of PYTORCH_CUDA_ALLOC_CONF; ValueError if it is invalid."""
     given = dict(_pairs(conf or ""))
     unknown = given.keys() - KEYS
     if unknown:
@@ -43,9 +43,9 @@ def _above_a_segment(mib: int) -> int:
 
 
 def _divisions(value: str) -> tuple[int, ...]:
-    """`4`, or `[256:1,512:2,>:8]`: divisions from so many MiB on, the first also below.
+    """`4`, or `[256:1,512:2,>:8]`: divisions from each size in MiB on, the first also below.
 
-    As in the original, `>` takes in the interval before it, too: 512 MiB and more have 8 here.
+    As in the original, `>` also covers the interval before it: 512 MiB and more have 8 here.
     """
     if not value.startswith("["):
         return (int(value),) * INTERVALS

@@ -1,4 +1,4 @@
-"""Recorded runs for the tests of the report, and a page taken apart again."""
+"""Recorded runs for the tests of the report, and a parser of its page."""
 
 import contextlib
 import io
@@ -16,7 +16,7 @@ PACK = re.compile(r'<script type="application/octet-stream" id="pack-([\w-]+)">(
 
 
 def record(out, *choices, command="run"):
-    """Carry out `sim run` or `compare`, with the map, into a directory."""
+    """Run `sim run` or `compare`, with the map, into a directory."""
     line = [command, "--record-map", "40", "--no-plots", "--quiet", "--out", str(out), *map(str, choices)]
     with contextlib.redirect_stderr(io.StringIO()) as errors:
         assert cli.main(line) == 0, errors.getvalue()
@@ -36,7 +36,7 @@ def opened(page):
 
 
 def slots_of_page(about, columns, instant):
-    """(owners, filled or not, cached or not) of every slot, as the page's script replays its columns."""
+    """(owners, whether filled, whether cached) of every slot, as the page's script replays its columns."""
     unit, state = about["unit"], np.zeros(about["slots"] // about["unit"], np.int64)
     ends = np.cumsum(columns["rows"], dtype=np.int64)
     starts, end = [], 0
@@ -58,7 +58,7 @@ def slots_of_page(about, columns, instant):
 
 
 def slots_of_file(path, instant):
-    """The same from map.parquet: every range drops the ones that it overlaps."""
+    """The same from map.parquet: every range replaces those that it overlaps."""
     rows = pq.read_table(path).to_pylist()
     times = sorted({row["time_s"] for row in rows})
     alive = {}

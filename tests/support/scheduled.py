@@ -1,8 +1,8 @@
-"""Recordings of vLLM's scheduler in its loop, a record a step, and kvsim's records of the same workload.
+"""Recordings of vLLM's scheduler in its loop, one record per step, and kvsim's for the same workload.
 
     recording --rows, flags--> trace.jsonl, command line --sim run--> config.json --engine, noted--> records
 
-The form is that of `../shared/goldens/spec/README.md`: what was scheduled, admitted and preempted, both
+The form is that of `../shared/goldens/spec/README.md`: scheduled, admitted and preempted requests, both
 queues, block tables and free blocks after each decision. A step takes one second.
 """
 
@@ -23,7 +23,7 @@ FIRST_BLOCK = 1
 
 
 def names_in(folder):
-    """The recordings of a folder, without their endings; none where there are no goldens."""
+    """The recordings of a folder, without file extensions; none if there are no goldens."""
     try:
         found = goldens(folder)
     except (pytest.skip.Exception, pytest.fail.Exception):
@@ -32,7 +32,7 @@ def names_in(folder):
 
 
 def recording(folder, name):
-    """What a file holds."""
+    """The content of a file."""
     return json.loads(gzip.decompress(goldens(f"{folder}/{name}.json.gz").read_bytes()))
 
 
@@ -47,7 +47,7 @@ def trace_lines(case):
 
 
 def flags(config):
-    """The engine's configuration, as its users type it."""
+    """The engine's configuration as command-line flags."""
     yield from ("--allocator", "paged", "--scheduler", "vllm-v1@0.33.0", "--cost", "constant:1")
     yield from ("--model", "llama-2-7b")  # any that allows the longest max_model_len
     yield from ("--num-gpu-blocks", str(config["usable_blocks"]), "--policy", config["policy"])
@@ -68,9 +68,9 @@ def records(case, more_flags=()):
 
 
 def who_was_scheduled(running, server, ids, before, seen, tokens_of):
-    """[name, tokens, first of them, 0 or who entered: 1, again: 2] of the step, in the order of admission.
+    """[name, tokens, first of them, 0 or entered: 1, again: 2] of the step, in the order of admission.
 
-    `before`: sequences that ran; `seen`: who entered so far, and now; `tokens_of`: what a prompt computes.
+    `before`: sequences that ran; `seen`: requests entered so far, updated; `tokens_of`: a prompt's tokens.
     """
     step = server.step
     chunks = {request.seq for request in step.chunks}
@@ -93,7 +93,7 @@ def who_was_scheduled(running, server, ids, before, seen, tokens_of):
 
 
 class Noted:
-    """An engine whose decisions are written down."""
+    """An engine whose decisions are recorded."""
 
     def __init__(self, engine, case):
         self.ids = [request["id"] for request in by_arrival(case)]
@@ -121,7 +121,7 @@ class Noted:
         return True
 
     def releasing(self):
-        """Who finished without the scheduler's knowledge is there until the step is decided."""
+        """Requests that finished without the scheduler's knowledge stay until the step is decided."""
         self.look()
         self.release_departed()
 
@@ -164,7 +164,7 @@ class Noted:
         return step
 
     def waiting(self):
-        """The queue as the engine sees it: who was preempted is its head, even if he has just finished."""
+        """The queue as the engine sees it: a preempted request is its head, even if it has just finished."""
         waiting, ids = self.server.waiting, self.ids
         names = [ids[request.index] for request in waiting]
         if len(self.server.step.preempted_finished) and isinstance(waiting, deque):
@@ -177,7 +177,7 @@ class Noted:
 
 
 def differences(case, found):
-    """(step, fact, kvsim's, the recording's) where they differ; steps that schedule nothing are left out."""
+    """(step, fact, kvsim's, the recording's) of each difference; steps that schedule nothing are left out."""
     told = {step["step"]: step for step in case["steps"] if step.get("sched")}
     for at, step in told.items():
         if at not in found:

@@ -1,4 +1,4 @@
-"""Recordings of vLLM's scheduler with a second pool of blocks below, and kvsim's records of the workload.
+"""Recordings of vLLM's scheduler with a second pool of blocks below, and kvsim's for the same workload.
 
 The form is that of `../shared/goldens/simple_offload/README.md`; the harness is that of support/offloaded.py.
 """
@@ -19,7 +19,7 @@ FACTS = (
     *("loads_done", "stores_done", "recv", "free_end", "free_queue", "free_queue_end"),
 )
 UNORDERED = ("recv", "adm", "blocks", "new_blocks", "pins", "pinned")
-ENDS = ("free_end", "free_queue_end")  # of the last step nobody looks
+ENDS = ("free_end", "free_queue_end")  # not observed after the last step
 SMALL = ("free_queue", "free_queue_end")
 
 
@@ -42,14 +42,14 @@ def numbers(blocks):
 
 
 def keyed_queue(pool):
-    """The free blocks in the order in which they will be allocated, with their keys; -1: none."""
+    """The free blocks in the order of their allocation, with their keys; -1: none."""
     for span in pool._ends.others():
         for at, block in reversed([*enumerate(span.blocks)]):
             yield block, pool._equals.key.get(block, -1) if span.key is None else span.key + at
 
 
 class NotedSecond(Noted):
-    """An engine with a second pool whose decisions are written down in the recording's words."""
+    """An engine with a second pool whose decisions are recorded in the recording's terms."""
 
     def __init__(self, case):
         self.case, config = case, case["config"]
@@ -176,11 +176,11 @@ class NotedSecond(Noted):
         return step
 
     def _note_finished(self):
-        """What ends before a decision belongs to the step before, unless steps overlap."""
+        """Transfers that end before a decision belong to the previous step, unless steps overlap."""
 
 
 def differences(case, found):
-    """(step, fact, kvsim's, the recording's) where they differ."""
+    """(step, fact, kvsim's, the recording's) of each difference."""
     cpu = None
     for step in case["steps"]:
         at = step["step"]

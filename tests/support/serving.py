@@ -33,7 +33,7 @@ def workload(rows) -> Workload:
 
 
 def server_of(allocator, bound, progress=None, **rules):
-    """A server of plain parts."""
+    """A server made of plain parts."""
     return Server(Batch(KvMemory(allocator), progress), Rules(bound, **rules))
 
 
@@ -67,7 +67,7 @@ def serve(
 
 
 def keeping_diary(scheduler: str, names: str, diary: list[str]) -> type[Scheduler]:
-    """The scheduler, writing a line into the diary whenever it has decided.
+    """The scheduler, which writes a line into the diary after each decision.
 
     "3: A5 B12 (C) | DE | 24" says: at 3 s A computes up to its token 5 and B up to its token 12; C is
     finished and keeps its seat; D and then E wait; 24 slots are allocated.
@@ -96,7 +96,7 @@ def keeping_diary(scheduler: str, names: str, diary: list[str]) -> type[Schedule
 
 
 def everything(result) -> dict[str, object]:
-    """All that a run found out, as plain values, but for the step log."""
+    """All results of a run as plain values, except the step log."""
     found = {}
     for field in fields(result):
         value = getattr(result, field.name)

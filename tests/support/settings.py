@@ -1,4 +1,4 @@
-"""Settings by keyword: those that a scheduler, an allocator or a cost declares go into `options`."""
+"""Settings by keyword: settings that a scheduler, allocator or cost declares go into `options`."""
 
 from dataclasses import fields
 
@@ -13,7 +13,7 @@ def engine_config(**settings):
 
 
 def deployed(engine=None, **settings):
-    """The deployment with these settings; those that a part declares go among its options."""
+    """The deployment with these settings; settings that a part declares go into its options."""
     names = {each.name for each in fields(Deployment)}
     own = {name: value for name, value in settings.items() if name not in names}
     common = {name: value for name, value in settings.items() if name in names}
@@ -21,12 +21,12 @@ def deployed(engine=None, **settings):
 
 
 def redeployed(where, **settings):
-    """The same deployment with these settings instead."""
+    """The same deployment with these settings changed."""
     return deployed(**{each.name: getattr(where, each.name) for each in fields(where)} | settings)
 
 
 def with_settings(engine, **settings):
-    """The same engine with these settings instead."""
+    """The same engine with these settings changed."""
     return EngineConfig.of({**vars(engine), **settings})
 
 

@@ -1,12 +1,12 @@
-"""Two pools for a model with sliding windows: one of its full layers, one of its windowed layers (SWA).
+"""Two pools for a model with sliding windows: one for its full layers, one for its windowed layers (SWA).
 
     full pool   | a a a a | b b b |         |      every token, to the end of its request
                     | |      | |                   a map: slot of the full pool -> slot of the windowed pool
     SWA pool    | a a | b b |   |                  the tokens that a window still sees
 
-A token takes a slot in both. What leaves the window goes back to the SWA pool alone. The split is fixed at
-the start, so what one pool has left does not help the other: the scheduler must keep room in both. Both
-have pages of the same size, and a page of the full pool belongs to one page of the other. Source: SGLang
+A token takes a slot in both. Tokens that leave the window free their slots in the SWA pool only. The split
+is fixed at the start, so free room in one pool does not help the other: the scheduler must keep room in both.
+Both have pages of the same size, and a page of the full pool belongs to one page of the other. Source: SGLang
 0.5.23, `mem_cache/allocator/swa.py`.
 """
 
@@ -20,7 +20,7 @@ from kvsim.allocators.sglang.pools import PagePool, TokenPool
 def slots_in(
     pages: list[int] | None, size: int, growing: Sequence[tuple[int, int]], lasts: Sequence[int]
 ) -> list[int] | None:
-    """For each (tokens before, after): the slots behind its last one in that page, then new pages."""
+    """For each (tokens before, after): the slots behind its last one in the same page, then new pages."""
     if pages is None:
         return None
     slots: list[int] = []
@@ -36,7 +36,7 @@ def slots_in(
 
 
 class Slots(PagePool):
-    """A pool asked by slots, as SGLang's is; within a group frees are held back until it ends."""
+    """A pool called with slots, like SGLang's; within a group, frees are held back until the group ends."""
 
     def __init__(self, *sizes):
         super().__init__(*sizes)
@@ -44,20 +44,20 @@ class Slots(PagePool):
         self._group_slots: list[int] = []
 
     def give(self, pages: Sequence[int]) -> None:
-        """Take pages back, now or at the end of the group."""
+        """Free pages, now or at the end of the group."""
         if self._group is None:
             super().give(pages)
         else:
             self._group += pages
 
     def begin_group(self) -> None:
-        """Hold what is given back from now on."""
+        """Hold back frees from now on."""
         if self._group is not None:
             raise InvariantError("a group of frees has begun already: they do not nest")
         self._group = []
 
     def end_group(self) -> None:
-        """Give back what was held: what came as slots first."""
+        """Carry out the held frees: those that came as slots first."""
         pages, self._group = self._group, None
         slots, self._group_slots = self._group_slots, []
         if slots:
@@ -73,7 +73,7 @@ class Slots(PagePool):
     def extend(self, befores: Sequence[int], afters: Sequence[int], lasts: Sequence[int]) -> list[int] | None:
         """Slots for sequences that grow from `befores` to `afters` tokens, one after another.
 
-        `lasts` are the slots of their last tokens, -1 for who has none.
+        `lasts` are the slots of their last tokens, -1 for a sequence without any.
         """
         size, growing = self.page_size, list(zip(befores, afters, strict=True))
         pages = sum(-(-after // size) - -(-before // size) for before, after in growing)
@@ -81,20 +81,20 @@ class Slots(PagePool):
         return slots_in(self.take(pages, at_most), size, growing, lasts)
 
     def decode(self, afters: Sequence[int], lasts: Sequence[int]) -> list[int] | None:
-        """A slot more for each sequence, which has `afters` tokens then."""
+        """One more slot for each sequence, which then has `afters` tokens."""
         pages = sum(after % self.page_size == 1 or self.page_size == 1 for after in afters)
         growing = [(after - 1, after) for after in afters]
         return slots_in(self.take(pages, len(afters)), self.page_size, growing, lasts)
 
     def free_slots(self, slots: Sequence[int]) -> None:
-        """Take back the pages of any slots: in order of their numbers."""
+        """Free the pages of any slots, in order of their numbers."""
         if self._group is not None:
             self._group_slots += slots
         elif slots:
             self.give(self._pages_of(slots))
 
     def free_segment(self, slots: Sequence[int]) -> None:
-        """Take back the slots of a sequence from the beginning of a page on: its pages in its own order."""
+        """Free the slots of a sequence from the beginning of a page on: its pages in the sequence's order."""
         if slots:
             self.give([slot // self.page_size for slot in slots[:: self.page_size]])
 
@@ -103,12 +103,12 @@ class Tokens(Slots, TokenPool):
     """Pages of one token."""
 
     def free_slots(self, slots: Sequence[int]) -> None:
-        """Take them back in the order given."""
+        """Free the slots in the given order."""
         self.give(slots)
 
 
 def pool_of(pages: int, page_size: int, need_sort: bool = False) -> Slots:
-    """The pool that SGLang has for a page size."""
+    """SGLang's pool for a page size."""
     return Tokens(pages, need_sort) if page_size == 1 else Slots(pages, page_size, need_sort)
 
 
@@ -130,11 +130,11 @@ class DualPool:
 
     @property
     def available(self) -> int:
-        """Tokens that find a slot in both pools."""
+        """Tokens for which both pools have a slot."""
         return min(self.full.available, self.swa.available)
 
     def extend(self, befores: Sequence[int], afters: Sequence[int], lasts: Sequence[int]) -> list[int] | None:
-        """As of one pool (PagePool.extend): slots of the full pool, each with one in the other."""
+        """Like PagePool.extend: slots of the full pool, each with a slot in the other."""
         size = self.page_size
         pages = sum(
             -(-after // size) - -(-before // size) for before, after in zip(befores, afters, strict=True)
@@ -144,7 +144,7 @@ class DualPool:
         return self._both("extend", befores, afters, lasts)
 
     def decode(self, afters: Sequence[int], lasts: Sequence[int]) -> list[int] | None:
-        """As of one pool (PagePool.decode); what one of them gives in vain is lost."""
+        """Like PagePool.decode; slots that only one of the pools gives are lost."""
         if self.page_size == 1 and len(afters) > self.available:
             return None
         return self._both("decode", afters, lasts)
@@ -161,7 +161,7 @@ class DualPool:
         return slots
 
     def free_swa(self, slots: Sequence[int]) -> None:
-        """These slots of a sequence, from the beginning of a page on, left the window."""
+        """These slots of a sequence, from the beginning of a page on, have left the window."""
         if not slots:
             return
         try:
@@ -173,7 +173,7 @@ class DualPool:
                 self.swa_of.pop(slot, None)
 
     def free_row(self, slots: Sequence[int], left: int) -> None:
-        """A sequence is gone: all its slots, of which the first `left` left the window before."""
+        """A sequence is gone: free all its slots, of which the first `left` had left the window before."""
         self.full.free_segment(slots[:left])
         self.free_swa(slots[left:])
         self.full.free_segment(slots[left:])

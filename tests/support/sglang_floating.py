@@ -5,7 +5,7 @@
 
 Holes are allocated first, from the two ends of the list in turn, a whole request from one; then it grows into
 the wider gap. From nothing it starts in the middle of the room, so that both sides can grow. An empty one
-is no wall to anybody. Its pages move only on demand: `open_for` clears room at one side for a neighbour,
+blocks no other pool. Its pages move only on demand: `open_for` clears room at one side for a neighbour,
 into holes first, then over to the other side. Source: SGLang 0.5.23, `unified_sub_pool.py`
 (FloatMultiEndedAllocator).
 """
@@ -17,7 +17,7 @@ from kvsim.allocators.sglang.members import Member, drained
 
 
 class Floating(Middle):
-    """The pool in the middle; its pages are those from `low` to before `high`."""
+    """The pool in the middle; its pages are `low` to `high` - 1."""
 
     def __init__(self, page_bytes: int, pages: int, first: int, total_bytes: int) -> None:
         super().__init__(page_bytes, pages, first, total_bytes)
@@ -41,12 +41,12 @@ class Floating(Middle):
         return self.high - self.low - len(self.holes)
 
     def _region(self) -> tuple[int, int]:
-        """The pages from which and before which it may lie."""
+        """The range of pages in which the pool may be: first, and one behind the last."""
         low = -(-self.room_below() // self.page_bytes)
         return max(low, self.first), min(self.room_above() // self.page_bytes, self.pages)
 
     def gap_pages(self) -> tuple[int, int]:
-        """Pages free at its low and at its high side."""
+        """Free pages at its low side and at its high side."""
         low, high = self._region()
         if self.transparent:
             return max(0, high - low), max(0, high - low)
@@ -75,7 +75,7 @@ class Floating(Middle):
         return below, above
 
     def helpers(self) -> Sequence[Member]:
-        """As SGLang asks it: whoever lies below it."""
+        """As SGLang defines it: the pool below."""
         below = self._sides()[0]
         return () if below is None else (below,)
 
@@ -94,7 +94,7 @@ class Floating(Middle):
         return True
 
     def _extend(self, pages: int) -> Sequence[int] | None:
-        """New pages at the side with more room; None: neither side has enough."""
+        """New pages at the side with more room; None if neither side has enough."""
         if not pages:
             return ()
         low, high = self._region()
@@ -115,7 +115,7 @@ class Floating(Middle):
         return range(self.low, self.low + pages)
 
     def free(self, pages: Sequence[int]) -> None:
-        """Take back virtual pages: their places are holes."""
+        """Free virtual pages: their places become holes."""
         self.holes += self.take_out(pages)
         self.free_virtual += pages
         self._dirty = True
@@ -129,7 +129,7 @@ class Floating(Middle):
         return True
 
     def flush(self, urgent: bool) -> int:
-        """Give back the holes at its boundaries; nothing moves. Returns how many pages those were."""
+        """Give back the holes at its boundaries; nothing moves. Returns the number of pages."""
         if not urgent and not (self._dirty and self.holes):
             return 0
         if self._park() or not (self._dirty and self.holes):
@@ -150,10 +150,10 @@ class Floating(Middle):
     # -- moving away --------------------------------------------------------------------------
 
     def ask_for_room(self, pages: int) -> None:
-        """Nothing: as SGLang asks it, only end pools ask one in the middle."""
+        """Does nothing: in SGLang only end pools ask a middle pool."""
 
     def open_for(self, short: End, pages: int) -> None:
-        """Open the side that faces an end pool, so that this finds so many pages, if possible."""
+        """Open the side that faces an end pool, so that it finds `pages` pages, if possible."""
         if self.transparent or pages <= 0 or pages > short.pages - short.first - short.allocated():
             return
         need = max(0, pages - (len(short.holes) if short.lazy else 0)) * short.page_bytes
@@ -164,7 +164,7 @@ class Floating(Middle):
             self.make_room(low_side=short.up, least_bytes=need + short.page_bytes)
 
     def make_room(self, low_side: bool, least_bytes: int) -> None:
-        """Move pages away from a side until so many bytes are free there; nothing if that is impossible."""
+        """Move pages away from a side until `least_bytes` are free there; nothing if that is impossible."""
         self.settle()
         low, high = self._region()
         gap = self.gap_pages()[0 if low_side else 1]
@@ -202,7 +202,7 @@ class Floating(Middle):
         self.flush(urgent=True)
 
     def _relocate(self, live: Sequence[int], final: range) -> None:
-        """Move all pages to new places in their order; one by one where old and new places overlap."""
+        """Move all pages to new places in their order; one by one if old and new places overlap."""
         pairs = [(source, target) for source, target in zip(live, final, strict=True) if source != target]
         if {source for source, _ in pairs}.isdisjoint(target for _, target in pairs):
             if pairs:

@@ -20,7 +20,7 @@ def runs(ids):
 
 
 class Entered(WaitingList):
-    """A waiting list that knows when each came."""
+    """A waiting list that knows when each request came."""
 
     def __init__(self, entries):
         super().__init__()
@@ -33,7 +33,7 @@ class Entered(WaitingList):
 
 
 def request_of(told, sign=1):
-    """A request as its row tells it; `sign` turns SGLang's priority into kvsim's."""
+    """A request from its row; `sign` turns SGLang's priority into kvsim's."""
     answer = told.get("out", [])
     request = Request(told["id"], len(told["ids"]), len(answer) + 1)
     request.generated = len(answer)
@@ -45,12 +45,12 @@ def request_of(told, sign=1):
 
 
 def memory_of(config):
-    """The tree and its pages, far larger than any case."""
+    """The tree and its pages, far larger than any case needs."""
     return SglangCached(SLOTS, config["page_size"], caches=not config["tree_disabled"])
 
 
 def insert(cached, texts):
-    """Put texts into the tree, whole pages of each."""
+    """Insert texts into the tree, whole pages of each."""
     size = cached.page_size
     for ids in texts:
         whole = len(ids) // size

@@ -1,7 +1,7 @@
 """Recorded runs of SGLang's scheduler, and kvsim's answer to each: through its command line, and from inside.
 
     recording --rows, flags--> trace.jsonl, command line --sim run--> steps, requests   (what is written)
-                                            --engine of its config.json--> steps             (what is not)
+                                            --engine of its config.json--> steps             (the rest)
 
 A step takes one second, so recorded step k starts at k seconds.
 """
@@ -36,7 +36,7 @@ def rows(name):
 
 
 def trace_lines(name):
-    """The same as kvsim's own JSONL; SGLang serves high priorities first, kvsim low ones."""
+    """The requests as kvsim's own JSONL; SGLang serves high priorities first, kvsim low ones."""
     for row in rows(name):
         line = {"arrival_s": row["arrival"], "prompt_tokens": row["prompt_len"]}
         line["output_tokens"] = row["output_len"]
@@ -48,7 +48,7 @@ def trace_lines(name):
 
 
 def flags(name):
-    """The run's configuration, as one types it."""
+    """The run's configuration as command-line flags."""
     config, size = RUNS[name]["config"], RUNS[name]["config"]["page_size"]
     tokens = config.get("chunk") or config.get("max_prefill_tokens", 16_384)
     windows = config.get("swa")
@@ -112,13 +112,13 @@ def busy(name):
 
 
 def written(name, step_log=True):
-    """What `sim run` writes down: its step log by columns, if there is one, and its requests."""
+    """The output of `sim run`: its step log by columns, if there is one, and its requests."""
     return _answer(name, step_log)[:2]
 
 
 @cache
 def _answer(name, step_log):
-    """The same, and an engine of its `config.json`, which has not run yet."""
+    """The same, and an engine from its `config.json` that has not run yet."""
     with TemporaryDirectory() as folder:
         run = _run(name, Path(folder), *(["--step-log"] if step_log else []))
         files = [run / f"{table}.parquet" for table in ("steps", "requests")]
@@ -129,7 +129,7 @@ def _answer(name, step_log):
 
 @cache
 def inside(name):
-    """By step what only the engine itself knows; and of each request when it was retracted and its hits."""
+    """Per step the facts that only the engine knows; per request its retractions and its hits."""
     engine = _answer(name, True)[2]
     look = Look(engine, [row["id"] for row in rows(name)])
     engine.run()
@@ -137,7 +137,7 @@ def inside(name):
 
 
 class Look:
-    """Writes down each step of an engine after it is planned, and after it is carried out."""
+    """Records each step of an engine after it is planned, and after it is carried out."""
 
     def __init__(self, engine, ids):
         replica = engine.replica

@@ -1,4 +1,4 @@
-"""SGLang's two pools in one buffer, asked by tokens and slots, as SGLang asks them; kvsim asks by pages."""
+"""SGLang's two pools in one buffer, called with tokens and slots, as in SGLang; kvsim uses pages."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from support.sglang_dual import slots_in
 
 
 class TokenPair(UnifiedPair):
-    """The pair, with pages of so many tokens."""
+    """The pair, with pages of `page_size` tokens."""
 
     def __init__(self, full: End, swa: End, page_size: int) -> None:
         super().__init__(full, swa)
@@ -29,7 +29,7 @@ class TokenPair(UnifiedPair):
         return min(min(holes) + alone + together, *limit) * self.page_size
 
     def full_available(self) -> int:
-        """Tokens that the full pool could take if the windowed one took none."""
+        """Tokens that the full pool could take if the windowed pool took none."""
         return self._one(self.full)
 
     def swa_available(self) -> int:
@@ -48,19 +48,19 @@ class TokenPair(UnifiedPair):
         return slots_in(pages, size, growing, lasts)
 
     def decode(self, afters: Sequence[int], lasts: Sequence[int]) -> list[int] | None:
-        """A slot more for each sequence, which has `afters` tokens then."""
+        """One more slot for each sequence, which then has `afters` tokens."""
         return self.extend([after - 1 for after in afters], afters, lasts)
 
     def _pages(self, slots: Sequence[int]) -> list[int]:
         return [slot // self.page_size for slot in slots[:: self.page_size]]
 
     def free_swa(self, slots: Sequence[int]) -> None:
-        """Slots of a sequence, from the beginning of a page on, left the window."""
+        """Slots of a sequence, from the beginning of a page on, have left the window."""
         if slots:
             self.swa.free(self._pages(slots), owns_names=False)
 
     def free_row(self, slots: Sequence[int], left: int) -> None:
-        """A sequence is gone; the first `left` of its slots left the window before."""
+        """A sequence is gone; the first `left` of its slots had left the window before."""
         if slots[:left]:
             self.full.free(self._pages(slots[:left]))
         if slots[left:]:

@@ -1,4 +1,4 @@
-"""Reference data beside the checkout, which the product never reads: only tests compare with it."""
+"""Reference data next to the checkout, which the product never reads: only tests compare with it."""
 
 import os
 from pathlib import Path
@@ -9,14 +9,14 @@ BESIDE = Path(__file__).resolve().parents[3] / "shared"
 
 
 def shared(path: str) -> Path:
-    """`<repo root>/../shared/<path>`; where it is missing, CI fails and any other run skips the test."""
+    """`<repo root>/../shared/<path>`; if it is missing, CI fails and any other run skips the test."""
     return _there(BESIDE / path, f"reference data ../shared/{path} is not here")
 
 
 def goldens(path: str = "") -> Path:
-    """What a genuine engine did: a path in $KVSIM_GOLDENS, else in ../shared/goldens; missing as above.
+    """Recordings of genuine engines: a path in $KVSIM_GOLDENS, else in ../shared/goldens; missing as above.
 
-    A directory of goldens may leave out the workloads, which then are those beside the checkout.
+    A directory of goldens may leave out the workloads; those next to the checkout are used then.
     """
     chosen = os.environ.get("KVSIM_GOLDENS")
     if chosen and ((Path(chosen) / path).exists() or not path.startswith("workloads/")):
@@ -25,7 +25,7 @@ def goldens(path: str = "") -> Path:
 
 
 def golden_names(folder: str) -> list[str]:
-    """Every recording of a folder, to draw tests from; none where they are missing."""
+    """Every recording of a folder, to generate tests from; none if they are missing."""
     chosen = Path(os.environ.get("KVSIM_GOLDENS") or BESIDE / "goldens")
     return sorted(path.name for path in (chosen / folder).glob("*.json.gz"))
 

@@ -1,7 +1,7 @@
 """Recordings of vLLM's scheduler with drafts (`../shared/goldens/spec/README.md`), and kvsim's records.
 
-What a draft proposes and what is accepted of it is told to kvsim event by event. A step takes one second.
-Every text is told whole, prompt and answer, so that the hashes can be counted.
+The drafts proposed and accepted are given to kvsim event by event. A step takes one second.
+Every text is given whole, prompt and answer, so that the hashes can be counted.
 """
 
 import json
@@ -26,7 +26,7 @@ IDS_OF_A_REQUEST, FIRST_ANSWER = 4096, 10_000_000
 
 
 def by_arrival(case):
-    """The requests in the order in which they come."""
+    """The requests in order of arrival."""
     return sorted(case["workload"], key=lambda request: (request["arrival"], request["id"]))
 
 
@@ -39,7 +39,7 @@ def whole_text(request):
 
 
 def speculation(config):
-    """What a user would type: `--speculative-config`; None for a recording without drafts."""
+    """The user's `--speculative-config`; None for a recording without drafts."""
     if not config["num_speculative_tokens"]:
         return None
     said = {
@@ -63,7 +63,7 @@ def speculation(config):
 
 
 def events(case):
-    """What was recorded of the drafts of each request."""
+    """The recorded draft events of each request."""
     if not case["acceptance"]:
         return None
     found = np.empty(len(case["workload"]), dtype=object)
@@ -116,7 +116,7 @@ def records(case):
 
 
 class NotedDrafts(Noted):
-    """An engine whose decisions about drafts are written down."""
+    """An engine whose decisions about drafts are recorded."""
 
     def __init__(self, engine, case, scheduler):
         super().__init__(engine, case)
@@ -127,7 +127,7 @@ class NotedDrafts(Noted):
         self.may_skip = case["config"]["can_skip_drafts"]
 
     def hearing(self, taken):
-        """The decision is made: look at it before the engine hears what came of a step."""
+        """The decision is made: look at it before the engine hears the outcome of a step."""
         if self.asynchronous:
             self.look()
         living = [each for each in taken if each.request in self.drafts.seen and each.returned]
@@ -152,7 +152,7 @@ class NotedDrafts(Noted):
         self.held["free_queue"] = [block + FIRST_BLOCK for block in self.server.allocator.free_queue()]
 
     def end(self):
-        """What is left when the step's outcome, or that of the one before, is known."""
+        """The state when the outcome of the step, or of the previous one, is known."""
         server, ids, late = self.server, self.ids, self.asynchronous
         allocator = server.allocator
         state = []
@@ -214,7 +214,7 @@ TINY_ONLY = {"free_queue", "free_queue_end"}
 
 
 def differences(case, found):
-    """(step, fact, kvsim's, the recording's) where they differ; steps that do nothing are left out."""
+    """(step, fact, kvsim's, the recording's) of each difference; idle steps are left out."""
     for told in case["steps"]:
         at = told["step"]
         if at not in found:

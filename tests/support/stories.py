@@ -1,4 +1,4 @@
-"""Stories: a run on a few blocks of 4 tokens, a second a step, told in three modes that must agree."""
+"""Stories: a run on a few blocks of 4 tokens, one second per step, in three modes that must agree."""
 
 import numpy as np
 
@@ -36,7 +36,7 @@ def told(result):
 
 
 class Story:
-    """A run on so many blocks of 4 tokens."""
+    """A run on `blocks` blocks of 4 tokens."""
 
     def __init__(self, scheduler, blocks, work, prepare=lambda engine: None, **settings):
         usual = {"block_size": 4, "max_num_seqs": 8, "max_model_len": 64, "async_scheduling": False}
@@ -64,7 +64,7 @@ class Story:
 
     @property
     def finish(self):
-        """In seconds, of those that finished."""
+        """Finish times in seconds, of finished requests."""
         return (self.result.requests["finish_ps"][self.result.finished] // PS_PER_S).tolist()
 
     @property

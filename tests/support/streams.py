@@ -1,10 +1,10 @@
-"""Streams of single blocks, on which eviction policies are tried by hand and against recordings."""
+"""Streams of single blocks, to test eviction policies by hand and against recordings."""
 
 from kvsim.allocators.eviction.replay import next_uses
 
 
 def stream_hits(cache, stream):
-    """Whether each block of a stream is held when its turn comes."""
+    """For each block of a stream, whether it is held when its turn comes."""
     if cache.offline:
         cache.foresee(next_uses(stream))
     held, found = cache.held, []

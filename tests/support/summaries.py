@@ -1,4 +1,4 @@
-"""Summaries of three allocators, and what the terminal shows as plain text."""
+"""Summaries of three allocators, and terminal output as plain text."""
 
 from io import StringIO
 
@@ -6,7 +6,7 @@ from rich.console import Console
 
 
 def plain(renderable, width=80, **how):
-    """The output as in a file, without the blanks at the ends of lines."""
+    """The output as in a file, without trailing blanks."""
     console = Console(width=width, file=StringIO(), **how)
     console.print(renderable)
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())

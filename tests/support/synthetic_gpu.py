@@ -1,8 +1,8 @@
-"""A GPU of formulas and noise, for tests: other formulas than the fitted ones, closer to how kernels run.
+"""A GPU of formulas and noise, for tests: different from the fitted formulas, closer to how kernels run.
 
 Attention runs real programs of real tiles on the slots of its multiprocessors: one begins when another ends,
-and all that run share the memory, so that a last wave of few programs is slow. Products run in whole waves of
-whole tiles; norms are of third power. What is fitted to it must find it all the same.
+and all running ones share the memory, so that a last wave of few programs is slow. Products run in whole
+waves of whole tiles; norms are of third power. The fit must match it nevertheless.
 
     PYTHONPATH=tests python -m support.synthetic_gpu  writes the fit into tests/data/calibrated-example.json
 """
@@ -37,7 +37,7 @@ def norm3(a, b):
 
 
 def programs_of(lengths, kv_heads, tiling):
-    """Tiles of every program of decode attention, and whether parts are merged."""
+    """Tiles per program of decode attention, and whether parts are merged."""
     tiles = [ceil(length / tiling.tile) for length in lengths]
     shares = shares_of(
         GPU, tiling, batch=len(lengths), kv_heads=kv_heads, tokens=sum(lengths), longest=max(lengths)
@@ -49,10 +49,10 @@ def programs_of(lengths, kv_heads, tiling):
 
 
 def run_s(programs, slots, tile_s, together_s):
-    """Until the last of some programs ends, `slots` at once, in order.
+    """Time until the last of some programs ends, `slots` at once, in order.
 
-    A tile takes one of them `tile_s` where it runs alone, and all of them `together_s` each where the memory
-    is what they wait for.
+    A tile takes `tile_s` if its program runs alone, and `together_s` per running program if memory is the
+    bottleneck.
     """
     now, done, running, waiting = 0.0, 0.0, [], programs[::-1]  # done: tiles of a program that ran throughout
     while running or waiting:
@@ -77,7 +77,7 @@ def decode_s(x):
 
 
 def latent_s(x):
-    """Blocks of query heads read the same rows, from the memory once; they compute for themselves."""
+    """Blocks of query heads read the same rows, from memory once; each computes separately."""
     tiling, lengths = LATENT[x["element_bytes"]], lengths_of(x)
     rows, width = min(x["heads"], tiling.rows), x["latent"] + x["rope"]
     programs, merged = programs_of(lengths, x["heads"] // rows, tiling)
@@ -151,11 +151,11 @@ DEAD = Sample((), 0, "AcceleratorError: CUDA error: unspecified launch failure")
 
 
 class SyntheticGpu:
-    """A Stopwatch: noise of 1 % on every turn, the same for the same point; counts what it was asked.
+    """A Stopwatch: noise of 1 % on every turn, the same for the same point; counts the points asked for.
 
-    From `dies_after` points on every one fails, as on a GPU whose context is broken; those of the part `slow`
-    take a fifth longer. From `slows_after` points on everything takes `by` times as long. Sentinels are not
-    counted, and have other noise every time.
+    After `dies_after` points every point fails, as on a GPU with a broken context; points of the part `slow`
+    take a fifth longer. After `slows_after` points everything takes `by` times as long. Sentinels are not
+    counted, and have new noise every time.
     """
 
     def __init__(
@@ -198,7 +198,7 @@ def few_points(part):
 
 
 def example():
-    """The example that other tests read: forms and tables as eight such GPUs give them, the rest by hand."""
+    """The example that other tests read: forms and tables from eight such GPUs, the rest made by hand."""
     device = replace(H200, count=8)
     planned = Plan(device, False, tuple(points(device, False)))
     fitted = calibrate(planned, stopwatch=SyntheticGpu(), read_clocks=dict)

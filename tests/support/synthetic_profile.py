@@ -1,4 +1,4 @@
-"""A whole profile of the synthetic GPU of synthetic_gpu.py, with every part: an example, no measurement.
+"""A complete profile of the synthetic GPU of synthetic_gpu.py, with every part: an example, no measurement.
 
 `PYTHONPATH=tests python -m support.synthetic_profile OUT.json` writes it;
 docs/images/calibration.png is drawn from it.
@@ -17,7 +17,7 @@ CLOCKS = {
 
 
 def synthetic_profile(path, quick=False):
-    """Calibrate it, and write what comes out."""
+    """Calibrate it, and write the result."""
     from kvsim.kernels.calibration.calibrate import calibrate
     from kvsim.kernels.calibration.grid import points
     from kvsim.kernels.calibration.plan import Plan

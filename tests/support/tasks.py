@@ -1,4 +1,4 @@
-"""Calls for processes of their own, which import this module alone: some end their process."""
+"""Calls for separate processes, which import this module alone: some end their process."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ def double(number):
 
 
 def dies_once(path, number):
-    """Ends its own process where nobody did before."""
+    """Ends its own process the first time that it is called for this path."""
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL))
     except FileExistsError:
@@ -29,7 +29,7 @@ def refuses(number):
 
 
 def dies_on(chosen, number):
-    """Ends its own process, in different ways, whenever it is given one of these."""
+    """Ends its own process, in different ways, if given one of these."""
     if number in chosen:
         os.kill(os.getpid(), signal.SIGSEGV) if number % 2 else os._exit(number)
     return 2 * number

@@ -1,4 +1,4 @@
-"""Servers of opt-13b above tiers, in blocks of 4 tokens and steps of 20 ms, and traffic for them."""
+"""Servers of opt-13b above tiers, with blocks of 4 tokens and steps of 20 ms, and traffic for them."""
 
 from dataclasses import replace
 
@@ -8,21 +8,21 @@ from support.cases import GPU, MODEL, Row, workload
 from support.settings import deployed, engine_config
 
 TOKEN_BYTES = 819_200
-"""Of opt-13b's keys and values."""
+"""Bytes of opt-13b's keys and values per token."""
 
 
 def mib(chunks, tokens=4):
-    """Room for so many chunks and a byte more."""
+    """Room for `chunks` chunks and one byte more."""
     return f"{(chunks * tokens * TOKEN_BYTES + 1) / 2**20}MiB"
 
 
 def below(chunks, link="1000000"):
-    """A host for so many chunks of a block."""
+    """A host for `chunks` chunks of one block."""
     return {"kv_offloading_size": mib(chunks), "kv_offloading_link": link}
 
 
 def one_by_one(rng, count):
-    """Requests that come when the one before is done, with prompts that others begin with; a token each."""
+    """Requests that each come when the previous one is done, with shared prefixes; one token each."""
     rows = []
     for _ in range(count):
         kind = rng.choice(["alone", "system", "same", "same"])
@@ -31,12 +31,12 @@ def one_by_one(rng, count):
 
 
 def spaced(rows, gap_ps=10**11):
-    """The requests of these rows, gaps in units of `gap_ps`."""
+    """The requests of these rows, with gaps in units of `gap_ps`."""
     return workload(rows, None, samples=False, gap_ps=gap_ps, tick_ps=1)
 
 
 def engine_above(work, blocks, *, cost="constant:0.02", fleet=None, max_span=1 << 20, **settings):
-    """The engine over so many blocks, or equal ones in a fleet; synchronous unless told otherwise."""
+    """The engine over `blocks` blocks, or equal ones in a fleet; synchronous by default."""
     usual = {"scheduler": "vllm-v1@0.33.0", "block_size": 4, "max_model_len": 128, "async_scheduling": False}
     engine = engine_config(**{**usual, "enable_prefix_caching": True, **settings})
     where = deployed(engine, model=MODEL, gpu=GPU, num_gpu_blocks=blocks, cost=cost)
@@ -44,7 +44,7 @@ def engine_above(work, blocks, *, cost="constant:0.02", fleet=None, max_span=1 <
 
 
 def hits(work, blocks, fleet=None, **settings):
-    """Tokens of prompts that were found, in the GPU's memory or below."""
+    """Tokens of prompts that were hit, in the GPU's memory or below."""
     result = engine_above(work, blocks, fleet=fleet, **settings).run()
     assert result.finished.all()
     return result.hit_tokens + (result.tier.hit_tokens if result.tier else 0)

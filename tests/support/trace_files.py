@@ -1,4 +1,4 @@
-"""A small trace file in every format: texts, and columns of tables beside prompt and output lengths."""
+"""A small trace file in every format: texts, and table columns besides prompt and output lengths."""
 
 import json
 

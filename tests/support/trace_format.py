@@ -1,7 +1,7 @@
-"""What the published Trace Event Format asks of a file, as a checker for tests.
+"""The requirements of the published Trace Event Format, as a checker for tests.
 
 Written from the document "Trace Event Format", which Perfetto's documentation links: the JSON object
-form, the phases that are used here, and the rules of nesting that Perfetto enforces.
+form, the phases used here, and the rules of nesting that Perfetto enforces.
 """
 
 from collections import defaultdict
@@ -21,7 +21,7 @@ NEEDS = {
     "f": {"name", "cat", "id", "ts", "pid", "tid"},
     "M": {"name", "pid", "args"},
 }
-"""Phase -> the keys that an event must have beside `ph`."""
+"""Phase -> the keys that an event must have besides `ph`."""
 METADATA = {
     "process_name": ("name", str),
     "thread_name": ("name", str),
@@ -29,11 +29,11 @@ METADATA = {
     "process_sort_index": ("sort_index", int),
     "thread_sort_index": ("sort_index", int),
 }
-"""Name of a metadata event -> its one argument, and of what type."""
+"""Name of a metadata event -> its one argument, and the type."""
 
 
 def check_trace(trace):
-    """Raise AssertionError where the file breaks the format."""
+    """Raise AssertionError if the file breaks the format."""
     assert isinstance(trace, dict)
     assert trace.get("displayTimeUnit", "ms") in ("ms", "ns")
     events = trace["traceEvents"]
@@ -50,7 +50,7 @@ def check_trace(trace):
 
 
 def check_event(event):
-    """One event has what its phase needs, and nothing else is wrong with it."""
+    """One event has the keys its phase needs, and nothing else is wrong with it."""
     phase = event.get("ph")
     assert phase in NEEDS, event
     assert event.keys() >= NEEDS[phase], (NEEDS[phase] - event.keys(), event)
@@ -109,7 +109,7 @@ def check_pairs(events):
 
 
 def check_flows(events):
-    """Each arrow starts once, in a slice; it ends once, and a slice begins there right then."""
+    """Each arrow starts once, in a slice; it ends once, exactly where a slice begins."""
     starts, ends, slices = defaultdict(list), defaultdict(list), defaultdict(list)
     for event in events:
         if event["ph"] in "sf":
@@ -136,5 +136,5 @@ def check_names(events):
 
 
 def _ns(time_us):
-    """As Perfetto reads a time: to the nearest nanosecond."""
+    """A time as Perfetto reads it: to the nearest nanosecond."""
     return round(time_us * 1000)

@@ -1,9 +1,9 @@
-"""What vAttention's scheduler (sarathi-lean) knows of memory: kvblocks free, and those promised since.
+"""What vAttention's scheduler (sarathi-lean) knows of memory: kvblocks free, and kvblocks promised since.
 
     admit while   free - promised - ceil(tokens / page tokens)  >=  watermark of all, rounded down
 
-`free` is told once per step (pool plus what rows have beyond their need), and `promised` starts at 0 then.
-The rule leaves nothing for the sequences that run: where the watermark is below a kvblock per running
+`free` is updated once per step (pool plus the excess of rows over their need); `promised` then starts at 0.
+The rule reserves nothing for running sequences: if the watermark is below one kvblock per running
 sequence, a step can still run out of memory.
 
 Source: sarathi-lean/sarathi/core/block_space_manager/vattention_block_space_manager.py of
@@ -12,14 +12,14 @@ microsoft/vattention ef3fff2.
 
 
 class Promises:
-    """Kvblocks that are free and those promised.
+    """Free and promised kvblocks.
 
     Parameters
     ----------
     page_tokens : int
-        Tokens of a kvblock.
+        Tokens per kvblock.
     kvblocks : int
-        All of them.
+        Total number of kvblocks.
     watermark : float
         Share of them that an admission leaves free; 1 % in the engine.
 
@@ -39,16 +39,16 @@ class Promises:
         self.active: dict[int, int] = {}
 
     def can_admit(self, tokens: int) -> bool:
-        """Whether a sequence of so many tokens may start."""
+        """Whether a sequence of `tokens` tokens may start."""
         return self.free - self.promised - self._needed(tokens) >= self.watermark
 
     def admit(self, seq: int, tokens: int) -> None:
-        """It starts."""
+        """A sequence starts."""
         self.active[seq] = tokens
         self.promised += self._needed(tokens)
 
     def can_append(self, tokens: int | None = None) -> bool:
-        """Whether a sequence of so many tokens may get one more; None: whether there is a kvblock at all."""
+        """Whether a sequence of `tokens` tokens may get one more; None: whether there is a kvblock at all."""
         if tokens is not None and self._needed(tokens + 1) <= self._needed(tokens):
             return True
         return self.free > self.promised
@@ -64,7 +64,7 @@ class Promises:
         self.free += self._needed(self.active.pop(seq, 0))
 
     def start_step(self, free: int) -> None:
-        """A step begins with so many kvblocks free and none promised."""
+        """A step begins with `free` kvblocks free and none promised."""
         self.free = free
         self.promised = 0
 

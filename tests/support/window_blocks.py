@@ -1,4 +1,4 @@
-"""How many blocks a request holds in groups of layers with windows, by vLLM 0.11.0's rule."""
+"""Number of blocks that a request holds in groups of layers with windows, by vLLM 0.11.0's rule."""
 
 from kvsim.sim.models.kv_groups import KvGroups
 

@@ -1,8 +1,8 @@
-"""Recordings of genuine memory managers: `<goldens>/zoo/<engine>/<name>`, and what lies beside them.
+"""Recordings of genuine memory managers: `<goldens>/zoo/<engine>/<name>`, and their sibling files.
 
     recording("kvcached/small.json.gz")     small.json.gz and every other file there that is named small...
 
-Sequences of all of these are tried: those of one name in two files are told apart by the file's.
+Sequences of all of these are tried; if two files have one of the same name, the file's name tells them apart.
 """
 
 import gzip
@@ -14,25 +14,25 @@ from support.shared_data import BESIDE, goldens
 
 
 def recording(path):
-    """The recordings of a name, read; the test is skipped where there are none."""
+    """The recordings of a name, read; the test is skipped if there are none."""
     return _read_all(goldens(f"zoo/{path}"))
 
 
 def rows_at(path):
-    """The same, as parameters of a test are made from it: empty where there are none."""
+    """The same for the parameters of a test: empty if there are none."""
     file = Path(os.environ.get("KVSIM_GOLDENS") or BESIDE / "goldens") / "zoo" / path
     return _read_all(file) if file.exists() else {}
 
 
 def alike(file):
-    """A file and those beside it whose names begin as its does."""
+    """A file and its siblings with the same beginning of the name."""
     stem, dot, rest = file.name.partition(".")
     others = sorted(file.parent.glob(f"{stem}*{dot}{rest}"))
     return [file, *(other for other in others if other != file)]
 
 
 def merged(one, two, name):
-    """Two recordings as one; a sequence of `two` whose name is taken has the file's name behind its own."""
+    """Two recordings as one; a sequence of `two` whose name is taken gets the file's name appended."""
     found = dict(one)
     for key, value in two.items():
         if key not in one or value == one[key]:
@@ -60,7 +60,7 @@ def _read(file):
 
 
 def first_difference(ours, theirs):
-    """The first field of a recorded state that ours does not have alike: (name, ours, theirs)."""
+    """The first field of a recorded state that differs from ours: (name, ours, theirs)."""
     for name, value in theirs.items():
         if ours.get(name, "missing") != value:
             return name, ours.get(name, "missing"), value

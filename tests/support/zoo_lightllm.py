@@ -1,4 +1,4 @@
-"""What LightLLM and TGI did: recorded sequences, their tokens as runs, and LightLLM's table of requests."""
+"""Recordings of LightLLM and TGI: sequences, their tokens as runs, and LightLLM's table of requests."""
 
 from collections import deque
 from functools import cache
@@ -10,12 +10,12 @@ from support.zoo import recording
 
 @cache
 def recorded(path: str) -> dict:
-    """The sequences of a file of the zoo, by their names; nothing where there are no goldens."""
+    """The sequences of a file of the zoo, by their names; nothing if there are no goldens."""
     return recording(f"{path}.json.gz")
 
 
 def names(path: str) -> list[str]:
-    """What is in a file, to be tried one by one; a name that fails or is skipped where it is not there."""
+    """The names in a file, to be tried one by one; without the file, a name that fails or is skipped."""
     try:
         return list(recorded(path))
     except (pytest.skip.Exception, pytest.fail.Exception):
@@ -34,14 +34,14 @@ def runs(tokens: list[int]) -> list[tuple[int, int, int]]:
 
 
 class Cell:
-    """A place in the table of requests; the tree keeps the place, not what stands there."""
+    """A place in the table of requests; the tree keeps the place, not its content."""
 
     def __init__(self) -> None:
         self.slot = -1
 
 
 class Rows:
-    """LightLLM's table of requests: a row of slots for each, taken in turn.
+    """LightLLM's table of requests: one row of slots per request, taken in turn.
 
     In the recording the tree's slots change when a row is taken by another request. On a GPU LightLLM copies
     a row to the host before it enters the tree; on the CPU of the recording that copy was the row itself.
@@ -58,7 +58,7 @@ class Rows:
         return self._free.popleft()
 
     def write(self, slots: list[int]) -> None:
-        """Write into the next row without taking it, as a request does that is then refused."""
+        """Write into the next row without taking it, like a request that is then refused."""
         for cell, slot in zip(self._free[0], slots, strict=False):
             cell.slot = slot
 
