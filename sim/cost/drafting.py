@@ -55,6 +55,7 @@ class Drafting(CostModel):
         self.source = f"{target.source}; drafts by {words}"
         self.context_tile, self.flags = target.context_tile, target.flags
         self._lines: dict[tuple[int, int, int], tuple[int, int] | None] = {}
+        self._laters: dict[int, tuple[int, int] | None] = {}  # by sequences: those of a later pass
 
     @property
     def extrapolated_share(self) -> float:
@@ -135,7 +136,16 @@ class Drafting(CostModel):
         if self._draft is None or not shape.draft_passes:
             return 0
         first, later = self._passes(shape)
-        return self._draft.step_ps(first) + (shape.draft_passes - 1) * self._draft.step_ps(later)
+        return self._draft.step_ps(first) + (shape.draft_passes - 1) * self._later_ps(later)
+
+    def _later_ps(self, later: StepShape) -> int:
+        """A later pass of the draft, which depends on its sequences and contexts alone."""
+        assert self._draft is not None
+        seqs = later.decode_seqs
+        if seqs not in self._laters:
+            self._laters[seqs] = self._draft.line(later)
+        line = self._laters[seqs]
+        return self._draft.step_ps(later) if line is None else line[0] + line[1] * later.context_tokens
 
     def _passes(self, shape: StepShape) -> tuple[StepShape, StepShape]:
         """The steps of the draft that its first pass is, and each later one."""

@@ -78,6 +78,8 @@ class Decision:
         What these pieces are in all; (query, key) pairs of their causal attention; computed before.
     draft_tokens, draft_passes : int
         Tokens that are computed to verify drafts, or in vain; passes of the draft behind the step.
+    vain_tokens : int
+        Of the draft tokens, those that only this step computes: the next ones are like it but for them.
     hit_tokens, charged_hit_tokens : int
         Prompt tokens of admissions that were cached; those of them that take up budget all the same.
     changed : bool
@@ -126,6 +128,7 @@ class Decision:
     recomputed_tokens: int = 0
     draft_tokens: int = 0
     draft_passes: int = 0
+    vain_tokens: int = 0
     hit_tokens: int = 0
     charged_hit_tokens: int = 0
     changed: bool = False

@@ -187,37 +187,46 @@ class Pricing:
         if steps == 1:
             self.contexts = [contexts]
             return [self.step_ps(step, contexts, due=False)]
-        progress = self._server.progress
-        batch = progress.size, step.draft_tokens, step.draft_passes
+        progress, vain = self._server.progress, step.vain_tokens
+        batch = progress.size, step.draft_tokens - vain, step.draft_passes
         line = self._lines.get(batch)
         if line is None and not self._hears:
-            line = self.cost.line(self.shape(step, contexts))
+            line = self.cost.line(self.shape(step, contexts)._replace(draft_tokens=batch[1]))
             if line is not None:
                 self._lines[batch] = line
         if line is None:
-            ends = self._ends_one_by_one(self.shape(step, contexts), steps, limit_ps)
-        else:
-            first, each = line
-            most = limit_ps // (first + each * contexts) + 1  # none is shorter than the first
-            self.contexts = tokens = progress.contexts_ahead(steps if most > steps else most)
-            ends = list(accumulate([first + each * total for total in tokens]))
+            return self._ends_one_by_one(step, contexts, steps, limit_ps)
+        first, each = line
+        most = limit_ps // (first + each * contexts) + 1  # none is shorter than the first
+        self.contexts = tokens = progress.contexts_ahead(steps if most > steps else most)
+        durations = [first + each * total for total in tokens]
+        if vain:
+            durations[0] = self.step_ps(step, contexts, due=False)
+        ends = list(accumulate(durations))
         if ends[-1] > limit_ps:
             del ends[bisect_left(ends, limit_ps) + 1 :]
         return ends
 
-    def _ends_one_by_one(self, shape: StepShape, steps: int, limit_ps: int) -> list[int]:
+    def _ends_one_by_one(self, step: Decision, contexts: int, steps: int, limit_ps: int) -> list[int]:
         """The same of a cost that lies on no line, a few steps at a time."""
         count, ahead = min(steps, FEW), self._server.progress.contexts_ahead
+        first = self.shape(step, contexts)
+        later = first._replace(draft_tokens=first.draft_tokens - step.vain_tokens)
         while True:
             self.contexts = tokens = ahead(count)
-            durations = self.cost.steps_ps(shape, tokens)
+            durations = self.cost.steps_ps(later, tokens)
+            if step.vain_tokens:
+                durations[0] = self.cost.step_ps(first)
             ends = list(accumulate(durations))
             if count == steps or ends[-1] >= limit_ps:
                 break
             count = min(steps, 4 * count)
         if self._hears:
-            shapes = [shape._replace(context_tokens=each) for each in tokens]
+            shapes = [later._replace(context_tokens=each) for each in tokens]
+            shapes[0] = first
             self._unlike = list(zip(shapes, durations, strict=True))
+        if ends[-1] > limit_ps:
+            del ends[bisect_left(ends, limit_ps) + 1 :]
         return ends
 
     # -- what became of them ------------------------------------------------------------------
