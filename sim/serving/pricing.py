@@ -17,8 +17,8 @@ from kvsim.sim.serving.server import Server
 from kvsim.sim.serving.totals import UpkeepTotals
 from kvsim.sim.serving.upkeep import Upkeep
 
-FEW: Final = 6
-"""Steps that are priced at first, where each has a price of its own."""
+FEW: Final = 4
+"""Times as many steps are priced at a time as before, where each has a price of its own."""
 
 
 class Pricing:
@@ -209,21 +209,20 @@ class Pricing:
 
     def _ends_one_by_one(self, step: Decision, contexts: int, steps: int, limit_ps: int) -> list[int]:
         """The same of a cost that lies on no line, a few steps at a time."""
-        count, ahead = min(steps, FEW), self._server.progress.contexts_ahead
-        first = self.shape(step, contexts)
-        later = first._replace(draft_tokens=first.draft_tokens - step.vain_tokens)
-        while True:
-            self.contexts = tokens = ahead(count)
-            durations = self.cost.steps_ps(later, tokens)
-            if step.vain_tokens:
-                durations[0] = self.cost.step_ps(first)
-            ends = list(accumulate(durations))
-            if count == steps or ends[-1] >= limit_ps:
-                break
-            count = min(steps, 4 * count)
+        ahead, first = self._server.progress.contexts_ahead, self.shape(step, contexts)
+        later, start, tokens = first, self.cost.step_ps(first), [contexts]
+        if step.vain_tokens:
+            later = first._replace(draft_tokens=first.draft_tokens - step.vain_tokens)
+        durations, ends = [start], [start]
+        while len(ends) < steps and ends[-1] < limit_ps:
+            done = len(ends)
+            more = min(steps - done, (limit_ps - ends[-1]) // start + 1, FEW * done)
+            tokens = ahead(done + more)
+            durations += self.cost.steps_ps(later, tokens[done:])
+            ends += [ends[-1] + end for end in accumulate(durations[done:])]
+        self.contexts = tokens
         if self._hears:
-            shapes = [later._replace(context_tokens=each) for each in tokens]
-            shapes[0] = first
+            shapes = [first, *[later._replace(context_tokens=each) for each in tokens[1:]]]
             self._unlike = list(zip(shapes, durations, strict=True))
         if ends[-1] > limit_ps:
             del ends[bisect_left(ends, limit_ps) + 1 :]

@@ -139,6 +139,8 @@ class StepParts:
         self._products = self._layer_products(parts)
         head = self._part("lm_head", parts) if "lm_head" in parts else self._product
         self._head = Product(head, model.hidden_size, -(-model.vocab_size // tp), self._most_bytes_per_s)
+        self._verify_ps = self._prefill.part.work_ps * model.decode_pair_flops / tp
+        self._windowed_share = model.window_layers / (model.attention_layers or 1)
         self._tokens: dict[int, Priced] = {}
         self._rows: dict[int, Priced] = {}
         self._prompts: dict[tuple[int, int, int], Priced] = {}  # whole prompts of one length come again
@@ -307,11 +309,10 @@ class StepParts:
 
     def verifying_ps(self, seqs: int, drafts: int, total: int) -> float:
         """Operations of attention where each sequence has drafts beside its token, in all layers."""
-        model, seen = self._model, float(total)
-        if model.window and model.attention_layers:
-            share = model.window_layers / model.attention_layers
-            seen = (1 - share) * total + share * min(total, seqs * model.window)
-        return self._prefill.part.work_ps * model.decode_pair_flops / self._tp * seen * (1 + drafts / seqs)
+        seen, share, window = float(total), self._windowed_share, self._model.window
+        if share and window:
+            seen = (1 - share) * total + share * min(total, seqs * window)
+        return self._verify_ps * seen * (1 + drafts / seqs)
 
     def decode_outside(self, seqs: int) -> list[Place]:
         """Where attention of so many sequences lies outside, their contexts left out."""
