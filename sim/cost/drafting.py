@@ -20,6 +20,9 @@ from kvsim.sim.cost.step_cost import CostModel, Spread, StepShape
 MOST_CAPTURED: Final = 512
 """Tokens of the largest graph, unless the server asks for another."""
 
+KNOWN: Final = 1 << 12
+"""Steps of which is kept what the passes behind them take."""
+
 
 def captured(drafts: int, seqs: int, budget: int) -> tuple[int, ...]:
     """Sizes of vLLM's graphs, in tokens, of a server with so many drafts, sequences and tokens a step.
@@ -55,6 +58,8 @@ class Drafting(CostModel):
         self.source = f"{target.source}; drafts by {words}"
         self.context_tile, self.flags = target.context_tile, target.flags
         self._lines: dict[tuple[int, int, int], tuple[int, int] | None] = {}
+        self._known: dict[StepShape, int] = {}  # passes behind steps of spans
+        self._last: tuple[StepShape | None, int] = None, 0  # the same of a single step
         self._laters: dict[int, tuple[int, int] | None] = {}  # by sequences: those of a later pass
 
     @property
@@ -112,14 +117,27 @@ class Drafting(CostModel):
         found = self._target.steps_ps(self._padded(shape), contexts)
         if self._draft is None or not shape.draft_passes:
             return found
+        passes = self._each_passes_ps(shape, contexts)
+        if self.flags:  # it asks again when the steps are over
+            if len(self._known) > KNOWN:
+                self._known.clear()
+            self._known |= {
+                shape._replace(context_tokens=each): ps for each, ps in zip(contexts, passes, strict=True)
+            }
+        return list(map(add, found, passes))
+
+    def _each_passes_ps(self, shape: StepShape, contexts: Sequence[int]) -> list[int]:
+        """All passes behind each of these steps."""
+        assert self._draft is not None
+        seqs = shape.decode_seqs
         first, later, drafts = *self._passes(shape), shape.draft_tokens
         seen = [shape.prefill_pairs + drafts * (context // seqs) for context in contexts]
         firsts = self._draft.steps_ps(first, contexts, seen)
         if shape.draft_passes == 1:
-            return list(map(add, found, firsts))
+            return firsts
         more, passes = shape.prefill_tokens, shape.draft_passes - 1
         laters = self._draft.steps_ps(later, [context + more for context in contexts] if more else contexts)
-        return [one + two + passes * each for one, two, each in zip(found, firsts, laters, strict=True)]
+        return [one + passes * each for one, each in zip(firsts, laters, strict=True)]
 
     def span_ps(self, decode_seqs: int, context_tokens: int, steps: int) -> Sequence[int]:
         """Of steps without drafts."""
@@ -135,8 +153,17 @@ class Drafting(CostModel):
         """All passes behind a step."""
         if self._draft is None or not shape.draft_passes:
             return 0
+        if self._last[0] is shape:
+            return self._last[1]
+        found = self._known.get(shape) if self._known else None
+        if found is None:
+            found = self._passes_ps(self._draft, shape)
+            self._last = shape, found
+        return found
+
+    def _passes_ps(self, draft: CostModel, shape: StepShape) -> int:
         first, later = self._passes(shape)
-        return self._draft.step_ps(first) + (shape.draft_passes - 1) * self._later_ps(later)
+        return draft.step_ps(first) + (shape.draft_passes - 1) * self._later_ps(later)
 
     def _later_ps(self, later: StepShape) -> int:
         """A later pass of the draft, which depends on its sequences and contexts alone."""

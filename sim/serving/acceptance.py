@@ -38,9 +38,7 @@ class Acceptance(Protocol):
     def event(self, request: Request, event: int) -> tuple[int, int]:
         """(drafts proposed behind this event, drafts accepted in it if there are as many)."""
 
-    def ahead(
-        self, request: Request, event: int, drafts: int, stored: int, final: int
-    ) -> tuple[Counts, int]:
+    def ahead(self, request: Request, event: int, drafts: int, stored: int, final: int) -> tuple[Counts, int]:
         """What events from this one on give with so many drafts; only where it is steady.
 
         The tokens of the sequence that are stored before each of them and behind the last, from `stored` to
@@ -68,9 +66,7 @@ class Drawn:
         """As in `Acceptance`."""
         return self._all, self._drawn(request, event + 1).item(event) - 1
 
-    def ahead(
-        self, request: Request, event: int, drafts: int, stored: int, final: int
-    ) -> tuple[Counts, int]:
+    def ahead(self, request: Request, event: int, drafts: int, stored: int, final: int) -> tuple[Counts, int]:
         """As in `Acceptance`."""
         events = (final - stored) * 16 // self._sixteen + SPARE
         while True:
@@ -98,7 +94,8 @@ class Drawn:
             found = self._draws[name] = self._more_drawn(name, found, events)
             if len(self._draws) > KEPT:
                 del self._draws[next(iter(self._draws))]
-        return found[row]
+        given: Given = found[row]
+        return given
 
     def _more_drawn(self, name: tuple[int, int], found: Block | None, events: int) -> Block:
         """So many events of a block of requests, those that are found at first."""
@@ -136,8 +133,6 @@ class Recorded:
         events = self._events[request.index]
         return events[event] if event < len(events) else (self._most, 0)
 
-    def ahead(
-        self, request: Request, event: int, drafts: int, stored: int, final: int
-    ) -> tuple[Counts, int]:
+    def ahead(self, request: Request, event: int, drafts: int, stored: int, final: int) -> tuple[Counts, int]:
         """As in `Acceptance`, of nobody."""
         raise NotImplementedError
