@@ -226,7 +226,7 @@ class Calibrated(CostModel):
         return since, start, more
 
     def _beside_decode(self, shape: StepShape) -> tuple[int, list[Priced]]:
-        """A step with prompts or drafts, but for attention of those that decode: ps, and what lies outside."""
+        """A step with prompts or drafts, but for attention of those that decode: ps; what lies outside."""
         if not (shape.prefill_tokens or shape.prefill_seqs):
             name = shape.decode_seqs, shape.draft_tokens
             known = self._verifying.get(name)
