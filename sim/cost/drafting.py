@@ -18,22 +18,30 @@ from typing import Final
 from kvsim.sim.cost.step_cost import CostModel, Spread, StepShape
 
 MOST_CAPTURED: Final = 512
-"""Tokens of the largest graph, unless the server asks for another."""
+MOST_ON_BLACKWELL: Final = 1024
+"""Tokens of the largest graph: on GPUs of compute capability 10.x, as B200 and B300, and on others."""
 
 KNOWN: Final = 1 << 12
 """Steps of which is kept what the passes behind them take."""
 
 
-def captured(drafts: int, seqs: int, budget: int) -> tuple[int, ...]:
+def captured(drafts: int, seqs: int, budget: int, most: int = MOST_CAPTURED) -> tuple[int, ...]:
     """Sizes of vLLM's graphs, in tokens, of a server with so many drafts, sequences and tokens a step.
 
-    As `VllmConfig._set_cudagraph_sizes` and `adjust_cudagraph_sizes_for_spec_decode` of 0.33 have them.
+    As `VllmConfig._set_cudagraph_sizes` and `CompilationConfig.adjust_cudagraph_sizes_for_spec_decode` of
+    0.33.0 have them: a grid of tokens and one of whole sequences, rounded up to whole sequences.
     """
     each = drafts + 1
-    most = min(2 * seqs * each, MOST_CAPTURED, budget)
-    plain = [size for size in (1, 2, 4, *range(8, 256, 8), *range(256, most + 1, 16)) if size <= most]
-    sizes = {-(-size // each) * each for size in (*plain, *([budget] if budget <= most else ()))}
-    return tuple(sorted(size for size in sizes if size <= most)) or ((each,) if each <= most else ())
+    largest = min(2 * seqs * each, most, budget)
+    whole = [each * count for count in (*_grid(min(seqs, most)), min(seqs, most)) if each * count <= largest]
+    sizes = {*_grid(largest), *whole, *((budget,) if budget <= largest else ())}
+    rounded = {-(-size // each) * each for size in sizes}
+    return tuple(sorted(size for size in rounded if size <= max(sizes)))
+
+
+def _grid(most: int) -> list[int]:
+    """1, 2, 4, multiples of 8 below 256, and of 16 from there on."""
+    return [size for size in (1, 2, 4, *range(8, 256, 8), *range(256, most + 1, 16)) if size <= most]
 
 
 class Drafting(CostModel):
