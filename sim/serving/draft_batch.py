@@ -10,7 +10,7 @@ drafts.py and draft_clock.py know it. What can be found of a text is said by who
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from typing import ClassVar, Final, Protocol
 
@@ -241,9 +241,6 @@ class Ahead(Protocol):
     def carry_out(self, ends: list[int]) -> Grown:
         """As `Batch.grow_within`: so many of them are over."""
 
-    def settle(self) -> None:
-        """Count what is counted when a sequence ends of those that have not."""
-
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class DraftBatch(Batch):
@@ -254,6 +251,7 @@ class DraftBatch(Batch):
     def __init__(self, memory: KvMemory) -> None:
         self.drafted = Drafted()
         self.ahead: Ahead | None = None
+        self.settle: Callable[[], None] | None = None
         super().__init__(memory, self.drafted)
 
     def join(self, request: Request, now_ps: int) -> None:
@@ -273,8 +271,8 @@ class DraftBatch(Batch):
         return (0, 0, 0, None, 0, 0) if self.ahead is None else self.ahead.carry_out(ends)
 
     def close(self) -> None:
-        if self.ahead is not None:
-            self.ahead.settle()
+        if self.settle is not None:
+            self.settle()
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

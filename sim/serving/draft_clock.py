@@ -218,7 +218,8 @@ class Regular:
 
     def fits(self, others: int, drafts: int) -> bool:
         """Whether all that decode regularly, and so many others, find so many drafts in the budgets."""
-        return len(self.runs) + len(self.ended) + others <= self._most_of(drafts)
+        most = self.most_runs if drafts == self.drafts else self._most_of(drafts)
+        return len(self.runs) + len(self.ended) + others <= most
 
     def _most_of(self, drafts: int) -> int:
         """How many sequences find so many drafts each in the budgets."""

@@ -21,7 +21,6 @@ from kvsim.sim.serving.decision import Decision
 from kvsim.sim.serving.draft_batch import DraftBatch
 from kvsim.sim.serving.draft_clock import Regular, counts_blocks
 from kvsim.sim.serving.draft_records import DraftRules, Seen, Taken
-from kvsim.sim.serving.growth import Grown
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.server import Server
 from kvsim.sim.serving.steps import Limits, Steps
@@ -65,7 +64,7 @@ class Drafts(Steps):
         self.regular: Regular | None = None
         if Regular.may_serve(server, rules, acceptance):
             self.regular = Regular(server, batch.drafted, rules, limits, acceptance)
-            batch.ahead = self
+            batch.ahead, batch.settle = self.regular, self.settle
 
     # -- deciding -----------------------------------------------------------------------------
 
@@ -109,7 +108,7 @@ class Drafts(Steps):
             self._compute_in_vain(step)
         last = progress.next_finish == progress.clock + 1 and regular.all_end(progress.clock)
         step.draft_passes = 0 if last else self.proposed
-        step.changed = not self._goes_on()
+        step.changed = self.proposed != drafts or (vain > 0 and not self._goes_on())
         self.taken = []
         if late:
             if before or regular.ended:
@@ -468,16 +467,8 @@ class Drafts(Steps):
             return False
         return not (by_batch and regular.vain) or by_batch[len(regular.runs)] == self.proposed
 
-    def foresee(self, at_most: int) -> int:
-        """As in `Ahead`."""
-        return 1 if self.regular is None else self.regular.foresee(at_most)
-
-    def carry_out(self, ends: list[int]) -> Grown:
-        """As in `Ahead`."""
-        return (0, 0, 0, None, 0, 0) if self.regular is None else self.regular.carry_out(ends)
-
     def settle(self) -> None:
-        """As in `Ahead`: everybody is served one by one in the next step."""
+        """Everybody is served one by one in the next step: count what is counted when a sequence ends."""
         if self.regular is None or not (self.regular.runs or self.regular.ended):
             return
         found = self.regular.settle(self.seen, self.proposed)

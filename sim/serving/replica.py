@@ -435,7 +435,7 @@ class Replica:
             added = progress.added(1)
         self._keep(span)
         if self.decision.decodes:
-            recorder.late(0, added - progress.size * steps)
+            recorder.together(added - progress.size * steps)
 
     def _give_tokens(self, step: Decision) -> None:
         """Who prefilled and has all of the prompt computed gets a token, and decodes or is done."""
