@@ -18,19 +18,30 @@ from typing import Final
 from kvsim.sim.cost.step_cost import CostModel, Spread, StepShape
 
 MOST_CAPTURED: Final = 512
-"""Tokens of the largest graph, unless the server asks for another."""
+MOST_ON_BLACKWELL: Final = 1024
+"""Tokens of the largest graph: on GPUs of compute capability 10.x, as B200 and B300, and on others."""
+
+KNOWN: Final = 1 << 12
+"""Steps of which is kept what the passes behind them take."""
 
 
-def captured(drafts: int, seqs: int, budget: int) -> tuple[int, ...]:
+def captured(drafts: int, seqs: int, budget: int, most: int = MOST_CAPTURED) -> tuple[int, ...]:
     """Sizes of vLLM's graphs, in tokens, of a server with so many drafts, sequences and tokens a step.
 
-    As `VllmConfig._set_cudagraph_sizes` and `adjust_cudagraph_sizes_for_spec_decode` of 0.33 have them.
+    As `VllmConfig._set_cudagraph_sizes` and `CompilationConfig.adjust_cudagraph_sizes_for_spec_decode` of
+    0.33.0 have them: a grid of tokens and one of whole sequences, rounded up to whole sequences.
     """
     each = drafts + 1
-    most = min(2 * seqs * each, MOST_CAPTURED, budget)
-    plain = [size for size in (1, 2, 4, *range(8, 256, 8), *range(256, most + 1, 16)) if size <= most]
-    sizes = {-(-size // each) * each for size in (*plain, *([budget] if budget <= most else ()))}
-    return tuple(sorted(size for size in sizes if size <= most)) or ((each,) if each <= most else ())
+    largest = min(2 * seqs * each, most, budget)
+    whole = [each * count for count in (*_grid(min(seqs, most)), min(seqs, most)) if each * count <= largest]
+    sizes = {*_grid(largest), *whole, *((budget,) if budget <= largest else ())}
+    rounded = {-(-size // each) * each for size in sizes}
+    return tuple(sorted(size for size in rounded if size <= max(sizes)))
+
+
+def _grid(most: int) -> list[int]:
+    """1, 2, 4, multiples of 8 below 256, and of 16 from there on."""
+    return [size for size in (1, 2, 4, *range(8, 256, 8), *range(256, most + 1, 16)) if size <= most]
 
 
 class Drafting(CostModel):
@@ -55,6 +66,9 @@ class Drafting(CostModel):
         self.source = f"{target.source}; drafts by {words}"
         self.context_tile, self.flags = target.context_tile, target.flags
         self._lines: dict[tuple[int, int, int], tuple[int, int] | None] = {}
+        self._known: dict[StepShape, int] = {}  # passes behind steps of spans
+        self._last: tuple[StepShape | None, int] = None, 0  # the same of a single step
+        self._laters: dict[int, tuple[int, int] | None] = {}  # by sequences: those of a later pass
 
     @property
     def extrapolated_share(self) -> float:
@@ -111,14 +125,27 @@ class Drafting(CostModel):
         found = self._target.steps_ps(self._padded(shape), contexts)
         if self._draft is None or not shape.draft_passes:
             return found
+        passes = self._each_passes_ps(shape, contexts)
+        if self.flags:  # it asks again when the steps are over
+            if len(self._known) > KNOWN:
+                self._known.clear()
+            self._known |= {
+                shape._replace(context_tokens=each): ps for each, ps in zip(contexts, passes, strict=True)
+            }
+        return list(map(add, found, passes))
+
+    def _each_passes_ps(self, shape: StepShape, contexts: Sequence[int]) -> list[int]:
+        """All passes behind each of these steps."""
+        assert self._draft is not None
+        seqs = shape.decode_seqs
         first, later, drafts = *self._passes(shape), shape.draft_tokens
         seen = [shape.prefill_pairs + drafts * (context // seqs) for context in contexts]
         firsts = self._draft.steps_ps(first, contexts, seen)
         if shape.draft_passes == 1:
-            return list(map(add, found, firsts))
+            return firsts
         more, passes = shape.prefill_tokens, shape.draft_passes - 1
         laters = self._draft.steps_ps(later, [context + more for context in contexts] if more else contexts)
-        return [one + two + passes * each for one, two, each in zip(found, firsts, laters, strict=True)]
+        return [one + passes * each for one, each in zip(firsts, laters, strict=True)]
 
     def span_ps(self, decode_seqs: int, context_tokens: int, steps: int) -> Sequence[int]:
         """Of steps without drafts."""
@@ -134,8 +161,26 @@ class Drafting(CostModel):
         """All passes behind a step."""
         if self._draft is None or not shape.draft_passes:
             return 0
+        if self._last[0] is shape:
+            return self._last[1]
+        found = self._known.get(shape) if self._known else None
+        if found is None:
+            found = self._passes_ps(self._draft, shape)
+            self._last = shape, found
+        return found
+
+    def _passes_ps(self, draft: CostModel, shape: StepShape) -> int:
         first, later = self._passes(shape)
-        return self._draft.step_ps(first) + (shape.draft_passes - 1) * self._draft.step_ps(later)
+        return draft.step_ps(first) + (shape.draft_passes - 1) * self._later_ps(later)
+
+    def _later_ps(self, later: StepShape) -> int:
+        """A later pass of the draft, which depends on its sequences and contexts alone."""
+        assert self._draft is not None
+        seqs = later.decode_seqs
+        if seqs not in self._laters:
+            self._laters[seqs] = self._draft.line(later)
+        line = self._laters[seqs]
+        return self._draft.step_ps(later) if line is None else line[0] + line[1] * later.context_tokens
 
     def _passes(self, shape: StepShape) -> tuple[StepShape, StepShape]:
         """The steps of the draft that its first pass is, and each later one."""

@@ -15,13 +15,14 @@ from dataclasses import replace
 
 from kvsim.sim.classes import class_named
 from kvsim.sim.cost import COSTS
-from kvsim.sim.cost.drafting import Drafting, captured
+from kvsim.sim.cost.drafting import MOST_CAPTURED, MOST_ON_BLACKWELL, Drafting, captured
 from kvsim.sim.cost.ranks import Ranks
 from kvsim.sim.cost.scaled import Scaled
 from kvsim.sim.cost.step_cost import CostModel
 from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.deployment.draft import of_draft_alone, speculation_of
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.kv.blocks import compute_capability
 
 
 def cost_class(text: str) -> type[CostModel]:
@@ -52,8 +53,9 @@ def cost_of(found: type[CostModel], deployment: Deployment) -> CostModel:
     speculation = speculation_of(deployment)
     if speculation is not None and found.drafts:
         draft, engine = of_draft_alone(deployment), deployment.engine
+        most = MOST_ON_BLACKWELL if compute_capability(deployment.gpu) // 10 == 10 else MOST_CAPTURED
         sizes = captured(
-            speculation.num_speculative_tokens, engine.max_num_seqs, engine.max_num_batched_tokens
+            speculation.num_speculative_tokens, engine.max_num_seqs, engine.max_num_batched_tokens, most
         )
         step = Drafting(
             step,

@@ -179,6 +179,7 @@ class Recorder:
         self._spans: list[Span] = []  # not counted yet
         self._counting = Counting(slots_per_token) if COMPILED else None
         self._late_gaps: list[tuple[int, int]] = []
+        self._together = 0  # tokens that came together with another of their sequence
         self._uncounted = self._spans, self._late_gaps, 0  # and the tokens counted before them
         self._timeline: list[Instant] = []
         self._spacing_ps = 0
@@ -253,6 +254,10 @@ class Recorder:
             return
         self._late_gaps.append((gap_ps, count))
 
+    def together(self, count: int) -> None:
+        """Add tokens that came at the same time as another one of their sequence."""
+        self._together += count
+
     def keeper(self) -> Callable[[Span], None]:
         """The function that keeps carried-out steps, as `add` does; faster if fetched once."""
         return self._spans.append if self._counting is None else self.add
@@ -280,7 +285,7 @@ class Recorder:
         """Tokens generated so far, including the last step carried out; may be called from another thread."""
         spans, late, tokens = self._uncounted
         tokens += sum([len(ends) * start[0] for ends, start, _ in spans[:]])
-        tokens += sum([count for _, count in late[:]])
+        tokens += sum([count for _, count in late[:]]) + self._together
         return self.first_tokens + tokens + (0 if self._counting is None else int(self._counting.tokens))
 
     def _count(self, spans: list[Span], sums: Integrals) -> None:
@@ -340,6 +345,9 @@ class Recorder:
         holds: bool = False,
     ) -> Result:
         """Freeze what was collected; `holds`: the server holds prompts for another one."""
+        if self._together:
+            self.late(0, self._together)
+            self._together = 0
         self.flush()
         timeline = np.array(self._timeline, dtype=np.int64).reshape(-1, len(Instant._fields))
         rows = np.array(self._steps, dtype=np.int64).reshape(-1, len(STEP_COLUMNS))

@@ -8,7 +8,6 @@ draft itself: lengths of acceptance are published numbers (sim/deployment/specul
 """
 
 from collections.abc import Sequence
-from itertools import accumulate
 from math import ceil
 from typing import Final, Protocol
 
@@ -17,6 +16,8 @@ import numpy as np
 from kvsim.sim.serving.request import Request
 
 Given = np.ndarray[tuple[int], np.dtype[np.uint8]]
+Block = np.ndarray[tuple[int, int], np.dtype[np.uint8]]
+Counts = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 ROWS: Final = 64
 EVENTS: Final = 128
@@ -25,8 +26,8 @@ NUMBERS: Final = 1 << 16
 """Equally likely numbers that are drawn: rates are rounded to so many parts."""
 SPARE: Final = 16
 """Events beyond those that are needed on average, which most often suffice."""
-KEPT: Final = 64
-"""Draws that are kept; others are made again."""
+KEPT: Final = 32
+"""Blocks of draws that are kept; others are made again."""
 
 
 class Acceptance(Protocol):
@@ -37,13 +38,11 @@ class Acceptance(Protocol):
     def event(self, request: Request, event: int) -> tuple[int, int]:
         """(drafts proposed behind this event, drafts accepted in it if there are as many)."""
 
-    def ahead(
-        self, request: Request, event: int, drafts: int, tokens: int, final: int
-    ) -> tuple[bytes, list[int]]:
-        """What events from this one on give with so many drafts: one more than are accepted.
+    def ahead(self, request: Request, event: int, drafts: int, stored: int, final: int) -> tuple[Counts, int]:
+        """What events from this one on give with so many drafts; only where it is steady.
 
-        And the tokens of the sequence before each of them and behind the last, `tokens` before the first and
-        more than `final` behind the last; only where it is steady.
+        The tokens of the sequence that are stored before each of them and behind the last, from `stored` to
+        `final`, as an int64 array; and what the last gives beyond these, as the answer ends before it.
         """
 
 
@@ -61,43 +60,51 @@ class Drawn:
         self._all, self._seed = len(rates), seed
         self._given = given_by_number(rates)
         self._sixteen = int(self._given.mean() * 16)  # tokens of so many events, on average
-        self._cuts = [bytes([min(given, drafts + 1) for given in range(256)]) for drafts in range(self._all)]
-        self._draws: dict[tuple[int, int, int], bytes] = {}  # what events give, row by row
+        self._draws: dict[tuple[int, int], Block] = {}  # by sample and rows: what events give, row by row
 
     def event(self, request: Request, event: int) -> tuple[int, int]:
         """As in `Acceptance`."""
-        return self._all, self._drawn(request, event // EVENTS)[event % EVENTS] - 1
+        return self._all, self._drawn(request, event + 1).item(event) - 1
 
-    def ahead(
-        self, request: Request, event: int, drafts: int, tokens: int, final: int
-    ) -> tuple[bytes, list[int]]:
+    def ahead(self, request: Request, event: int, drafts: int, stored: int, final: int) -> tuple[Counts, int]:
         """As in `Acceptance`."""
-        part, first = divmod(event, EVENTS)
-        given, events = self._drawn(request, part)[first:], (final - tokens) * 16 // self._sixteen + SPARE
+        events = (final - stored) * 16 // self._sixteen + SPARE
         while True:
-            while len(given) < events:
-                part += 1
-                given += self._drawn(request, part)
-            some = given[:events]
+            given = self._drawn(request, event + events)[event : event + events]
             if drafts < self._all:
-                some = some.translate(self._cuts[drafts])
-            known = list(accumulate(some, initial=tokens))
-            if known[-1] > final:
-                return some, known
+                given = np.minimum(given, drafts + 1)
+            counts: Counts = np.empty(events + 1, np.int64)
+            counts[0] = stored
+            counts[1:] = given
+            counts.cumsum(out=counts)
+            needed = int(counts.searchsorted(final))
+            if needed <= events:
+                break
             events *= 2
+        beyond = counts.item(needed) - final
+        counts[needed] = final
+        return counts[: needed + 1], beyond
 
-    def _drawn(self, request: Request, part: int) -> bytes:
-        """What so many events of a request give: one more than are accepted."""
+    def _drawn(self, request: Request, events: int) -> Given:
+        """What so many events of a request give, and perhaps more: one more than are accepted."""
         block, row = divmod(request.index, ROWS)
-        name = request.sample, block, part
+        name = request.sample, block
         found = self._draws.get(name)
-        if found is None:
-            drawn = np.random.default_rng([self._seed, *name])
-            numbers = drawn.integers(NUMBERS, size=ROWS * EVENTS, dtype=np.uint16)
-            found = self._draws[name] = self._given.take(numbers).tobytes()
+        if found is None or events > found.shape[1]:
+            found = self._draws[name] = self._more_drawn(name, found, events)
             if len(self._draws) > KEPT:
                 del self._draws[next(iter(self._draws))]
-        return found[row * EVENTS : (row + 1) * EVENTS]
+        given: Given = found[row]
+        return given
+
+    def _more_drawn(self, name: tuple[int, int], found: Block | None, events: int) -> Block:
+        """So many events of a block of requests, those that are found at first."""
+        parts = [] if found is None else [found]
+        for part in range(0 if found is None else found.shape[1] // EVENTS, -(-events // EVENTS)):
+            drawn = np.random.default_rng([self._seed, *name, part])
+            numbers = drawn.integers(NUMBERS, size=(ROWS, EVENTS), dtype=np.uint16)
+            parts.append(self._given.take(numbers))
+        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 
 
 def given_by_number(rates: Sequence[float]) -> Given:
@@ -126,8 +133,6 @@ class Recorded:
         events = self._events[request.index]
         return events[event] if event < len(events) else (self._most, 0)
 
-    def ahead(
-        self, request: Request, event: int, drafts: int, tokens: int, final: int
-    ) -> tuple[bytes, list[int]]:
+    def ahead(self, request: Request, event: int, drafts: int, stored: int, final: int) -> tuple[Counts, int]:
         """As in `Acceptance`, of nobody."""
         raise NotImplementedError

@@ -141,7 +141,7 @@ class Commit:
             added = progress.added(1)
         self._keep(span)
         if self._step.decodes:
-            recorder.late(0, added - progress.size * steps)
+            recorder.together(added - progress.size * steps)
 
     def _give_tokens(self, step: Decision) -> None:
         """A request whose prompt is now computed gets a token, then decodes or is finished."""

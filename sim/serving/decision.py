@@ -78,6 +78,8 @@ class Decision:
         Tokens of these chunks; (query, key) pairs of their causal attention; tokens computed before.
     draft_tokens, draft_passes : int
         Tokens computed to verify drafts, or in vain; passes of the draft model after the step.
+    vain_tokens : int
+        Of the draft tokens, those that only this step computes: the next steps equal it otherwise.
     hit_tokens, charged_hit_tokens : int
         Cached prompt tokens of admissions; those that count against the token budget nevertheless.
     changed : bool
@@ -125,6 +127,7 @@ class Decision:
     recomputed_tokens: int = 0
     draft_tokens: int = 0
     draft_passes: int = 0
+    vain_tokens: int = 0
     hit_tokens: int = 0
     charged_hit_tokens: int = 0
     changed: bool = False

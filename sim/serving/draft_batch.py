@@ -10,14 +10,14 @@ drafts.py and draft_clock.py know it. What can be found of a text is said by who
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
-from itertools import accumulate
 from typing import ClassVar, Final, Protocol
 
 import numpy as np
 from mypy_extensions import mypyc_attr
 
+from kvsim.sim.serving.acceptance import Counts
 from kvsim.sim.serving.batch import Batch
 from kvsim.sim.serving.decision import Decision
 from kvsim.sim.serving.growth import Grown
@@ -34,21 +34,37 @@ class Run:
 
     Attributes
     ----------
-    since : int
-        The clock of its first step.
-    known : list of int
-        Its tokens before each step, and behind the last: one more than are stored then.
-    given : bytes
-        Of each step, the drafts that are right, and one more; in the last, the answer may end before them.
+    since, steps : int
+        The clock of its first step; how many they are.
+    counts : int64 array, shape (steps + 1,)
+        Its tokens that are stored before each step, and behind the last.
+    beyond : int
+        Tokens that the last step gives behind the end of the answer.
     certain : int
         What it has behind its first step, at least, as far as its scheduler knows.
+    last_known : int
+        Tokens that it is known to have before its last step.
     """
 
-    __slots__ = ("certain", "given", "known", "request", "since")
+    __slots__ = ("beyond", "certain", "counts", "last_known", "request", "since", "steps")
 
-    def __init__(self, request: Request, known: list[int], given: bytes, certain: int) -> None:
-        self.request, self.known, self.given, self.certain = request, known, given, certain
-        self.since = 0
+    def __init__(self, request: Request, counts: Counts, beyond: int, certain: int) -> None:
+        self.request, self.counts, self.beyond, self.certain = request, counts, beyond, certain
+        self.since, self.steps = 0, len(counts) - 1
+        self.last_known = self.known(self.steps - 1)
+
+    def stored(self, step: int) -> int:
+        """Tokens that are stored before that of its steps; behind the last, all."""
+        return int(self.counts.item(step))
+
+    def known(self, step: int) -> int:
+        """The same and the newest, whose keys and values are not there."""
+        return int(self.counts.item(step)) + 1
+
+    def given(self, step: int) -> int:
+        """Drafts of a step that are right, and one more; in the last, the answer may end before them."""
+        given = int(self.counts.item(step + 1) - self.counts.item(step))
+        return given + self.beyond if step == self.steps - 1 else given
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -69,8 +85,9 @@ class Drafted(Progress):
         self._ending: dict[int, list[Run]] = {}  # by the clock at which they have their last token
         self._ends: list[int] = []  # these clocks, as a heap
         self._first = 0  # the clock of the first sum
-        self._sums = array("q", bytes(8 * STEPS_AHEAD))  # by clock: tokens that the step adds to all runs
+        self._sums = array("q", bytes(8 * STEPS_AHEAD))  # by clock: tokens of all runs in the step
         self._view = np.frombuffer(self._sums, np.int64)
+        self._runs_stored = 0  # of `_base_sum`, the tokens of the runs
         self._adds: dict[int, int] = {}  # by sequence: tokens of the others in the step that is being decided
         self._added = 0
         self._done: list[Request] = []  # the others who have their last token
@@ -80,12 +97,12 @@ class Drafted(Progress):
     def start(self, run: Run) -> None:
         """A sequence decodes as is foreseen, from the step on that is being decided."""
         run.since = clock = self.clock
-        steps = len(run.known) - 1
+        steps, counts = run.steps, run.counts
         if clock - self._first + steps >= len(self._sums):
             self._look_further(steps)
         at = clock - self._first
-        self._view[at : at + steps] += np.frombuffer(run.given, np.uint8, steps)
-        self._sums[at + steps - 1] -= run.given[steps - 1] - (run.known[steps] - run.known[steps - 1])
+        self._view[at : at + steps] += counts[1:]
+        self._runs_stored += run.stored(0)
         self.runs[run.request.seq] = run
         finish = clock + steps
         if finish in self._ending:
@@ -100,7 +117,8 @@ class Drafted(Progress):
         """Nothing is foreseen any more: all runs, with the sequences' tokens written back."""
         runs, clock = list(self.runs.values()), self.clock
         for run in runs:
-            run.request.base = run.known[clock - run.since] - 1
+            run.request.base = run.stored(clock - run.since)
+        self._runs_stored = 0
         self.runs.clear()
         self._ending.clear()
         self._ends.clear()
@@ -131,25 +149,24 @@ class Drafted(Progress):
 
     def stored(self, request: Request) -> int:
         run = self.runs.get(request.seq)
-        return request.base if run is None else run.known[self.clock - run.since] - 1
+        return request.base if run is None else run.stored(self.clock - run.since)
 
     def tokens(self, request: Request) -> int:
         run = self.runs.get(request.seq)
         if run is None:
             return request.base + self._adds.get(request.seq, 0)
-        return run.known[self.clock - run.since + 1] - 1
+        return run.stored(self.clock - run.since + 1)
 
     def contexts(self) -> int:
-        return self._base_sum + self._sums[self.clock - self._first] + self._added
+        return self._base_sum - self._runs_stored + self._added + self._sums[self.clock - self._first]
 
     def contexts_later(self, steps: int) -> int:
         return self.contexts_ahead(steps + 1)[steps]
 
     def contexts_ahead(self, steps: int) -> list[int]:
-        at = self.clock - self._first
-        ahead = list(accumulate(self._sums[at : at + steps], initial=self._base_sum + self._added))
-        del ahead[0]
-        return ahead
+        at, others = self.clock - self._first, self._base_sum - self._runs_stored + self._added
+        of_runs = self._sums[at : at + steps].tolist()
+        return [others + tokens for tokens in of_runs] if others else of_runs
 
     def all_stored(self) -> int:
         return self._base_sum
@@ -161,10 +178,7 @@ class Drafted(Progress):
         return NEVER
 
     def added(self, steps: int) -> int:
-        at = self.clock - self._first
-        if steps == 1:
-            return self._sums[at] + self._added
-        return sum(self._sums[at : at + steps]) + self._added
+        return self._sums[self.clock - self._first + steps - 1] - self._runs_stored + self._added
 
     # -- in and out ---------------------------------------------------------------------------
 
@@ -181,8 +195,9 @@ class Drafted(Progress):
 
     def advance(self, steps: int, now_ps: int) -> None:
         at = self.clock - self._first
-        self._base_sum += self._added
-        self._base_sum += self._sums[at] if steps == 1 else sum(self._sums[at : at + steps])
+        stored = self._sums[at + steps - 1]
+        self._base_sum += self._added + stored - self._runs_stored
+        self._runs_stored = stored
         if self._adds:
             members = self._members
             for seq, tokens in self._adds.items():
@@ -201,6 +216,7 @@ class Drafted(Progress):
         if ends and ends[0] == self.clock:
             for run in self._ending.pop(heappop(ends)):
                 run.request.base = run.request.final_tokens
+                self._runs_stored -= run.request.final_tokens
                 done.append(run.request)
         for request in done:
             request.generated = request.output_tokens
@@ -225,9 +241,6 @@ class Ahead(Protocol):
     def carry_out(self, ends: list[int]) -> Grown:
         """As `Batch.grow_within`: so many of them are over."""
 
-    def settle(self) -> None:
-        """Count what is counted when a sequence ends of those that have not."""
-
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class DraftBatch(Batch):
@@ -238,6 +251,7 @@ class DraftBatch(Batch):
     def __init__(self, memory: KvMemory) -> None:
         self.drafted = Drafted()
         self.ahead: Ahead | None = None
+        self.settle: Callable[[], None] | None = None
         super().__init__(memory, self.drafted)
 
     def join(self, request: Request, now_ps: int) -> None:
@@ -257,8 +271,8 @@ class DraftBatch(Batch):
         return (0, 0, 0, None, 0, 0) if self.ahead is None else self.ahead.carry_out(ends)
 
     def close(self) -> None:
-        if self.ahead is not None:
-            self.ahead.settle()
+        if self.settle is not None:
+            self.settle()
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

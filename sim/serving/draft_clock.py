@@ -15,8 +15,9 @@ regularly are the first in order of admission; where that does not hold, or one 
 are `settled`: their records are brought up to date, and drafts.py serves them one by one.
 """
 
-from bisect import bisect_right
 from collections import defaultdict
+
+import numpy as np
 
 from kvsim.sim.serving.acceptance import Acceptance
 from kvsim.sim.serving.draft_batch import Drafted, Run
@@ -129,23 +130,20 @@ class Regular:
             or tokens > self._near
         ):
             return False
-        given, known = self._acceptance.ahead(request, seen.events, drafts, tokens, final)
-        steps = bisect_right(known, final)
-        del known[steps + 1 :]
-        known[steps] = final + 1
+        counts, beyond = self._acceptance.ahead(request, seen.events, drafts, request.base, final)
         certain = seen.computed + 2 - max(seen.placeholders - 1, 0)
-        progress, clock = self._progress, self._progress.clock
+        run, progress = Run(request, counts, beyond, certain), self._progress
         if final >= self._near:
-            self._until = min(self._until, clock + bisect_right(known, self._near))
-        self._plan_growth(request, seen, known)
-        progress.start(Run(request, known, given, certain))
+            self._until = min(self._until, progress.clock + int(counts.searchsorted(self._near)))
+        self._plan_growth(run, seen)
+        progress.start(run)
         return True
 
-    def _plan_growth(self, request: Request, seen: Seen, known: list[int]) -> None:
+    def _plan_growth(self, run: Run, seen: Seen) -> None:
         """Write down when its table takes blocks, to its last step; late, that is one in vain."""
-        due, clock, unit, seq = self._due, self._progress.clock, self._unit, request.seq
-        final, earlier, capacity, steps = request.final_tokens, self._earlier, seen.capacity, len(known) - 1
-        last = steps if self._late and known[steps - 1] < final else steps - 1
+        request, due, clock, unit, steps = run.request, self._due, self._progress.clock, self._unit, run.steps
+        seq, final, earlier, capacity = request.seq, request.final_tokens, self._earlier, seen.capacity
+        last = steps if self._late and run.last_known < final else steps - 1
         if seen.computed + 1 + self.drafts + self._rules.lookahead > capacity:
             due[clock].append(seq)
             capacity += unit
@@ -153,8 +151,8 @@ class Regular:
                 self._spare.setdefault(clock, []).append((request, capacity - final))
         if last < earlier:
             return
-        begin, first = clock + earlier, capacity - self._beyond
-        times = [begin + bisect_right(known, most) for most in range(first, known[last - earlier], unit)]
+        full = np.arange(capacity - self._beyond, run.known(last - earlier), unit)
+        times = (run.counts.searchsorted(full) + (clock + earlier)).tolist()
         for at in times:
             due[at].append(seq)
         for growths in range(max((final - capacity) // unit, 0), len(times)):
@@ -166,7 +164,7 @@ class Regular:
         """A sequence has its last token, as its scheduler is still to hear."""
         run = self.runs.pop(seq, None)
         if run is not None:
-            self._count(run, len(run.known) - 1)
+            self._count(run, run.steps)
             self.ended.append(run)
 
     def settle(self, told: dict[Request, Seen], proposed: int) -> list[Taken]:
@@ -182,8 +180,8 @@ class Regular:
             self._write_back(run, seen, step, proposed)
             found.append(self._last(run, seen, step))
             if not self._late:
-                seen.tokens = run.known[step]
-                seen.computed, seen.in_flight = seen.tokens - 1, 0
+                seen.computed, seen.in_flight = run.stored(step), 0
+                seen.tokens = seen.computed + 1
         self._clear()
         return found
 
@@ -196,13 +194,13 @@ class Regular:
     def _count(self, run: Run, steps: int) -> None:
         """Count the drafts of so many steps of a sequence."""
         if self.drafts and self._totals is not None:
-            accepted = run.known[steps - 1] - run.known[0] + run.given[steps - 1] - steps
+            accepted = run.stored(steps - 1) - run.stored(0) + run.given(steps - 1) - steps
             self._totals.count(run.request.index, self.drafts * steps, accepted, steps)
 
     def _write_back(self, run: Run, seen: Seen, steps: int, proposed: int) -> None:
         """Say what its scheduler knows behind so many steps, the last of which it has not heard of."""
         drafts = self.drafts
-        seen.tokens = run.known[steps - 1]
+        seen.tokens = run.known(steps - 1)
         seen.computed, seen.in_flight = seen.tokens + drafts, drafts + 1
         seen.placeholders = drafts + 1 if self._late else 0
         seen.drafts = seen.valid = proposed
@@ -212,15 +210,16 @@ class Regular:
     def _last(self, run: Run, seen: Seen, steps: int) -> Taken:
         """What the last of so many steps computed, and gave."""
         taken = Taken(run.request, seen, self.drafts + 1, self.drafts)
-        taken.returned = run.given[steps - 1]
-        taken.accepted, taken.kept = taken.returned - 1, run.known[steps] - run.known[steps - 1]
+        taken.returned = run.given(steps - 1)
+        taken.accepted, taken.kept = taken.returned - 1, run.stored(steps) - run.stored(steps - 1)
         return taken
 
     # -- a step -------------------------------------------------------------------------------
 
     def fits(self, others: int, drafts: int) -> bool:
         """Whether all that decode regularly, and so many others, find so many drafts in the budgets."""
-        return len(self.runs) + len(self.ended) + others <= self._most_of(drafts)
+        most = self.most_runs if drafts == self.drafts else self._most_of(drafts)
+        return len(self.runs) + len(self.ended) + others <= most
 
     def _most_of(self, drafts: int) -> int:
         """How many sequences find so many drafts each in the budgets."""
@@ -243,7 +242,7 @@ class Regular:
                 self._leave_spare(clock)
         self.vain = 0
         if self.ended:
-            self.vain = sum([run.known[-2] < run.request.final_tokens for run in self.ended])
+            self.vain = sum([run.last_known < run.request.final_tokens for run in self.ended])
         return True
 
     def _leave_spare(self, clock: int) -> int:
@@ -259,14 +258,14 @@ class Regular:
         if progress.next_finish > clock + 1 or len(progress.ending(clock + 1)) < len(self.runs):
             return False
         certain = [(run, self._certain(run, clock - run.since)) for run in self.runs.values()]
-        certain += [(run, run.known[-2] + 2) for run in self.ended]
+        certain += [(run, run.last_known + 2) for run in self.ended]
         return all(tokens > run.request.final_tokens for run, tokens in certain)
 
     def _certain(self, run: Run, step: int) -> int:
         """Tokens of a sequence behind a step, even if all drafts are rejected that are not yet known."""
         if not step:
             return run.certain
-        return run.known[step - 1] + 2 if self._late else run.known[step] + 1
+        return run.known(step - 1) + 2 if self._late else run.known(step) + 1
 
     # -- many steps at a time -----------------------------------------------------------------
 

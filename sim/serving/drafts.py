@@ -17,10 +17,10 @@ from mypy_extensions import mypyc_attr
 
 from kvsim.allocators.base import Match
 from kvsim.sim.serving.acceptance import Acceptance
+from kvsim.sim.serving.decision import Decision
 from kvsim.sim.serving.draft_batch import DraftBatch
 from kvsim.sim.serving.draft_clock import Regular, counts_blocks
 from kvsim.sim.serving.draft_records import DraftRules, Seen, Taken
-from kvsim.sim.serving.growth import Grown
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.server import Server
 from kvsim.sim.serving.steps import Limits, Steps
@@ -64,7 +64,7 @@ class Drafts(Steps):
         self.regular: Regular | None = None
         if Regular.may_serve(server, rules, acceptance):
             self.regular = Regular(server, batch.drafted, rules, limits, acceptance)
-            batch.ahead = self
+            batch.ahead, batch.settle = self.regular, self.settle
 
     # -- deciding -----------------------------------------------------------------------------
 
@@ -103,11 +103,12 @@ class Drafts(Steps):
         drafts, vain = regular.drafts, regular.vain
         if by_batch := self.rules.by_batch:
             self.proposed = by_batch[running + vain]
-        step.draft_tokens = running * drafts + vain * (drafts + 1)
-        self.totals.vain += vain * (drafts + 1)
+        step.draft_tokens = running * drafts
+        if vain:
+            self._compute_in_vain(step)
         last = progress.next_finish == progress.clock + 1 and regular.all_end(progress.clock)
         step.draft_passes = 0 if last else self.proposed
-        step.changed = vain > 0 or self.proposed != drafts
+        step.changed = self.proposed != drafts or (vain > 0 and not self._goes_on())
         self.taken = []
         if late:
             if before or regular.ended:
@@ -337,8 +338,7 @@ class Drafts(Steps):
         step, taken, by_batch = self.server.step, self.taken, self.rules.by_batch
         computed = drafts = vain = 0
         if (regular := self.regular) is not None:
-            computed, vain = len(regular.runs) + regular.vain, regular.vain * (regular.drafts + 1)
-            drafts = len(regular.runs) * regular.drafts + vain
+            computed, drafts = len(regular.runs) + regular.vain, len(regular.runs) * regular.drafts
         computed += len(taken)
         self.proposed = by_batch[computed] if by_batch and computed else self.rules.most
         if taken or self.progress.size > len(self.progress.runs):
@@ -346,7 +346,16 @@ class Drafts(Steps):
             drafts, vain = drafts + more, vain + more_vain
         step.draft_tokens = drafts
         self.totals.vain += vain
+        if regular is not None and regular.vain:
+            self._compute_in_vain(step)
         step.draft_passes = int(bool(step.chunks)) if self.skips_drafts else self.proposed
+
+    def _compute_in_vain(self, step: Decision) -> None:
+        """Enter the tokens of those who decoded by the clock, and are computed once more."""
+        assert self.regular is not None
+        step.vain_tokens = self.regular.vain * (self.regular.drafts + 1)
+        step.draft_tokens += step.vain_tokens
+        self.totals.vain += step.vain_tokens
 
     def _compute_each(self, continued: int) -> tuple[int, int]:
         """The same of those who are served one by one: their drafts, and tokens in vain."""
@@ -443,23 +452,23 @@ class Drafts(Steps):
     def _is_steady(self) -> bool:
         """Whether the next steps will be like this one, as long as nobody ends or comes."""
         server, regular = self.server, self.regular
-        if regular is None or not regular.runs or regular.vain or self._others or server.step.preemptions:
+        if regular is None or not regular.runs or self._others or server.step.preemptions:
             return False  # others may get tokens in the next step although they got none in this one
         refused = server.step.no_room and not server.allocator.caches
         if server.waiting and not refused and len(server.running) < self.limits.seats and self._most() > 0:
             return False
-        return self.proposed == regular.drafts
+        return self._goes_on()
 
-    def foresee(self, at_most: int) -> int:
-        """As in `Ahead`."""
-        return 1 if self.regular is None else self.regular.foresee(at_most)
-
-    def carry_out(self, ends: list[int]) -> Grown:
-        """As in `Ahead`."""
-        return (0, 0, 0, None, 0, 0) if self.regular is None else self.regular.carry_out(ends)
+    def _goes_on(self) -> bool:
+        """Whether as many drafts are proposed behind this step, and the next ones, as are verified in it."""
+        regular, by_batch = self.regular, self.rules.by_batch
+        assert regular is not None
+        if self.proposed != regular.drafts:
+            return False
+        return not (by_batch and regular.vain) or by_batch[len(regular.runs)] == self.proposed
 
     def settle(self) -> None:
-        """As in `Ahead`: everybody is served one by one in the next step."""
+        """Everybody is served one by one in the next step: count what is counted when a sequence ends."""
         if self.regular is None or not (self.regular.runs or self.regular.ended):
             return
         found = self.regular.settle(self.seen, self.proposed)

@@ -17,8 +17,8 @@ from kvsim.sim.serving.server import Server
 from kvsim.sim.serving.totals import UpkeepTotals
 from kvsim.sim.serving.upkeep import Upkeep
 
-FEW: Final = 6
-"""Steps priced in the first batch, if each needs its own price."""
+FEW: Final = 4
+"""Growth of the batch of steps priced next, if each needs its own price."""
 
 
 class Pricing:
@@ -186,37 +186,45 @@ class Pricing:
         if steps == 1:
             self.contexts = [contexts]
             return [self.step_ps(step, contexts, due=False)]
-        progress = self._server.progress
-        batch = progress.size, step.draft_tokens, step.draft_passes
+        progress, vain = self._server.progress, step.vain_tokens
+        batch = progress.size, step.draft_tokens - vain, step.draft_passes
         line = self._lines.get(batch)
         if line is None and not self._hears:
-            line = self.cost.line(self.shape(step, contexts))
+            line = self.cost.line(self.shape(step, contexts)._replace(draft_tokens=batch[1]))
             if line is not None:
                 self._lines[batch] = line
         if line is None:
-            ends = self._ends_one_by_one(self.shape(step, contexts), steps, limit_ps)
-        else:
-            first, each = line
-            most = limit_ps // (first + each * contexts) + 1  # no step is shorter than the first
-            self.contexts = tokens = progress.contexts_ahead(steps if most > steps else most)
-            ends = list(accumulate([first + each * total for total in tokens]))
+            return self._ends_one_by_one(step, contexts, steps, limit_ps)
+        first, each = line
+        most = limit_ps // (first + each * contexts) + 1  # no step is shorter than the first
+        self.contexts = tokens = progress.contexts_ahead(steps if most > steps else most)
+        durations = [first + each * total for total in tokens]
+        if vain:
+            durations[0] = self.step_ps(step, contexts, due=False)
+        ends = list(accumulate(durations))
         if ends[-1] > limit_ps:
             del ends[bisect_left(ends, limit_ps) + 1 :]
         return ends
 
-    def _ends_one_by_one(self, shape: StepShape, steps: int, limit_ps: int) -> list[int]:
+    def _ends_one_by_one(self, step: Decision, contexts: int, steps: int, limit_ps: int) -> list[int]:
         """Ends for a cost that is not linear in the contexts, priced a few steps at a time."""
-        count, ahead = min(steps, FEW), self._server.progress.contexts_ahead
-        while True:
-            self.contexts = tokens = ahead(count)
-            durations = self.cost.steps_ps(shape, tokens)
-            ends = list(accumulate(durations))
-            if count == steps or ends[-1] >= limit_ps:
-                break
-            count = min(steps, 4 * count)
+        ahead, first = self._server.progress.contexts_ahead, self.shape(step, contexts)
+        later, start, tokens = first, self.cost.step_ps(first), [contexts]
+        if step.vain_tokens:
+            later = first._replace(draft_tokens=first.draft_tokens - step.vain_tokens)
+        durations, ends = [start], [start]
+        while len(ends) < steps and ends[-1] < limit_ps:
+            done = len(ends)
+            more = min(steps - done, (limit_ps - ends[-1]) // start + 1, FEW * done)
+            tokens = ahead(done + more)
+            durations += self.cost.steps_ps(later, tokens[done:])
+            ends += [ends[-1] + end for end in accumulate(durations[done:])]
+        self.contexts = tokens
         if self._hears:
-            shapes = [shape._replace(context_tokens=each) for each in tokens]
+            shapes = [first, *[later._replace(context_tokens=each) for each in tokens[1:]]]
             self._unlike = list(zip(shapes, durations, strict=True))
+        if ends[-1] > limit_ps:
+            del ends[bisect_left(ends, limit_ps) + 1 :]
         return ends
 
     # -- what became of them ------------------------------------------------------------------

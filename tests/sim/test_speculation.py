@@ -294,18 +294,22 @@ def test_it_helps_alone_and_hurts_in_large_batches(cost):
 
 
 @pytest.mark.parametrize(
-    ("drafts", "seqs", "budget", "first", "last"),
+    ("drafts", "seqs", "budget", "most", "first", "last"),
     [
-        (1, 256, 8192, (2, 4, 8, 16), 512),
-        (2, 256, 8192, (3, 6, 9, 18, 24), 498),
-        (3, 8, 8192, (4, 8, 16, 24), 64),
-        (5, 1024, 64, (6, 12, 18, 24), 60),
-        (7, 1, 8192, (8, 16), 16),
-        (9, 8, 8, (), None),
+        (1, 256, 8192, 512, (2, 4, 8, 16), 512),
+        (1, 256, 8192, 1024, (2, 4, 8, 16), 1024),
+        (2, 256, 8192, 512, (3, 6, 9, 12, 18, 24), 504),
+        (2, 256, 8192, 1024, (3, 6, 9, 12, 18, 24), 1008),
+        (2, 10, 8192, 512, (3, 6, 9, 12, 18, 24, 30, 33, 42, 48), 48),
+        (3, 8, 8192, 512, (4, 8, 16, 24), 64),
+        (3, 100, 8192, 1024, (4, 8, 16, 24), 800),
+        (5, 1024, 64, 512, (6, 12, 18, 24), 60),
+        (7, 1, 8192, 512, (8, 16), 16),
+        (9, 8, 8, 512, (), None),
     ],
 )
-def test_graphs_are_captured_for_whole_sequences_with_their_drafts(drafts, seqs, budget, first, last):
-    sizes = captured(drafts, seqs, budget)
+def test_graphs_are_captured_for_whole_sequences_with_their_drafts(drafts, seqs, budget, most, first, last):
+    sizes = captured(drafts, seqs, budget, most)
     assert sizes[: len(first)] == first
     assert (sizes[-1] if sizes else None) == last
     assert all(size % (drafts + 1) == 0 for size in sizes)

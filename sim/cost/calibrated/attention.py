@@ -60,6 +60,8 @@ class Attention:
         )
         tiled = self.decode or self.windowed
         self._one_launch = mixes_launches and tiled is not None and tiled.one_launch
+        self._verify_ps = self.prompts.part.work_ps * model.decode_pair_flops / shard.tp
+        self._windowed_share = model.window_layers / (model.attention_layers or 1)
         self._known: dict[tuple[int, int, int], Priced] = {}  # whole prompts of one length recur
 
     def _decode_part(self, layers: int, geometry: Mapping[str, int]) -> DecodePart | None:
@@ -116,12 +118,10 @@ class Attention:
 
     def verifying_ps(self, seqs: int, drafts: int, total: int) -> float:
         """Time for the operations if each sequence has drafts beside its token."""
-        model, seen = self._shard.model, float(total)
-        if model.window and model.attention_layers:
-            share = model.window_layers / model.attention_layers
-            seen = (1 - share) * total + share * min(total, seqs * model.window)
-        work_ps = self.prompts.part.work_ps
-        return work_ps * model.decode_pair_flops / self._shard.tp * seen * (1 + drafts / seqs)
+        seen, share, window = float(total), self._windowed_share, self._shard.model.window
+        if share and window:
+            seen = (1 - share) * total + share * min(total, seqs * window)
+        return self._verify_ps * seen * (1 + drafts / seqs)
 
     def decode_outside(self, seqs: int) -> list[Place]:
         """Where `seqs` decoding sequences lie outside, leaving their contexts aside."""

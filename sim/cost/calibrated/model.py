@@ -114,6 +114,7 @@ class Calibrated(CostModel):
         self._extrapolation = Extrapolation()
         self._decoding: dict[int, Decoding] = {}
         self._last: tuple[StepShape | None, int, list[Priced]] = None, 0, []  # each shape is asked for twice
+        self._verifying: dict[tuple[int, int], tuple[int, list[Priced]]] = {}  # by sequences and drafts
         self._last_line = (0, 0, 0, 0), 0, 0  # key, and its line
 
     # -- what a step takes --------------------------------------------------------------------
@@ -226,19 +227,28 @@ class Calibrated(CostModel):
         return since, start, more
 
     def _beside_decode(self, shape: StepShape) -> tuple[int, list[Priced]]:
-        """A step with prompts, without decode attention: ps, and what lies outside."""
+        """A step with prompts or drafts, without decode attention: ps, and what lies outside."""
+        if not (shape.prefill_tokens or shape.prefill_seqs):
+            name = shape.decode_seqs, shape.draft_tokens
+            known = self._verifying.get(name)
+            if known is None:
+                known = self._verifying[name] = self._priced_beside(shape)
+            return known
         last, beside, outside = self._last
         if last is not shape:
-            parts, (tokens, pairs, sequences, seqs, *_) = self._parts, shape
-            drafts = shape.draft_tokens
-            prompts = self._attention.prefill(sequences, tokens, pairs) if tokens else NOTHING
-            products, heads = parts.tokens(tokens + seqs + drafts), parts.rows(sequences + seqs + drafts)
-            base, each = self._added_ps
-            beside = int(products.ps + heads.ps + prompts.ps + base + each * (sequences + seqs))
-            beside += int(self._cut_ps) if seqs else 0
-            outside = [each for each in (products, heads, prompts) if each.outside_ps]
+            beside, outside = self._priced_beside(shape)
             self._last = shape, beside, outside
         return beside, outside
+
+    def _priced_beside(self, shape: StepShape) -> tuple[int, list[Priced]]:
+        parts, (tokens, pairs, sequences, seqs, *_) = self._parts, shape
+        drafts = shape.draft_tokens
+        prompts = self._attention.prefill(sequences, tokens, pairs) if tokens else NOTHING
+        products, heads = parts.tokens(tokens + seqs + drafts), parts.rows(sequences + seqs + drafts)
+        base, each = self._added_ps
+        beside = int(products.ps + heads.ps + prompts.ps + base + each * (sequences + seqs))
+        beside += int(self._cut_ps) if seqs else 0
+        return beside, [each for each in (products, heads, prompts) if each.outside_ps]
 
     def _only_decoding(self, seqs: int) -> Decoding:
         known = self._decoding.get(seqs)
