@@ -277,9 +277,10 @@ class Windowed(Allocator):
     def _name_kinds(self, *states: str) -> None:
         """Note each kind of layers with its groups; states come last, and their groups take no token."""
         layers = self._layers
-        self._leaving_kinds = {name for name, leaves in zip(layers, self._leaving, strict=True) if leaves}
+        leaving = {name for name, leaves in zip(layers, self._leaving, strict=True) if leaves}
         self.kinds = [(name, layers.count(name)) for name in kinds_of(layers)]
         self.kinds += [(name, 0) for name in states]
+        self._groups_of_kinds = [(groups, groups if name in leaving else 0) for name, groups in self.kinds]
 
     def held_by_kind(self, internal: int, finals: Callable[[], Mapping[int, int]]) -> Sequence[Slots]:
         """All tables have the same length; what the retired hold will never be written."""
@@ -298,8 +299,7 @@ class Windowed(Allocator):
         each, leaving = self.groups.each, self.groups.windowed
         table, never = (used + left) // each, (internal + gone) // each
         found: list[Slots] = []
-        for name, groups in self.kinds:
-            leaves = groups if name in self._leaving_kinds else 0
+        for groups, leaves in self._groups_of_kinds:
             less = leaves * gone // leaving
             held = groups * table - leaves * left // leaving
             found.append((held, groups * table - less, groups * never - less, 0, 0))

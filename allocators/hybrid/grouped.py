@@ -294,8 +294,9 @@ class Grouped(Allocator):
             nulls, size, slots = table.count(NULL), self.sizes[at], len(table) * self.sizes[at]
             expired += nulls * size
             entries += slots - nulls * size
-            self._tables[at] += slots - held.tables[at]
-            held.tables[at] = slots
+            if slots != held.tables[at]:
+                self._tables[at] += slots - held.tables[at]
+                held.tables[at] = slots
         self._count(held, expired, entries)
         held.start, held.tokens = start, tokens
 
@@ -368,6 +369,9 @@ class Grouped(Allocator):
 
     def surplus(self, seq: int, tokens: int) -> int:
         """Slots beyond so many tokens in all groups that have some; below 0: what all of them lack."""
+        if self._one_block:  # tables of all groups are equally long
+            tables = self.cache.groups[self._attention[0]]
+            return (len(tables.tables[seq]) * tables.block_size - tokens) * self.slots_per_token
         left = self._surpluses(seq, tokens)
         return sum([each for each in left if each > 0]) or sum(left)
 
