@@ -76,7 +76,7 @@ class Teller:
             event = EVENTS[self.lives.log.kind[group[0]]]
             again = evicted if event == "admit" else decoded
             told.append((group[0], Line(self._time_ps(group[0]), event, self._text(what, group, again))))
-            evicted, decoded = evicted or event == "preempt", decoded or event == "decode"
+            evicted, decoded = evicted or event == "preempt", decoded or event in {"decode", "move_in"}
         return told
 
     def _alike(self, rows: list[int]) -> Callable[[int], tuple[str, int]]:

@@ -334,7 +334,7 @@ class InTurn(Steps):
         server, waiting = self.server, self.server.waiting
         if budget <= 0 or not waiting or server.step.preemptions > server.step.displaced:
             return
-        room = self.limits.seats - len(server.running)
+        room = self.limits.seats - len(server.running) - len(server.batch.moving)
         while waiting and budget > 0 and room > 0:
             head = waiting[0]
             tokens = int(server.resume_head()) if head.state == State.ASIDE else self._enter(budget, longest)

@@ -134,13 +134,17 @@ class Migrations:
         )
         for source, target in found:
             request = movers[source].candidate()
-            server = movers[target].server
-            if request is not None and len(server.running) + len(server.batch.moving) < self._seats:
+            if request is not None and self._has_seat(target):
                 move = Move(request, source, target, request.seq, now_ps)
                 self.moves.append(move)
                 self._moving[source] = self._moving[target] = True
                 self._stage(move, now_ps)
         self._later(now_ps, self._every_ps, self._look)
+
+    def _has_seat(self, place: int) -> bool:
+        """Whether a replica may serve one more; requests on their way have their seat."""
+        server = self._movers[place].server
+        return len(server.running) + len(server.batch.moving) < self._seats
 
     # -- one migration ------------------------------------------------------------------------
 
@@ -204,7 +208,7 @@ class Migrations:
         if move.guest is not None:
             fits = target.hold_more(move.guest, tokens)
         else:
-            move.guest = target.hold(move.request, tokens)
+            move.guest = target.hold(move.request, tokens) if self._has_seat(move.target) else None
             fits = move.guest is not None
         if fits:
             target.replica.look_at_next()

@@ -51,3 +51,14 @@ def test_its_lines_say_where_it_went(run):
     (stopped,) = [text for text in told if text.startswith("stopped with")]
     assert stopped.endswith("tokens: the last of its blocks are copied to another replica")
     assert f"decodes on at replica {int(rows['replica'][request])}" in told
+
+
+def test_who_is_preempted_where_it_went_has_its_first_token_once():
+    run = kvsim.simulate(**ASKED | {"kv_tokens": 3000}, record_map=4)
+    log, preempted = event_log_of(run), 0
+    for request in range(ASKED["num_prompts"]):
+        lines = story_of(run, log, request).lines
+        assert sum("first token" in line.text for line in lines) == 1
+        events = [line.event for line in lines]
+        preempted += "move_in" in events and "preempt" in events[events.index("move_in") :]
+    assert preempted > 3

@@ -73,6 +73,13 @@ def test_a_migration_copies_the_blocks_held_and_stops_for_those_of_its_last_stag
     assert result.finished.all()
 
 
+def test_requests_on_their_way_have_their_seat():
+    eager = "llumnix:source=200,target=200,every=0.005"
+    engine, result = burst(eager, rate=60.0, num_prompts=200, max_num_seqs=6, router="random", kv_tokens=3000)
+    assert engine.migrations.totals().migrations > 20
+    assert result.max_running <= 6
+
+
 def outcome(case, fleet, max_span, watched):
     """What a run and its migrations were; its memory is empty in the end."""
     deployment = replace(case.scenario, fleet=fleet)
