@@ -270,6 +270,12 @@ class Deployment(ServerChoices):
         return self.tensor_parallel_size * self.batches
 
     @property
+    def block_bytes_per_gpu(self) -> int:
+        """Bytes of a block of keys and values on each GPU; stages share the layers, rounded up."""
+        token_bytes = self.served_model.kv_bytes_per_token_per_gpu(self.tensor_parallel_size)
+        return -(-self.engine.block_size * token_bytes // self.pipeline_parallel_size)
+
+    @property
     def every_pool(self) -> "tuple[Pool, ...]":
         """Its pools: a single one if all servers are equal."""
         return self.pools or (Pool("", "both", self.fleet.replicas, self),)

@@ -57,14 +57,15 @@ def connect(
 ) -> None:
     """Give a server its link: prefill servers send over it, decode servers read what others computed."""
     assert isinstance(scheduler, VllmV1)
-    own, tp = scheduler.own(VllmV1Options), deployment.tensor_parallel_size
-    figures = link_figures(own.kv_transfer_link, deployment, "kv_transfer_link")
+    link = scheduler.own(VllmV1Options).kv_transfer_link
+    figures = link_figures(link, deployment, "kv_transfer_link")
     way = Way(int(figures.load_gb_per_s * 1e9), int(figures.latency_us * 1e6))
-    block_bytes = deployment.engine.block_size * deployment.served_model.kv_bytes_per_token_per_gpu(tp)
+    block_bytes = deployment.block_bytes_per_gpu
     if role == "prefill":
         hand_over.sends(server, Link(way, way, block_bytes))
         return
     pull = Pull(way, block_bytes, hand_over.way_out)
     reads = Reads(server, pull, hand_over.told, lambda *_: None, NEVER_PS, scheduler.asynchronous)
-    hand_over.decodes(reads, pull, deployment.gpus)
+    gpus = deployment.tensor_parallel_size * deployment.pipeline_parallel_size
+    hand_over.decodes(reads, pull, gpus)
     scheduler.use(LowerTier(reads, scheduler.limits))

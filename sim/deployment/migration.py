@@ -24,9 +24,8 @@ def migrations_of(deployment: Deployment, scheduler: Scheduler, work: Workload) 
     policy = migration_of(deployment.fleet.migrate)
     figures = link_figures(policy.link, deployment, "migrate: link")
     way = Way(int(figures.load_gb_per_s * 1e9), int(figures.latency_us * 1e6))
-    engine, tp, stages = deployment.engine, deployment.tensor_parallel_size, deployment.pipeline_parallel_size
-    block_bytes = engine.block_size * deployment.served_model.kv_bytes_per_token_per_gpu(tp)
-    return Migrations(policy, way, -(-block_bytes // stages), tp * stages, engine.max_num_seqs)
+    gpus = deployment.tensor_parallel_size * deployment.pipeline_parallel_size
+    return Migrations(policy, way, deployment.block_bytes_per_gpu, gpus, deployment.engine.max_num_seqs)
 
 
 def _check(deployment: Deployment, scheduler: Scheduler) -> None:

@@ -64,7 +64,7 @@ class Pull(Link):
     def end_of(self, job: Job, now_ps: int) -> int:
         """When a read ends that takes its place now."""
         out, blocks = self._way_out(job.owner.number), len(job.blocks)
-        begin_ps = max(now_ps, out.free_ps[False])
+        begin_ps = max(now_ps, self.free_ps[True], out.free_ps[False])
         ends_ps = max(self.copied_ps(True, blocks, begin_ps), out.copied_ps(False, blocks, begin_ps))
         self.free_ps[True] = out.free_ps[False] = ends_ps
         return ends_ps

@@ -2,6 +2,7 @@
 
 import math
 from random import Random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,6 +19,9 @@ from kvsim.sim.build import build_engine, resolve
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.options.scenario import Scenario
 from kvsim.sim.run import deployment_of, prepare
+from kvsim.sim.serving.hand_over import Pull
+from kvsim.sim.serving.link import Link, Way
+from kvsim.sim.serving.tier_jobs import Job
 
 
 def run(deployment, case, max_span):
@@ -136,6 +140,25 @@ def test_a_read_takes_as_long_as_the_slower_end():
     assert ended - began == pytest.approx(bytes_s + 1e-5)  # one GPU sends all of it
     ((began, ended), _) = reads_of("prefill:1:tensor_parallel_size=4 decode:2:tensor_parallel_size=2")
     assert ended - began == pytest.approx(bytes_s / 2 + 1e-5)
+
+
+def test_a_read_waits_for_both_links_and_takes_the_slower_ones_time():
+    way, outs = Way(10**9), [Link(Way(10**9), Way(10**9), 2_000) for _ in range(2)]
+    pull = Pull(way, 1_000, outs.__getitem__)
+    jobs = [Job(name, True, SimpleNamespace(number=name), (), (), range(100)) for name in range(2)]
+    assert [pull.end_of(job, 0) for job in jobs] == [200_000_000, 400_000_000]
+    assert [out.free_ps[False] for out in outs] == [200_000_000, 400_000_000]
+
+
+def test_stages_split_the_layers_that_are_read():
+    plain, staged = (
+        kvsim.simulate(
+            model="llama-3.1-8b", gpu="h100", pool=f"prefill:1{more} decode:1{more}", num_prompts=5
+        ).summary["hand_over"]
+        for more in ("", ":pp=2")
+    )
+    assert staged["read_bytes"] == plain["read_bytes"]
+    assert staged["mean_transfer_s"] - 1e-5 == pytest.approx((plain["mean_transfer_s"] - 1e-5) / 2)
 
 
 def test_a_config_makes_the_same_fleet():
