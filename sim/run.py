@@ -93,7 +93,7 @@ class Simulation:
 
     @property
     def deployment(self) -> Deployment:
-        """The servers, with every default named."""
+        """The servers, with every default filled in."""
         return self.resolved.deployment
 
     @property

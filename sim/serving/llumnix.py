@@ -33,7 +33,7 @@ class Llumnix:
     stages : int
         A migration that takes more stages is given up.
     link : str
-        Between two GPUs: a name, or GB/s.
+        Link between two GPUs: a name, or GB/s.
     """
 
     every: float = 0.05

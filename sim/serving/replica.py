@@ -53,7 +53,7 @@ class Replica:
     max_span : int
         Most decode steps taken as one event; 1 is step mode.
     step_log : bool
-        Whether to write a row per step, which takes step mode.
+        Whether to write a row per step; needs step mode.
     timeline_rows : int
         At most this many instants are kept; a span also ends when one is due.
     check : bool

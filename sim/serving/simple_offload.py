@@ -56,7 +56,7 @@ class SimpleOffload(Connector):
     second : SecondPool
         The blocks in host memory.
     lazy_blocks : int
-        Free blocks of the GPU that a step looks at; 0: eager.
+        Free blocks of the GPU that a step examines; 0: eager.
     block_bytes : int
         Bytes per block, on all GPUs together.
 

@@ -5,7 +5,7 @@
 
     cascade    chunks stored on the host go on to *all* tiers below; they stay on the host until then
     promote    chunks the host lacks are looked up in the tiers in order; the first tier that has them gives
-               them: room on the host is taken at once, and the request asks again; no room is a miss
+               them: room on the host is taken immediately, and the request asks again; no room is a miss
 
 While a request is looked up, no part of its own text leaves the host to make room for the rest (vLLM's code
 protects each chunk alone, so that a text longer than the host may evict itself forever).
