@@ -1,4 +1,4 @@
-"""From a deployment and a workload to an engine: looks names up and puts the parts together.
+"""From a deployment and a workload to an engine: looks up names and puts the parts together.
 
     Deployment --resolve--> Resolved: classes, defaults, groups of layers, capacity --build_engine--> Engine
 
@@ -60,7 +60,7 @@ SWAP_SPACE_BYTES = 4 * GIB
 
 
 def scheduler_class(name: str) -> type[Scheduler]:
-    """The scheduler of that name, with or without a release, or the user's own."""
+    """The scheduler of that name, with or without a release, or the user's own class."""
     base = name if ":" in name else name.partition("@")[0]
     return class_named("scheduler", base, SCHEDULERS, Scheduler)  # type: ignore[type-abstract]
 
@@ -71,7 +71,7 @@ def _scheduler_among(classes: Classes, name: str) -> type[Scheduler]:
 
 
 def engine_defaults(scheduler: str | None, max_model_len: int, among: Classes | None = None) -> Settings:
-    """Settings in which a scheduler differs from `EngineConfig`; none for those that belong to allocators."""
+    """Settings in which a scheduler differs from `EngineConfig`; none for those of allocators."""
     if scheduler is None:
         return {}
     found = _scheduler_among(among or Classes(), scheduler)
@@ -86,11 +86,11 @@ def server_defaults(  # noqa: PLR0917 - what a server is
     asked: Asked | None = None,
     among: Classes | None = None,
 ) -> Settings:
-    """The settings that a server starts from where its user chooses none: one rule for every command.
+    """The settings that a server starts from if its user chooses none: one rule for every command.
 
     Those of vLLM's release on that GPU; another engine's own; else seats, budget and utilisation of vLLM's
-    newest release, so that engines are compared on one server. What is missing is as in `EngineConfig`, and
-    whether scheduling is asynchronous as the scheduler's release says.
+    newest release, so that engines are compared on one server. Missing settings are as in `EngineConfig`;
+    the scheduler's release says whether scheduling is asynchronous.
     """
     among = among or Classes()
     found = among.allocator(allocator)
@@ -114,9 +114,9 @@ class Kept:
     Attributes
     ----------
     hybrid : HybridMemory or None
-        Where unlike layers of every kind share a pool.
+        If unlike layers of every kind share a pool.
     groups : KvGroups or None
-        Where else memory behind a sliding window is freed.
+        Otherwise, if memory behind a sliding window is freed.
     capacity : KvCapacity
     """
 
@@ -127,17 +127,17 @@ class Kept:
 
 @dataclass(frozen=True)
 class Resolved:
-    """What a run needs, each name looked up once and each default named: nothing is asked by name any more.
+    """What a run needs: names looked up once, defaults filled in; nothing is looked up by name later.
 
     Attributes
     ----------
     deployment : Deployment
-        As `config.json` has it.
+        As in `config.json`.
     scheduler : Scheduler
         The first replica's.
     cost, router : type
     pools : tuple of Resolved
-        Of a fleet of unlike servers, those of each pool; empty: all are equal.
+        For a fleet of unlike servers, one per pool; empty: all servers are equal.
     """
 
     deployment: Deployment
@@ -148,22 +148,22 @@ class Resolved:
 
     @property
     def every_pool(self) -> "tuple[Resolved, ...]":
-        """Those of each pool: itself where all servers are equal."""
+        """One per pool: itself if all servers are equal."""
         return self.pools or (self,)
 
     @cached_property
     def kept(self) -> Kept:
-        """How its layers are kept, and how much fits; KvsimError where nothing does."""
+        """How its layers are kept, and how much fits; KvsimError if nothing does."""
         return kept(self.deployment, self.scheduler)
 
 
 def resolve(deployment: Deployment) -> Resolved:
-    """The deployment with its defaults named, and of a profile what it needs; and what follows from it.
+    """The deployment with its defaults filled in, the needed part of its profile, and what follows from it.
 
     Raises
     ------
     KvsimError
-        What no part of it knows.
+        For what no part of it knows.
     """
     if deployment.fleet.direct_decode and not deployment.apart:
         given = deployment.fleet.direct_decode
@@ -202,7 +202,7 @@ def resolve(deployment: Deployment) -> Resolved:
 
 
 def _resolve_pools(deployment: Deployment) -> Resolved:
-    """Each pool by itself; the whole is as the first of them."""
+    """Each pool by itself; the whole is like the first of them."""
     found = tuple(resolve(pool.server) for pool in deployment.pools)
     pools = tuple(
         replace(pool, server=each.deployment) for pool, each in zip(deployment.pools, found, strict=True)
@@ -216,7 +216,7 @@ def _resolve_pools(deployment: Deployment) -> Resolved:
 
 
 def parts_of(deployment: Deployment) -> dict[str, tuple[str, Part]]:
-    """The parts of a run, which declare options of their own: kind -> (name, class)."""
+    """The parts of a run that declare their own options: kind -> (name, class)."""
     return {
         "allocator": (deployment.engine.allocator, deployment.allocator),
         "scheduler": (deployment.scheduler_name, scheduler_class_of(deployment)),
@@ -247,13 +247,13 @@ def router_class_of(deployment: Deployment) -> type[Router]:
 
 
 def build_scheduler(deployment: Deployment) -> Scheduler:
-    """The scheduler, in the release asked for."""
+    """The scheduler, in the requested release."""
     config = replace(deployment.served_engine, scheduler=deployment.scheduler_name)
     return scheduler_class_of(deployment)(config, deployment.max_model_len)
 
 
 def kept(deployment: Deployment, scheduler: Scheduler) -> Kept:
-    """How its layers are kept under that scheduler."""
+    """How the deployment's layers are kept under that scheduler."""
     hybrid = hybrid_groups(deployment, scheduler)
     if hybrid:
         return Kept(hybrid, None, hybrid.capacity)
@@ -262,13 +262,13 @@ def kept(deployment: Deployment, scheduler: Scheduler) -> Kept:
 
 
 def windowed_groups(deployment: Deployment) -> KvGroups | None:
-    """How layers are kept where memory behind a sliding window is freed, and no pool of pages serves them."""
+    """How layers are kept if memory behind a sliding window is freed and no pool of pages serves them."""
     groups = kv_groups(deployment.served_model, deployment.engine.disable_hybrid_kv_cache_manager)
     return groups if groups.window_groups and deployment.allocator.frees_behind_windows else None
 
 
 def hybrid_groups(deployment: Deployment, scheduler: Scheduler) -> "HybridMemory | None":
-    """How unlike layers are kept over one pool; None where they are not."""
+    """How unlike layers share one pool; None if they do not."""
     found = deployment.allocator
     alike = all(layers.kind in EVERY_TOKEN for layers in deployment.served_model.kv_layers)
     if alike and not found.keeps_groups:
@@ -282,7 +282,7 @@ def hybrid_groups(deployment: Deployment, scheduler: Scheduler) -> "HybridMemory
 
 
 def _allocator_groups(groups: KvGroups, deployment: Deployment, scheduler: Scheduler) -> Groups:
-    """The groups as an allocator knows them; refuses what does not go with windows."""
+    """The groups as an allocator knows them; refuses what does not work with windows."""
     advice = "; or use --disable-hybrid-kv-cache-manager" if groups.full_groups else ""
     model = f"model {deployment.model.name}, which frees memory behind its sliding window"
     if scheduler.forks:
@@ -299,7 +299,7 @@ def _allocator_groups(groups: KvGroups, deployment: Deployment, scheduler: Sched
 
 
 def build_allocator(deployment: Deployment, scheduler: Scheduler, layers: Kept | None = None) -> Allocator:
-    """The allocator over the deployment's KV capacity, as the scheduler's engine has it."""
+    """The allocator over the deployment's KV capacity, as in the scheduler's engine."""
     engine, found = deployment.engine, deployment.allocator
     if engine.reserve and not (found.reserves or scheduler.reserves):
         raise KvsimError(f"reserve must be left out for allocator {engine.allocator}, which reserves nothing")
@@ -338,7 +338,7 @@ def build_allocator(deployment: Deployment, scheduler: Scheduler, layers: Kept |
 
 
 def _host_blocks(deployment: Deployment, scheduler: Scheduler) -> int:
-    """Blocks of the host pool: as given, else as many as fit in vLLM's default swap space."""
+    """Blocks of the host pool: as given, otherwise as many as fit in vLLM's default swap space."""
     if scheduler.host_blocks is not None:
         return scheduler.host_blocks
     model, tp = deployment.served_model, deployment.tensor_parallel_size
@@ -355,7 +355,7 @@ def build_engine(
     events: bool = False,
     map_instants: int = 0,
 ) -> Engine:
-    """The engine of a deployment, ready to run the workload once; 0 `map_instants`: without a map."""
+    """The engine of a deployment, ready to run the workload once; without a map if `map_instants` is 0."""
     found = deployment if isinstance(deployment, Resolved) else resolve(deployment)
     deployment, fleet = found.deployment, found.deployment.fleet
     log = RequestLog(workload, fleet.replicas)
@@ -405,7 +405,7 @@ def build_engine(
 
 
 def _hand_over(workload: Workload, direct_tokens: int) -> "HandOver":
-    """What takes prompts from prefill to decode servers."""
+    """Takes prompts from prefill to decode servers."""
     from kvsim.sim.deployment.hand_over import check_work  # late: most fleets do without
     from kvsim.sim.serving.hand_over import HandOver
 
@@ -414,7 +414,7 @@ def _hand_over(workload: Workload, direct_tokens: int) -> "HandOver":
 
 
 def _migrations(found: Resolved, workload: Workload) -> "Migrations":
-    """What lets running requests move."""
+    """Moves running requests."""
     from kvsim.sim.deployment.migration import migrations_of  # late: most fleets do without
 
     return migrations_of(found.deployment, found.scheduler, workload)
@@ -423,7 +423,7 @@ def _migrations(found: Resolved, workload: Workload) -> "Migrations":
 def _scaling(
     fleet: FleetConfig, servers: Sequence[Deployment], log: RequestLog
 ) -> tuple[ScalePolicy, list[int]]:
-    """The policy, and in how many ps each server starts: a constant, and its weights by bandwidth."""
+    """The policy, and the ps each server takes to start: a constant, plus its weights over bandwidth."""
     startup_s = [
         fleet.startup_time + server.served_model.weight_bytes / (1e9 * fleet.load_bandwidth)
         for server in servers
@@ -433,7 +433,7 @@ def _scaling(
 
 @dataclass(frozen=True, eq=False)
 class _Maker:
-    """Makes the replicas of a pool, which share a cost and a log, and those of all pools some tiers."""
+    """Makes the replicas of a pool. They share a cost and a log; those of all pools share some tiers."""
 
     found: Resolved
     cost: CostModel
@@ -449,11 +449,11 @@ class _Maker:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the scheduler is as it was resolved."""
+        """Whether the scheduler is used as resolved."""
         return self.side is None or self.side[1] != "prefill"
 
     def another(self) -> Replica:
-        """One of them."""
+        """Make a replica with a new scheduler."""
         deployment = self.found.deployment
         if self.side is None or self.is_plain:
             return self.replica(build_scheduler(deployment))
@@ -463,7 +463,7 @@ class _Maker:
         return self.replica(PromptsOnly(config, deployment.max_model_len, self.side[0]))
 
     def replica(self, scheduler: Scheduler) -> Replica:
-        """One of them, with a scheduler of its own."""
+        """Make a replica with its own scheduler."""
         deployment, workload = self.found.deployment, self.log.workload
         scheduler.follow(workload)
         if workload.beam is not None:
@@ -475,7 +475,7 @@ class _Maker:
         map_of = MemoryMap(self.map_tokens, self.map_instants, *marks) if self.map_instants else None
         scheduler.put_below(server, deployment, self.shared)
         if self.side is not None:
-            from kvsim.sim.deployment.hand_over import connect  # late: likewise
+            from kvsim.sim.deployment.hand_over import connect  # late: most fleets do without
 
             connect(deployment, scheduler, server, *self.side)
         return Replica(

@@ -1,4 +1,4 @@
-"""What the summary says of a fleet: each replica, its pools, deaths, scaling, hand-overs and migrations."""
+"""The summary of a fleet: each replica, its pools, deaths, scaling, hand-overs and migrations."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -29,7 +29,7 @@ class FleetSummary:
     goals: Goals
 
     def of(self, requests: Mapping[str, metrics.Column]) -> Json:
-        """The parts beside those of a single server; of a single server none."""
+        """The parts in addition to those of a single server; empty for a single server."""
         fleet = self.deployment.fleet
         if fleet.replicas == 1:
             return {}
@@ -67,7 +67,7 @@ class FleetSummary:
 
     @staticmethod
     def _hand_over(totals: HandedOver) -> Json:
-        """What went from prefill to decode servers."""
+        """What was handed over from prefill to decode servers."""
         mean_of = PS_PER_S * totals.requests
         return {
             "requests": totals.requests,
@@ -123,7 +123,7 @@ class FleetSummary:
         }
 
     def _faults(self, requests: Mapping[str, metrics.Column]) -> Json:
-        """What the death of replicas cost; only of a run that knows of some."""
+        """What the death of replicas cost; only for a run with faults."""
         deaths = self.engine.deaths
         assert deaths is not None
         roles = [pool.role for pool in self.deployment.every_pool for _ in range(pool.replicas)]
@@ -141,7 +141,7 @@ class FleetSummary:
         }
 
     def _pool(self, pool: Pool, first: int, requests: Mapping[str, metrics.Column]) -> Json:
-        """What the servers of a pool did together, and what they cost; `first` is the place of the first."""
+        """What the servers of a pool did together, and their cost; `first` is the place of the first."""
         home = requests["replica"].astype(int)
         its = (first <= home) & (home < first + pool.replicas)
         done = its & (requests["status"] != "rejected")

@@ -1,10 +1,10 @@
-"""One run from start to finish: a deployment and a workload in; what a run directory holds out.
+"""One run from start to finish: a deployment and a workload in; the contents of a run directory out.
 
     deployment, workload --prepare--> Simulation --outcome--> config, summary, tables of columns
 
-`config` is everything needed to repeat the run: the specs of model and GPU in full, no name left to be
-looked up. The same deployment and workload give the same outcome, all but the `simulation` part of the
-summary, which tells how long it took.
+`config` is everything needed to repeat the run: the specs of model and GPU in full, with no name left to look
+up. The same deployment and workload give the same outcome, except the `simulation` part of the summary, which
+says how long it took.
 """
 
 import time
@@ -61,11 +61,11 @@ from kvsim.sim.workload import PS_PER_S, Workload
 Json = dict[str, object]
 
 EVERY = "all"
-"""What stands for all allocators in a comparison."""
+"""Stands for all allocators in a comparison."""
 POOL_FACTS = ("name", "role", "replicas")
-"""What `config.json` says of a pool beside its server."""
+"""What `config.json` says about a pool besides its server."""
 TOLD = 4
-"""Reasons of extrapolation that a note tells, those of the longest time."""
+"""Reasons of extrapolation that a note lists: those of the longest time."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Simulation:
-    """An engine that is ready to run, once, and where it comes from."""
+    """An engine that is ready to run, once, and what it was made from."""
 
     resolved: Resolved
     traffic: Mapping[str, object]
@@ -93,12 +93,12 @@ class Simulation:
 
     @property
     def deployment(self) -> Deployment:
-        """The servers, with every default named."""
+        """The servers, with every default filled in."""
         return self.resolved.deployment
 
     @property
     def capacity(self) -> KvCapacity:
-        """The KV memory of one of them, of unlike ones of the first."""
+        """The KV memory of one of them; if they differ, of the first."""
         return self.resolved.kept.capacity
 
     @property
@@ -108,12 +108,12 @@ class Simulation:
 
     @property
     def gpus(self) -> int:
-        """Those of all replicas."""
+        """GPUs of all replicas."""
         return self.deployment.all_gpus
 
     @property
     def gpu_price(self) -> float | None:
-        """Of a GPU per hour, in the mean of all; None where it is not known."""
+        """Price of a GPU per hour, the mean of all; None if it is not known."""
         prices = [self.goals.price_of_server(pool.server) for pool in self.deployment.every_pool]
         if len(prices) == 1:
             return prices[0]
@@ -123,12 +123,12 @@ class Simulation:
         )
 
     def done(self) -> int:
-        """Requests that are finished or rejected so far; may be asked from another thread."""
+        """Requests finished or rejected so far; may be called from another thread."""
         rejected = [replica.recorder.rejected for replica in self.engine.lives.every]
         return self.engine.log.finished_count + sum(sum(each.values()) for each in rejected)
 
     def outcome(self) -> Outcome:
-        """Run, and say what came out of it."""
+        """Run, and return the outcome."""
         wall_s, cpu_s = time.perf_counter(), time.process_time()
         result = self.engine.run()
         wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
@@ -146,7 +146,7 @@ class Simulation:
         )
 
     def _outside_s(self, result: Result) -> Floats | float:
-        """What requests spend in the front end."""
+        """Time that requests spend in the front end."""
         return seconds_of(result, frontend_of(self.deployment), self.deployment.fleet.replicas)
 
     def _summary(
@@ -182,7 +182,7 @@ class Simulation:
         }
 
     def _rooms(self) -> Iterator[str]:
-        """The KV memory of a server of each pool."""
+        """Describes the KV memory of a server of each pool."""
         first = 0
         for pool, found in zip(self.deployment.every_pool, self.resolved.every_pool, strict=True):
             last = first + pool.replicas - 1
@@ -194,7 +194,7 @@ class Simulation:
             first = last + 1
 
     def _notes(self, result: Result) -> list[str]:
-        """What a reader should know beside the numbers."""
+        """What a reader should know besides the numbers."""
         model, pools = self.deployment.model, self.resolved.every_pool
         hybrid = any(pool.kept.hybrid for pool in pools)
         notes = [*result.workload.notes, *self._rooms(), *_model_notes(model, hybrid)]
@@ -248,7 +248,7 @@ def _memory_notes(found: Resolved) -> list[str]:
 
 
 def _time_notes(deployment: Deployment) -> list[str]:
-    """What a reader should know about a server's steps: their times, and by which release's rules."""
+    """What a reader should know about a server's steps: their times, and which release's rules apply."""
     notes = []
     if deployment.profile is not None and deployment.profile["kind"] == "rehearsal":
         notes.append(f"Step times are a {REHEARSAL}: they say nothing about any GPU.")
@@ -260,7 +260,7 @@ def _time_notes(deployment: Deployment) -> list[str]:
 
 
 def defaults_told(deployments: Iterable[Deployment]) -> list[str]:
-    """Which settings of servers, their defaults named, are those that their releases start with."""
+    """Which settings of servers, with defaults filled in, are those that their releases start with."""
     several = [*deployments]
     notes = {
         f"Prefix caching is off: allocator {each.engine.allocator} keeps no prefixes.": None
@@ -271,7 +271,7 @@ def defaults_told(deployments: Iterable[Deployment]) -> list[str]:
 
 
 def release_defaults(deployments: Iterable[Deployment]) -> list[str]:
-    """A line for each release; GPUs that start with the same share it."""
+    """One line per release; GPUs that start with the same settings share it."""
     by_settings: dict[tuple[str, tuple[tuple[str, object], ...]], dict[str, None]] = {}
     for deployment in deployments:
         name, _, release = (deployment.engine.scheduler or FAMILY).partition("@")
@@ -283,7 +283,7 @@ def release_defaults(deployments: Iterable[Deployment]) -> list[str]:
 
 
 def _defaults_kept(deployment: Deployment) -> dict[str, object] | None:
-    """The defaults of a server's release that it has; None where these are no release's."""
+    """The defaults of its release that a server has; None if they are not a release's."""
     engine = deployment.engine
     asked = Asked(max_model_len=engine.max_model_len)
     own = server_defaults(
@@ -316,15 +316,15 @@ def prepare(
     traffic : mapping
         How the workload was made, in JSON's types: noted in `config`, not used.
     step_mode : bool
-        An event per step; slower, with the same outcome.
+        One event per step; slower, with the same outcome.
     step_log : bool
         Also a table with a row per step.
     events : bool
         Also a table of what happens to each request.
     map_instants : int
-        Also a map of the memory, of each replica its own, at about so many instants; 0: none.
+        Also a map of the memory, one per replica, at about this many instants; 0: none.
     goals : Goals
-        What is asked of the run: latency limits, the price of a GPU.
+        Goals of the run: latency limits, the price of a GPU.
     """
     for pool in deployment.every_pool:
         goals.price_of_server(pool.server)
@@ -347,26 +347,26 @@ def prepare(
 
 
 def with_allocator(deployment: Deployment, text: str) -> Deployment:
-    """The deployment with the allocator of `name[:reserve]`, or of `module:Class[:reserve]`."""
+    """The deployment with the allocator `name[:reserve]` or `module:Class[:reserve]`."""
     name, reserve = split_reserve(text)
     given = deployment.engine.reserve if reserve is None else reserve
     return replace(deployment, engine=replace(deployment.engine, allocator=name, reserve=given))
 
 
 def with_its_options(deployment: Deployment) -> Deployment:
-    """The deployment with those options that its allocator or its scheduler declares, and no others."""
+    """The deployment with only those options that its allocator or its scheduler declares."""
     known = {name for _, found in parts_of(deployment).values() for name in declared_by(found.declares)}
     kept = {name: value for name, value in deployment.engine.options.items() if name in known}
     return replace(deployment, engine=replace(deployment.engine, options=kept))
 
 
 def fitting(deployment: Deployment) -> dict[str, Deployment]:
-    """Each built-in allocator with which the deployment can soon be run -> the deployment with it."""
+    """Each built-in allocator with which the deployment can be run quickly -> the deployment with it."""
     return {name: chosen for name, chosen in _with_each(deployment).items() if not isinstance(chosen, str)}
 
 
 def left_out(deployment: Deployment) -> dict[str, str]:
-    """Each built-in allocator with which it cannot, or only slowly -> why."""
+    """Each built-in allocator with which it cannot be run, or only slowly -> why."""
     return {name: reason for name, reason in _with_each(deployment).items() if isinstance(reason, str)}
 
 
@@ -392,15 +392,15 @@ def _with_each(deployment: Deployment) -> dict[str, Deployment | str]:
 
 
 def side_by_side(deployment: Deployment, allocators: Sequence[str]) -> list[Deployment]:
-    """The deployment under each allocator; `all` stands for those that are built in and fit it.
+    """The deployment under each allocator; `all` stands for all built-in ones that fit it.
 
-    Its `reserve` is for those that reserve and name no own one, each of its other options for those that
-    declare it; its prefix cache is for those that keep prefixes, if any of them does.
+    Its `reserve` applies to allocators that reserve and do not name their own, each of its other options to
+    those that declare it; its prefix cache to those that keep prefixes, if any does.
 
     Raises
     ------
     KvsimError
-        When two are the same, or when one of these is given and no allocator takes it.
+        If two are the same, or if one of these is given and no allocator takes it.
     """
     if EVERY in allocators:
         named = [name for name in allocators if name != EVERY]
@@ -440,16 +440,16 @@ def side_by_side(deployment: Deployment, allocators: Sequence[str]) -> list[Depl
 
 
 def label(engine: EngineConfig) -> str:
-    """The allocator, and its reservation unless that is the model's maximum; fit for a file's name.
+    """The allocator, and its reservation unless that is the model's maximum; usable as a file name.
 
-    A class that was defined in a notebook or a script goes by its own name.
+    A class defined in a notebook or a script goes by its own name.
     """
     name = engine.allocator.removeprefix("__main__:").replace(":", ".")
     return name if engine.reserve in (None, "max") else f"{name}-{engine.reserve.replace(':', '-')}"
 
 
 def _model_notes(model: ModelSpec, in_groups: bool) -> list[str]:
-    """What a reader should know about the model, and about what a run takes for something else."""
+    """What a reader should know about the model, and about what a run treats as something else."""
     notes = [f"{model.name}: {note}." for note in model.notes]
     kinds = {layers.kind for layers in model.kv_layers}
     if "chunked_local_attention" in kinds and not in_groups:
@@ -460,7 +460,7 @@ def _model_notes(model: ModelSpec, in_groups: bool) -> list[str]:
 
 
 def config_of(found: Resolved, traffic: Mapping[str, object], goals: Goals = NO_GOALS) -> Json:
-    """Everything needed to repeat a run; one server is no fleet, and goals are there if there are any."""
+    """Everything needed to repeat a run; a fleet only for several servers, goals only if there are any."""
     deployment = found.deployment
     several: Json = {"fleet": deployment.fleet.as_json()} if deployment.fleet.replicas > 1 else {}
     if deployment.pools:
@@ -498,12 +498,12 @@ def deployment_of(config: object, what: str = "config") -> tuple[Deployment, Jso
     Parameters
     ----------
     what : str
-        What a complaint begins with.
+        What an error message begins with.
 
     Raises
     ------
     KvsimError
-        What is no config of a run.
+        If it is not the config of a run.
     """
     with understood(what, "cannot be used"):
         if not isinstance(config, dict):
@@ -529,7 +529,7 @@ def _server_of(described: Json, fleet: FleetConfig, what: str) -> Deployment:
 
 
 def _pool_of(described: Mapping[str, Any], fleet: FleetConfig) -> Pool:
-    """The pool that a config describes; its router is that of the fleet."""
+    """The pool that a config describes; its router is the fleet's."""
     facts = {name: described[name] for name in POOL_FACTS}
     replicas = described["replicas"]
     if isinstance(replicas, int):
@@ -540,9 +540,9 @@ def _pool_of(described: Mapping[str, Any], fleet: FleetConfig) -> Pool:
 
 
 def _with_options(server: Json) -> Json:
-    """The settings of a server as they are written now: before, each option of a part was a setting.
+    """The settings of a server in today's form: in older configs each option of a part was a setting.
 
-    Those that say no more than the default are left out; so are those of other parts.
+    Settings that only repeat the default are left out; so are those of other parts.
     """
     engine = server["engine"]
     if not isinstance(engine, Mapping):
@@ -567,7 +567,7 @@ def _with_options(server: Json) -> Json:
 
 
 def goals_of(config: object, what: str = "config") -> Goals:
-    """What a config asks of its run; no goals where it names none."""
+    """The goals that a config sets for its run; no goals if it names none."""
     with understood(what, "cannot be used"):
         if not isinstance(config, dict):
             raise KvsimError(f"{what} must hold a JSON object, got {type(config).__name__}")

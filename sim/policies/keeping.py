@@ -1,10 +1,10 @@
-"""Who gives up a seat keeps the memory: set aside, with all that it holds, until it has a seat again.
+"""A request that gives up its seat keeps its memory: it is set aside with all it holds until it gets a seat.
 
-    seats are short     who runs and has the largest key is set aside; nothing is computed anew
-    memory is short     who was set aside and stands last in the queue is preempted; then who runs
+    seats are short     the running request with the largest key is set aside; nothing is recomputed
+    memory is short     the last request in the queue that was set aside is preempted; then running ones
 
-A prompt is computed to its end. All this holds where blocks are handed out one by one; where the place of a
-sequence matters, or the allocator works between steps, who is displaced is preempted, as by other policies.
+A prompt is computed to its end. All this holds if blocks are allocated one by one; if the place of a sequence
+matters, or the allocator works between steps, a displaced request is preempted, as by other policies.
 """
 
 from bisect import bisect_left, insort
@@ -17,14 +17,14 @@ from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.server import Server
 
 Kept = tuple[Any, int, int, Request]
-"""(key when it came to the queue, row, sample, request)"""
+"""(key when it joined the queue, row, sample, request)"""
 
 
 class Keeping(Policy):
-    """Those who are displaced keep what they hold, while there is memory.
+    """Displaced requests keep what they hold, while there is enough memory.
 
-    A kind of its own calls `keep` when one of them comes to the queue, and `forget` when it has a seat again.
-    Keys of those who wait may only fall.
+    A subclass calls `keep` when one of them joins the queue, and `forget` when it has a seat again. Keys of
+    waiting requests may only fall.
     """
 
     preempts = True
@@ -33,7 +33,7 @@ class Keeping(Policy):
     def __init__(self, config: EngineConfig, max_model_len: int) -> None:
         super().__init__(config, max_model_len)
         self.keeps = True
-        self._kept: list[Kept] = []  # who was set aside; who would be served last is the last
+        self._kept: list[Kept] = []  # requests set aside; the last would be served last
         self._of: dict[Request, tuple[Kept, int]] = {}  # and the slots that they hold
         self._slots_kept = self._tokens_kept = 0
 
@@ -47,10 +47,10 @@ class Keeping(Policy):
     def displaceable(self, request: Request) -> bool:
         return not self.keeps or request.is_decoding
 
-    # -- who was set aside --------------------------------------------------------------------
+    # -- requests set aside -------------------------------------------------------------------
 
     def keep(self, request: Request) -> None:
-        """One that was set aside comes to the queue."""
+        """A request that was set aside joins the queue."""
         entry: Kept = (self.key(request, self.server.now_ps), request.index, request.sample, request)
         slots = self._slots(request)
         insort(self._kept, entry)
@@ -59,7 +59,7 @@ class Keeping(Policy):
         self._tokens_kept += request.computed
 
     def forget(self, request: Request) -> None:
-        """It has a seat again, or lost its memory; of others nothing is known."""
+        """It has a seat again, or lost its memory; other requests are ignored."""
         found = self._of.pop(request, None)
         if found is not None:
             entry, slots = found
@@ -68,7 +68,7 @@ class Keeping(Policy):
             self._tokens_kept -= request.computed
 
     def _last_kept(self) -> Request:
-        """Who of them would be served last."""
+        """The one of them that would be served last."""
         kept, now_ps = self._kept, self.server.now_ps
         while True:
             before, row, sample, request = kept[-1]
@@ -80,7 +80,7 @@ class Keeping(Policy):
             insort(kept, entry)
             self._of[request] = entry, self._of[request][1]
 
-    # -- who gives way ------------------------------------------------------------------------
+    # -- victims ------------------------------------------------------------------------------
 
     def victim(self) -> Request:
         self.place()
@@ -97,9 +97,9 @@ class Keeping(Policy):
         return allocator.slots_needed(head.computed + 1, bound) - self._slots(head)
 
     def _displace(self, seats: int, budget: int) -> int:
-        """Set aside who has the largest keys, for a seat; preempt for memory. Nobody, if the head never fits.
+        """Set aside requests with the largest keys for a seat; preempt for memory.
 
-        Returns how many were preempted.
+        Does nothing if the head never fits. Returns how many were preempted.
         """
         if not self.keeps:
             return super()._displace(seats, budget)
@@ -107,7 +107,7 @@ class Keeping(Policy):
         head, running, free = server.waiting[0], server.running, server.allocator.free_slots
         rivals = iter(self.rivals(self.key(head, server.now_ps), server.now_ps))
         aside = list(islice(rivals, max(0, len(running) - seats + 1)))
-        prompts = server.memory.prefill_held > self._tokens_kept  # some are under way
+        prompts = server.memory.prefill_held > self._tokens_kept  # some prompts are under way
         if len(running) - len(aside) >= seats or (prompts and self._prompts_fill(budget)):
             return 0
         missing = self._needed(head) - free
@@ -131,7 +131,7 @@ class Keeping(Policy):
         return self._free(head, lost)
 
     def _free(self, head: Request, running: list[Request]) -> int:
-        """Preempt the last of the queue, then some who run, until the head fits; returns how many."""
+        """Preempt the last of the queue, then running requests, until the head fits; returns how many."""
         self.place()
         server, needed, freed = self.server, self._needed(head), 0
         while needed > server.allocator.free_slots:
@@ -146,7 +146,7 @@ class Keeping(Policy):
         return freed
 
     def _empty(self) -> int:
-        """Nobody runs, and the head does not fit beside those who were set aside: preempt all of them."""
+        """None runs, and the head does not fit beside the requests set aside: preempt all of them."""
         freed = len(self._kept)
         for _, _, _, request in tuple(self._kept):
             self.forget(request)

@@ -1,19 +1,19 @@
-"""MLFQ: queues with doubling quanta of time; who uses one up goes a queue down, nobody's length is known.
+"""MLFQ: queues with doubling time quanta; a request that uses one up goes down a queue, lengths are unknown.
 
-    Q0  10 ms   |a|b|          comes: joins the first queue whose quantum covers its prefill (skip-join)
+    Q0  10 ms   |a|b|          arrival: joins the first queue whose quantum covers its prefill (skip-join)
     Q1  20 ms   |c|            has run for its quantum: one down      Q0 displaces Q1 displaces Q2
     Q2  40 ms   |d|e|          has waited for 3 s: back to Q0
 
 Time counts while a request is in the batch. A displaced request only gives up its seat: it keeps its memory
-(keeping.py). When memory is short, the one in the lowest queue, the last of it, loses what it holds and is
-computed anew; with `--mlfq-displaced recompute` each displaced one is, as by vLLM's preemption.
+(keeping.py). When memory is short, the last request of the lowest queue loses its memory and is recomputed;
+with `--mlfq-displaced recompute` every displaced request is, as by vLLM's preemption.
 
 Source: Wu et al., Fast distributed inference serving (FastServe, arXiv 2305.05920), section 4.1;
 LLMServe/FastServe, fastserve/scheduler.py (MLFQ: base_quantum 0.01, threshold 2, starvation_threshold 3).
-`get_next_batch` takes the first of the queues in each iteration, and leaves those behind them as they are;
-`reserve_free_blocks` swaps out the last of the lowest queue where blocks are short. There they are swapped,
-and a little ahead of time; vLLM V1 swaps nothing, so here they are computed anew. Promotion is looked at
-every 1,000 steps there, here when it is due.
+`get_next_batch` takes the first of the queues in each iteration, and leaves those behind them unchanged;
+`reserve_free_blocks` swaps out the last of the lowest queue if blocks are short. There they are swapped, a
+little ahead of time; vLLM V1 swaps nothing, so here they are recomputed. Promotion is checked every 1,000
+steps there, here when it is due.
 """
 
 from collections.abc import Iterator
@@ -66,9 +66,9 @@ class Mlfq(Keeping):
         self.keeps = own.mlfq_displaced == "keep"
         self._quantum_ps = max(1, round(own.mlfq_quantum * PS_PER_S))
         self._patience_ps = round(own.mlfq_promotion * PS_PER_S)
-        self._reached_ps: dict[Request, int] = {}  # of those who wait: how far up the scale
-        self._since_ps: dict[Request, int] = {}  # of those who wait: when they began to
-        self._running = Running()  # by how far up they are, less the clock
+        self._reached_ps: dict[Request, int] = {}  # of waiting requests: how far up the scale
+        self._since_ps: dict[Request, int] = {}  # of waiting requests: when they began to wait
+        self._running = Running()  # by how far up the scale they are, less the clock
         self._admissions = 0
 
     def key(self, request: Request, now_ps: int) -> int:
@@ -78,16 +78,16 @@ class Mlfq(Keeping):
         return 0 if now_ps >= since_ps + self._patience_ps else self._level(self._reached_ps[request])
 
     def _level(self, reached_ps: int) -> int:
-        """The queue to which a place on the scale belongs: queue k is from 2^k quanta to 2^(k + 1)."""
+        """The queue of a place on the scale: queue k spans 2^k to 2^(k + 1) quanta."""
         return (reached_ps // self._quantum_ps).bit_length() - 1
 
     def turns_ps(self, request: Request) -> int | None:
         return self._since_ps[request] + self._patience_ps
 
-    # -- who runs -----------------------------------------------------------------------------
+    # -- running requests ---------------------------------------------------------------------
 
     def _first_below(self, level: int, now_ps: int) -> int:
-        """The place of the first who is in a lower queue than this one."""
+        """The place of the first request in a lower queue than this one."""
         return self._running.first_from((self._quantum_ps << level + 1) - now_ps)
 
     def rivals(self, least: int, now_ps: int) -> Iterator[Request]:
@@ -101,7 +101,7 @@ class Mlfq(Keeping):
             end = start
 
     def alike_until_ps(self) -> int:
-        """Somebody is promoted, or somebody who runs goes below the queue of the head."""
+        """Until a request is promoted, or a running one falls below the queue of the head."""
         now_ps, level = self.server.now_ps, self.key(self.server.waiting[0], self.server.now_ps)
         until_ps = super().alike_until_ps()
         for place in range(self._first_below(level, now_ps) - 1, -1, -1):
@@ -110,7 +110,7 @@ class Mlfq(Keeping):
                 return min(until_ps, (self._quantum_ps << level + 1) - less_clock)
         return until_ps
 
-    # -- what happens to one ------------------------------------------------------------------
+    # -- one request --------------------------------------------------------------------------
 
     def waits(self, request: Request) -> None:
         now_ps = self.server.now_ps

@@ -1,9 +1,9 @@
-"""How many drafts are proposed and accepted: a number of each sampling event of a request.
+"""How many drafts are proposed and accepted in each sampling event of a request.
 
-An event is a step that gives a request tokens; the end of its prompt is event 0. Nothing is modelled of the
-draft itself: lengths of acceptance are published numbers (sim/deployment/speculation.py), or recorded.
+An event is a step that gives a request tokens; the end of its prompt is event 0. The draft itself is not
+modelled: acceptance lengths are published numbers (sim/deployment/speculation.py), or recorded.
 
-    rates        [.8, .6, .5]: the first draft is accepted so often, the second if the first was, ...
+    rates        [.8, .6, .5]: how often the first draft is accepted, the second if the first was, ...
     recorded     (proposed, accepted) of each event
 """
 
@@ -21,53 +21,53 @@ Counts = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 ROWS: Final = 64
 EVENTS: Final = 128
-"""Requests that are drawn together, and events of each; so many more when it comes to them."""
+"""Requests that are drawn together, and events of each; as many more when they are needed."""
 NUMBERS: Final = 1 << 16
-"""Equally likely numbers that are drawn: rates are rounded to so many parts."""
+"""Equally likely numbers that are drawn: rates are rounded to this many parts."""
 SPARE: Final = 16
-"""Events beyond those that are needed on average, which most often suffice."""
+"""Events beyond those needed on average; they usually suffice."""
 KEPT: Final = 32
-"""Blocks of draws that are kept; others are made again."""
+"""Blocks of draws that are kept; others are drawn again."""
 
 
 class Acceptance(Protocol):
-    """Says what becomes of drafts; `steady`: all are proposed, and what comes can be asked for ahead."""
+    """Says what happens to drafts; `steady`: all are proposed, and later events can be asked for ahead."""
 
     steady: bool
 
     def event(self, request: Request, event: int) -> tuple[int, int]:
-        """(drafts proposed behind this event, drafts accepted in it if there are as many)."""
+        """(drafts proposed after this event, drafts accepted in it if there are as many)."""
 
     def ahead(self, request: Request, event: int, drafts: int, stored: int, final: int) -> tuple[Counts, int]:
-        """What events from this one on give with so many drafts; only where it is steady.
+        """Tokens that events from this one on give with `drafts` drafts; only if it is steady.
 
-        The tokens of the sequence that are stored before each of them and behind the last, from `stored` to
-        `final`, as an int64 array; and what the last gives beyond these, as the answer ends before it.
+        Returns the tokens of the sequence that are stored before each event and after the last, from `stored`
+        to `final`, as an int64 array; and the tokens that the last event gives beyond the end of the answer.
         """
 
 
 class Drawn:
-    """Each draft is accepted at its rate, if the one before it was; drawn by the seed for each event.
+    """Each draft is accepted at its rate, if the previous one was; drawn from the seed for each event.
 
     Parameters
     ----------
     rates : sequence of float
-        Of each place: how often a draft there is accepted if those before it were. All are proposed.
+        Per position: how often a draft is accepted if those before it were. All are proposed.
     """
 
     def __init__(self, rates: Sequence[float], seed: int) -> None:
         self.steady = True
         self._all, self._seed = len(rates), seed
         self._given = given_by_number(rates)
-        self._sixteen = int(self._given.mean() * 16)  # tokens of so many events, on average
-        self._draws: dict[tuple[int, int], Block] = {}  # by sample and rows: what events give, row by row
+        self._sixteen = int(self._given.mean() * 16)  # tokens of 16 events, on average
+        self._draws: dict[tuple[int, int], Block] = {}  # by sample and rows: tokens of events, row by row
 
     def event(self, request: Request, event: int) -> tuple[int, int]:
-        """As in `Acceptance`."""
+        """See `Acceptance`."""
         return self._all, self._drawn(request, event + 1).item(event) - 1
 
     def ahead(self, request: Request, event: int, drafts: int, stored: int, final: int) -> tuple[Counts, int]:
-        """As in `Acceptance`."""
+        """See `Acceptance`."""
         events = (final - stored) * 16 // self._sixteen + SPARE
         while True:
             given = self._drawn(request, event + events)[event : event + events]
@@ -86,7 +86,7 @@ class Drawn:
         return counts[: needed + 1], beyond
 
     def _drawn(self, request: Request, events: int) -> Given:
-        """What so many events of a request give, and perhaps more: one more than are accepted."""
+        """Tokens that at least `events` events of a request give: the accepted drafts plus one each."""
         block, row = divmod(request.index, ROWS)
         name = request.sample, block
         found = self._draws.get(name)
@@ -98,7 +98,7 @@ class Drawn:
         return given
 
     def _more_drawn(self, name: tuple[int, int], found: Block | None, events: int) -> Block:
-        """So many events of a block of requests, those that are found at first."""
+        """At least `events` events of a block of requests, beginning with those in `found`."""
         parts = [] if found is None else [found]
         for part in range(0 if found is None else found.shape[1] // EVENTS, -(-events // EVENTS)):
             drawn = np.random.default_rng([self._seed, *name, part])
@@ -108,15 +108,15 @@ class Drawn:
 
 
 def given_by_number(rates: Sequence[float]) -> Given:
-    """For each number that is drawn, how many drafts are accepted, and one more."""
+    """For each number that can be drawn, how many drafts are accepted, plus one."""
     given: Given = np.ones(NUMBERS, np.uint8)
     for chance in np.cumprod(rates):
-        given[: ceil(chance * NUMBERS - 0.5)] += 1  # the middles of so many parts lie below it
+        given[: ceil(chance * NUMBERS - 0.5)] += 1  # the midpoints of this many parts lie below it
     return given
 
 
 class Recorded:
-    """What was recorded of each request; behind the last event all drafts are proposed, and none accepted.
+    """Recorded events of each request; after the last one all drafts are proposed, and none accepted.
 
     Parameters
     ----------
@@ -129,10 +129,10 @@ class Recorded:
         self._events, self._most = events, most
 
     def event(self, request: Request, event: int) -> tuple[int, int]:
-        """As in `Acceptance`."""
+        """See `Acceptance`."""
         events = self._events[request.index]
         return events[event] if event < len(events) else (self._most, 0)
 
     def ahead(self, request: Request, event: int, drafts: int, stored: int, final: int) -> tuple[Counts, int]:
-        """As in `Acceptance`, of nobody."""
+        """Never called: it is not steady."""
         raise NotImplementedError

@@ -1,8 +1,8 @@
-"""The batch of a server: who runs, who decodes, and the memory that decoding takes.
+"""The batch of a server: running requests, decoding requests, and the memory that decoding takes.
 
-When each must grow stands in a calendar (growth.py), so that the work is proportional to changes, not to
-tokens. Growth that the allocator promises is given in bulk; where it promises too little, the server makes
-room, one by one.
+A calendar says when each must grow (growth.py), so that the work is proportional to changes, not to tokens.
+Growth that the allocator promises is granted in bulk; if it promises too little, the server makes room, one
+sequence at a time.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,35 +25,35 @@ NOBODY: list[int] = []
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Batch:
-    """Who runs, who decodes, and the memory that decoding takes.
+    """Running requests, decoding requests, and the memory that decoding takes.
 
     Parameters
     ----------
     memory : KvMemory
-        Where their keys and values are.
+        Holds their keys and values.
     progress : Progress, optional
-        How far the decoding sequences are; a token a step, if it is left out.
+        How far the decoding sequences are; by default one token per step.
 
     Attributes
     ----------
     running : dict of Request
         By sequence id, in order of admission.
     departed : dict of Request
-        Those of them who finished in the last step, where the engine cannot know it yet.
+        Running requests that finished in the last step, if the engine cannot know it yet.
     loading : dict of Request
-        By sequence id, those that hold memory and run only when keys and values were loaded into it.
+        By sequence id, those that hold memory and run only after keys and values are loaded into it.
     moving : dict of Request
-        By sequence id, those whose blocks are being copied to another server, or from it.
+        By sequence id, those whose blocks are being copied to or from another server.
     aside : dict of Request
         By sequence id, those that gave up their seat, keep their memory and wait in the queue.
     growth : GrowthCalendar
-        When the decoding ones must grow.
+        When the decoding sequences must grow.
     works_in_spans : bool
-        Whether the allocator works behind the steps of a span (`grow_mapped`, `pass_steps`).
+        Whether the allocator works after the steps of a span (`grow_mapped`, `pass_steps`).
     """
 
     may_work_in_spans: bool = True
-    """Whether an allocator may work behind the steps of a span."""
+    """Whether an allocator may work after the steps of a span."""
 
     shares: bool = False
     """Whether sequences share blocks beyond what is cached."""
@@ -71,12 +71,12 @@ class Batch:
         in_spans = memory.abilities.in_spans is not None
         self.works_in_spans = self.may_work_in_spans and in_spans and progress.linear
         if not self.works_in_spans and allocator.growth_slots != unit * allocator.slots_per_token:
-            unit = 0  # it allocates more than its tokens take: what is left over is known growth by growth
+            unit = 0  # it allocates more than its tokens take: the surplus is known growth by growth
         self.growth = GrowthCalendar(unit if progress.linear else 0)
-        self._granted: Decision | None = None  # the last that gave the decoding sequences their memory
+        self._granted: Decision | None = None  # the last one that gave the decoding sequences their memory
 
     def watch(self, watched: bool, context_tile: int) -> None:
-        """Whether every step is looked at; and in tiles of how many tokens contexts differ, unless 0."""
+        """Whether every step is observed; and the tile in tokens by which contexts differ, unless 0."""
         if context_tile and self.progress.linear:
             self.progress.spread = Contexts(context_tile)
 
@@ -85,7 +85,7 @@ class Batch:
         return self.loading | self.moving | self.aside if self.moving or self.aside else self.loading
 
     def lengths(self, new: bool) -> dict[int, int]:
-        """The tokens of each living sequence in the step, its `new` ones included or not; from scratch."""
+        """Tokens of each living sequence in the step, with or without its `new` ones; from scratch."""
         loading = {seq: request.computed for seq, request in self.parked().items()}
         if self.progress.linear:
             clock, decode, finished = self.progress.clock + new, State.DECODE, State.FINISHED
@@ -104,18 +104,18 @@ class Batch:
     # -- in and out ---------------------------------------------------------------------------
 
     def join(self, request: Request, now_ps: int) -> None:
-        """A sequence decodes from the next decode step on."""
+        """Let a sequence decode from the next decode step on."""
         request.move(State.DECODE)
         self.memory.prefill_held -= request.computed
         self.progress.join(request, now_ps)
         self.plan_growth(request)
 
     def finished(self, step: Decision) -> list[Request]:
-        """The decoding requests whose last token is there after `step`, in order of admission."""
+        """The decoding requests that have their last token after `step`, in order of admission."""
         return self.progress.finished()
 
     def cut(self, request: Request, output_tokens: int) -> None:
-        """Let the answer of a decoding sequence end sooner: at least one token is still to come."""
+        """End the answer of a decoding sequence sooner: at least one token is still to come."""
         self.growth.remove(request.seq, self._full_clock(request), self._growth_finish(request))
         self.progress.cut(request, output_tokens)
         self.plan_growth(request)
@@ -128,9 +128,9 @@ class Batch:
         self.progress.leave(request)
 
     def victim(self, policy: str) -> Request:
-        """Who is preempted next: the last running request; by priority, the least urgent, as in vLLM V1.
+        """The next request to preempt: the last running one; by priority, the least urgent, as in vLLM V1.
 
-        That is, of the largest number, who arrived last; of these, who was admitted first.
+        That is the one with the largest number; of these the last to arrive; of these the first admitted.
         """
         if policy == "priority":
             living = (r for r in self.running.values() if self._may_be_preempted(r))
@@ -138,7 +138,7 @@ class Batch:
         return next(r for r in reversed(self.running.values()) if self._may_be_preempted(r))
 
     def _may_be_preempted(self, request: Request) -> bool:
-        """Finished seats of a static batch stay; who is not known to be finished is preempted like others."""
+        """Finished seats of a static batch stay; requests not known to be finished can be preempted."""
         return request.state != State.FINISHED or request.seq in self.departed
 
     def granted(self, step: Decision) -> bool:
@@ -148,15 +148,15 @@ class Batch:
     # -- growing ------------------------------------------------------------------------------
 
     def due_one_by_one(self, step: Decision) -> list[int]:
-        """Who must grow in this step, where each is given its memory by itself."""
+        """The sequences that must grow in this step, if each is given its memory individually."""
         self._granted = step
         return self.growth.due(self.progress.clock)
 
     def grow_promised(self, step: Decision) -> tuple[list[int], list[int]] | None:
         """Give every decoding sequence room for this step's tokens, if all of it is promised.
 
-        Else nothing is done, and those are returned who must grow, and who leave slots: the server makes
-        room.
+        Otherwise do nothing and return the sequences that must grow and those that leave slots: the server
+        makes room.
         """
         self._granted, clock = step, self.progress.clock
         growth, leaving = self.growth, NOBODY
@@ -180,7 +180,7 @@ class Batch:
         return None
 
     def grew(self, seqs: list[int]) -> None:
-        """These grew in the step: write down when next, and what will never be filled."""
+        """These grew in the step: note when they grow next, and which slots will never be filled."""
         growth, clock = self.growth, self.progress.clock
         if not growth.unit:
             self._plan_growths(seqs)
@@ -195,38 +195,38 @@ class Batch:
     def guaranteed_steps(
         self, at_most: int, keeping_cached: bool = False, anybody_waits: bool = False
     ) -> int:
-        """Decode steps, this one included, in which nobody ends early and all growth is guaranteed.
+        """Decode steps, including this one, in which no sequence ends early and all growth is guaranteed.
 
-        With `keeping_cached` there is none that might take a block whose text can still be found.
+        With `keeping_cached`, none of them might take a block whose text can still be found.
         """
         progress, growth = self.progress, self.growth
         steps = progress.next_finish - progress.clock
         if steps > at_most:
             steps = at_most
-        if growth.leaving and anybody_waits:  # who may enter as soon as somebody leaves slots
+        if growth.leaving and anybody_waits:  # a waiting request may enter once another leaves slots
             steps = min(steps, min(growth.leaving) - progress.clock)
         if steps > 1:
             if self.works_in_spans:
                 return steps  # the allocator says later how far it can go
             budget, unit = self.allocator.growth_budget() - growth.margin, growth.unit
             if keeping_cached and self.allocator.cached_slots:
-                budget = 0  # which block goes first is the allocator's secret
-            if not unit or progress.size * ((steps - 2) // unit + 1) > budget:  # if all grew at once
+                budget = 0  # only the allocator knows which block goes first
+            if not unit or progress.size * ((steps - 2) // unit + 1) > budget:  # if all grew together
                 return growth.guaranteed_steps(progress.clock, steps, budget)
         return steps
 
     def steps_behind(self, done: int, at_most: int, anybody_waits: bool) -> Iterator[tuple[int, int]]:
-        """What follows the `done` steps for which the decision holds (`repeats`), at most to so many.
+        """What follows the `done` steps for which the decision holds (`repeats`), up to `at_most` steps.
 
-        That is (steps, tokens copied in the first of them), one after the other, as far as all of it is
-        foreseen; `grow_within` then carries it out, or as much of it as is in the span.
+        Yields (steps, tokens copied in the first of them), one after the other, as far as everything is
+        foreseen; `grow_within` then carries it out, or the part of it that is in the span.
         """
         return iter(())
 
     def grow_within(self, ends: list[int]) -> Grown:
-        """Give the decoding sequences the memory of a span, the i-th step of which ends at `ends[i]`.
+        """Give the decoding sequences the memory of a span whose i-th step ends at `ends[i]`.
 
-        The first step has its memory already. Allocators that work after steps may strike some from `ends`.
+        The first step already has its memory. Allocators that work after steps may strike some from `ends`.
         """
         allocator = self.allocator
         if self.works_in_spans:
@@ -247,12 +247,12 @@ class Batch:
         return used, internal, evicted, None, 0, 0
 
     def close(self) -> None:
-        """Nothing is decided any more: count what is counted when a sequence ends of those that have not."""
+        """The run is over: count for unfinished sequences what is otherwise counted when they end."""
 
     def _work_within(self, ends: list[int]) -> Grown:
-        """As `grow_within`, with the allocator's work behind each step but the last.
+        """Like `grow_within`, with the allocator's work after each step but the last.
 
-        What could not be hidden behind a step is not begun: the steps from there on are struck from `ends`.
+        Work that a step could not hide is not begun: the steps from there on are struck from `ends`.
         """
         growth, allocator, clock = self.growth, self.allocator, self.progress.clock
         used_before, idle_before = allocator.used_slots, allocator.idle_slots
@@ -275,7 +275,7 @@ class Batch:
         return used, internal, 0, None, idle, 0
 
     def _leave_unwritten(self, clock: int) -> int:
-        """Some growths of this clock allocate slots that will never be written: returns how many more."""
+        """Some growths at this clock allocate slots that will never be written: returns how many more."""
         before = self.memory.internal
         for seq, slots in self.growth.unwritten.pop(clock):
             request = self.running.get(seq)
@@ -284,7 +284,7 @@ class Batch:
         return self.memory.internal - before
 
     def _full(self, full: list[tuple[int, int, int]]) -> int:
-        """Some have their last slots since (sequence, clock, time left): the integral of what stays empty."""
+        """Integral of the slots left empty by sequences that got their last: (sequence, clock, time left)."""
         growth, per_token, internal = self.growth, self.allocator.slots_per_token, 0
         for seq, clock, left in full:
             request = self.running[seq]
@@ -301,10 +301,10 @@ class Batch:
         return internal
 
     def _grow_and_leave_within(self, ends: list[int]) -> Grown:
-        """As `grow_within`, where some leave slots behind a window."""
+        """Like `grow_within`, if some sequences leave slots behind a window."""
         growth, allocator, clock, total = self.growth, self.allocator, self.progress.clock, ends[-1]
         unit, slots = growth.unit, growth.unit * allocator.slots_per_token
-        grown: list[int] = []  # who grew since somebody left
+        grown: list[int] = []  # sequences that grew since one left slots
         full: list[tuple[int, int, int]] = []
         left: list[tuple[int, int]] = []
         used = 0
@@ -327,9 +327,9 @@ class Batch:
         return used, self._full(full), 0, left, 0, 0
 
     def _grow_and_leave(self, grown: list[int], due: list[int], leaving: list[int], clock: int) -> None:
-        """Give those that are due at `clock` their slots, as promised, and let others leave some.
+        """Give the sequences that are due at `clock` their slots, as promised, and let others leave some.
 
-        First come those who `grown` names: they grew before, and have no slots yet.
+        The sequences in `grown` come first: they grew earlier, and have no slots yet.
         """
         allocator, running, unlike = self.allocator, self.running, set(leaving)
         for seq in sorted(unlike.union(due)):
@@ -347,12 +347,12 @@ class Batch:
             allocator.grow_many(grown)
 
     def _grow_mapped(self, due: list[int]) -> bool:
-        """Grow these if that maps nothing."""
+        """Grow these sequences if that maps nothing."""
         in_spans = self.memory.abilities.in_spans
         return in_spans is not None and in_spans.grow_mapped(due)
 
     def plan_growth(self, request: Request) -> None:
-        """Write down when a sequence must grow next, or what it will never fill."""
+        """Note when a sequence must grow next, or what it will never fill."""
         allocator, unit = self.allocator, self.growth.unit
         capacity = allocator.capacity(request.seq)
         leaves_behind = self.memory.abilities.leaves_behind
@@ -373,20 +373,20 @@ class Batch:
         self.memory.set_internal(request, max(0, allocator.surplus(request.seq, request.final_tokens)))
 
     def forget_growth(self, request: Request) -> None:
-        """A sequence grows now, before its time: the next time is to be planned anew."""
+        """A sequence grows now, ahead of time: its next growth must be planned again."""
         self.growth.remove(request.seq, self._full_clock(request), request.finish_clock)
 
     def _growth_finish(self, request: Request) -> int:
-        """The clock from which on a sequence does not grow: its finish, or when it has all it can have."""
+        """The clock from which a sequence no longer grows: its finish, or when it has all it can have."""
         if not self.works_in_spans:
             return request.finish_clock
         return min(request.finish_clock, self.progress.growth_clock(request, self.allocator.growth_end))
 
     def _plan_growths(self, seqs: Sequence[int]) -> None:
-        """The same for those that just grew one by one, where nothing is promised."""
+        """Plan the next growth of sequences that just grew one by one, when nothing is promised."""
         if self.memory.abilities.leaves_behind is not None:
             for seq in seqs:
-                if seq in self.running:  # by priority, who grew may be evicted in the same step
+                if seq in self.running:  # by priority, a sequence that grew may be evicted in the same step
                     self.plan_growth(self.running[seq])
             return
         growth_clock, capacity, add = self.progress.growth_clock, self.allocator.capacity, self.growth.add
@@ -399,13 +399,13 @@ class Batch:
                 add(seq, clock, request.finish_clock)
             if (
                 clock >= request.finish_clock or self.memory.abilities.surplus
-            ):  # else it writes all that it has
+            ):  # else it writes all of its slots
                 slots = max(0, self.allocator.surplus(seq, request.final_tokens))
             if slots != request.internal:
                 self.memory.set_internal(request, slots)
 
     def plan_leaving(self, request: Request) -> None:
-        """Write down when a sequence leaves slots next."""
+        """Note when a sequence leaves slots next."""
         leaves_behind = self.memory.abilities.leaves_behind
         leaves_at = leaves_behind.leaves_at(request.seq) if leaves_behind is not None else 0
         if leaves_at:

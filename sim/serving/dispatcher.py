@@ -1,4 +1,4 @@
-"""Sends each request to a replica: what the router sees of them, and where sessions went before."""
+"""Sends each request to a replica: what the router sees of the replicas, and where sessions went before."""
 
 from collections.abc import Callable, Sequence
 from operator import truediv
@@ -17,37 +17,37 @@ from kvsim.sim.workload import PS_PER_S
 
 
 class View:
-    """What a router, or a policy of scaling, sees of a replica (see `Seen`)."""
+    """What a router or a scaling policy sees of a replica (see `Seen`)."""
 
     def __init__(self, replica: Replica, place: int, pool: str, role: str) -> None:
         self.place, self.pool, self.role = place, pool, role
         self.show(replica)
 
     def show(self, replica: Replica) -> None:
-        """Show this one from now on."""
+        """Show this replica from now on."""
         self._replica, self._server = replica, replica.server
-        # on a prefill server these are computed, and wait to be read
+        # on a prefill server these are computed and wait to be read
         self._loading = {} if self.role == "prefill" else replica.server.batch.loading
 
     @property
     def waiting(self) -> int:
-        """Requests in its queue, those that come behind it, and those whose KV is on its way."""
+        """Requests in its queue, those that will join it, and those whose KV is on its way."""
         return len(self._server.waiting) + len(self._replica.input_queue.requests) + len(self._loading)
 
     @property
     def running(self) -> int:
-        """Sequences that it serves, those in the host pool included."""
+        """Sequences that it serves, including those in the host pool."""
         return len(self._server.running) + self._server.swapped
 
     @property
     def requests(self) -> int:
-        """Both together, without asking for each: a router may ask all replicas for every request."""
+        """Both together, without two calls: a router may ask all replicas for every request."""
         server = self._server
         return self.waiting + len(server.running) + server.swapped
 
     @property
     def used_share(self) -> float:
-        """Share of its KV memory that is allocated in the step that it computes now."""
+        """Share of its KV memory that is allocated in the current step."""
         self._replica.catch_up()
         allocator = self._server.allocator
         return allocator.used_slots / allocator.capacity_slots
@@ -61,19 +61,19 @@ class View:
 
     @property
     def waiting_tokens(self) -> int:
-        """Tokens of the prompts in its queue that are not computed."""
+        """Prompt tokens in its queue that are not computed yet."""
         queued = sum([request.known_tokens - request.computed for request in self._server.waiting])
         return queued + sum([request.known_tokens for request in self._replica.input_queue.requests])
 
     @property
     def head_tokens(self) -> int:
-        """Tokens that the head of its queue needs; 0: nobody waits."""
+        """Tokens that the head of its queue needs; 0: the queue is empty."""
         waiting = self._server.waiting or self._replica.input_queue.requests
         return waiting[0].known_tokens if waiting else 0
 
     @property
     def prefill_tokens(self) -> int:
-        """Tokens of prompts that it has and must still compute; a cache may have some of them."""
+        """Prompt tokens that it must still compute; a cache may have some of them."""
         self._replica.catch_up()
         running = self._server.running.values()
         left = [each.known_tokens - each.computed for each in running if each.state == State.PREFILL]
@@ -81,12 +81,12 @@ class View:
 
     @property
     def block_size(self) -> int:
-        """Tokens of a block of its KV memory."""
+        """Tokens per block of its KV memory."""
         return self._replica.scheduler.config.block_size
 
     @property
     def decode_tokens(self) -> int:
-        """Tokens that its decoding sequences have, all together."""
+        """Total tokens of its decoding sequences."""
         self._replica.catch_up()
         return self._server.progress.all_stored()
 
@@ -98,20 +98,20 @@ class View:
 
     @property
     def max_num_batched_tokens(self) -> int:
-        """Tokens of one of its steps, at most."""
+        """Most tokens in one of its steps."""
         return self._replica.scheduler.config.max_num_batched_tokens
 
     @property
     def max_num_seqs(self) -> int:
-        """Sequences of one of its steps, at most."""
+        """Most sequences in one of its steps."""
         return self._replica.scheduler.config.max_num_seqs
 
     def prefill_s(self, tokens: int) -> float:
-        """Seconds in which it would compute a prompt of so many tokens, with nothing beside it."""
+        """Seconds to compute a prompt of `tokens` tokens alone."""
         return self.step_s(1, tokens, 0, 0)
 
     def step_s(self, prompts: int, prompt_tokens: int, sequences: int, context_tokens: int) -> float:
-        """Seconds of a step with so many equal prompts, of these tokens, beside sequences that decode."""
+        """Seconds of a step with equal prompts, `prompt_tokens` in all, beside decoding sequences."""
         pairs = prompt_tokens * (prompt_tokens // max(prompts, 1) + 1) // 2
         shape = StepShape(prompt_tokens, pairs, prompts, sequences, context_tokens)
         duration_ps: int = self._replica.pricing.cost.step_ps(shape)
@@ -119,7 +119,7 @@ class View:
         return found
 
     def cached_tokens(self, request: Request) -> int:
-        """Tokens of the prompt whose keys and values it has; 0 without a prefix cache."""
+        """Prompt tokens whose keys and values it has; 0 without a prefix cache."""
         if not self._server.allocator.caches:
             return 0
         self._replica.catch_up()
@@ -134,7 +134,7 @@ class Dispatcher:
     pools : sequence of (str, str)
         The name and the role of each replica's pool.
     sessions : array of shape (n,), or None
-        The session of each request; requests of one session stick together. None: nobody sticks.
+        The session of each request; requests of one session go to one replica. None: sessions do not stick.
     role : str, optional
         Only replicas of this role are chosen.
     """
@@ -153,10 +153,10 @@ class Dispatcher:
             View(replica, place, *pool)
             for place, (replica, pool) in enumerate(zip(replicas, pools, strict=True))
         ]
-        # those that a request can be sent to
+        # replicas that a request can be sent to
         self._open = [view for view in self._views if role is None or view.role == role]
         self._comes_back = True
-        self._sent: list[dict[int, None]] | None = None  # by replica, the rows that were sent there
+        self._sent: list[dict[int, None]] | None = None  # by replica, the rows that were sent to it
         self._log = log
         self._sessions = sessions
         self._homes: dict[object, int] = {}
@@ -164,15 +164,15 @@ class Dispatcher:
 
     @property
     def interval_ps(self) -> int:
-        """How often the router wants to look at all replicas; 0: never."""
+        """Interval at which the router looks at all replicas; 0: never."""
         return self._router.interval_ps
 
     def look(self) -> None:
-        """Let it look at them."""
+        """Let the router look at all replicas."""
         self._router.look(self._open)
 
     def place(self, request: Request, only: Callable[[Seen], bool] | None = None) -> int:
-        """Where a request goes, if to `only` these; NOT_NOW or NOWHERE while nobody is alive."""
+        """The replica for a request, `only` among these if given; NOT_NOW or NOWHERE if none is alive."""
         views = self._open
         if only is not None:
             views = [view for view in views if only(view)]
@@ -201,21 +201,21 @@ class Dispatcher:
         return home
 
     def sends_to(self, place: int) -> bool:
-        """Whether requests are sent there while it is alive."""
+        """Whether requests are sent to this replica while it is alive."""
         return self._role is None or self._views[place].role == self._role
 
     # -- replicas that go and come --------------------------------------------------------------------
 
     def remember(self) -> None:
-        """Note who is sent where from now on."""
+        """Note from now on where each request is sent."""
         self._sent = [{} for _ in self._views]
 
     def show(self, place: int, replica: Replica) -> None:
-        """Another replica stands there."""
+        """Another replica takes this place."""
         self._views[place].show(replica)
 
     def lose(self, place: int, comes_back: bool) -> list[int]:
-        """Send nobody there. Returns the rows that it had, in their order; does any replica come back?"""
+        """Send nothing there; `comes_back`: some replica will. Returns the rows that it had, in order."""
         assert self._sent is not None
         rows, self._sent[place] = [row for row in self._sent[place] if not self._log.is_over(row)], {}
         self._comes_back = comes_back
@@ -223,13 +223,13 @@ class Dispatcher:
         return rows
 
     def shut(self, place: int) -> None:
-        """Send nobody there; sessions find another home."""
+        """Send nothing there; its sessions get another home."""
         self._open = [view for view in self._open if view.place != place]
         self._homes = {session: home for session, home in self._homes.items() if home != place}
 
     @property
     def seen(self) -> Sequence[View]:
-        """What can be seen of those that requests are sent to."""
+        """The views of replicas that requests can be sent to."""
         return self._open
 
     def open(self, place: int) -> None:

@@ -1,12 +1,12 @@
 """The batch and the memory of a server that speculates: steps give sequences different numbers of tokens.
 
-    stored    tokens of a sequence that are verified, when the step began
-    tokens    the same with what the step adds: the drafts that it accepts, and one more
+    stored    tokens of a sequence that were verified when the step began
+    tokens    the same plus what the step adds: the drafts that it accepts, and one more
 
-Of a sequence that decodes *regularly* all steps to its last token are foreseen: it has a `Run`, and what a
-step adds to all runs is one sum, so that a step costs the same however many they are. What it adds to any
-other sequence is said step by step (`will_add`). The room that they take is not in the calendar of growth:
-drafts.py and draft_clock.py know it. What can be found of a text is said by whoever knows what is verified.
+For a sequence that decodes *regularly*, all steps to its last token are foreseen: it has a `Run`, and what a
+step adds to all runs is one sum, so that the cost of a step does not depend on how many there are. What it
+adds to any other sequence is given step by step (`will_add`). The growth calendar does not know the room that
+they take; drafts.py and draft_clock.py do. The code that knows which tokens are verified publishes text.
 """
 
 from array import array
@@ -26,7 +26,7 @@ from kvsim.sim.serving.progress import NEVER, Progress
 from kvsim.sim.serving.request import Request, State
 
 STEPS_AHEAD: Final = 1 << 12
-"""Steps of which sums are kept, at least."""
+"""Fewest steps for which sums are kept."""
 
 
 class Run:
@@ -35,13 +35,13 @@ class Run:
     Attributes
     ----------
     since, steps : int
-        The clock of its first step; how many they are.
+        The clock of its first step; the number of steps.
     counts : int64 array, shape (steps + 1,)
-        Its tokens that are stored before each step, and behind the last.
+        Its tokens that are stored before each step, and after the last.
     beyond : int
-        Tokens that the last step gives behind the end of the answer.
+        Tokens that the last step gives beyond the end of the answer.
     certain : int
-        What it has behind its first step, at least, as far as its scheduler knows.
+        Fewest tokens that it has after its first step, as far as its scheduler knows.
     last_known : int
         Tokens that it is known to have before its last step.
     """
@@ -54,27 +54,27 @@ class Run:
         self.last_known = self.known(self.steps - 1)
 
     def stored(self, step: int) -> int:
-        """Tokens that are stored before that of its steps; behind the last, all."""
+        """Tokens that are stored before this step of it; after the last, all."""
         return int(self.counts.item(step))
 
     def known(self, step: int) -> int:
-        """The same and the newest, whose keys and values are not there."""
+        """`stored` plus the newest token, whose keys and values are not computed yet."""
         return int(self.counts.item(step)) + 1
 
     def given(self, step: int) -> int:
-        """Drafts of a step that are right, and one more; in the last, the answer may end before them."""
+        """Accepted drafts of a step, plus one; in the last step the answer may end before them."""
         given = int(self.counts.item(step + 1) - self.counts.item(step))
         return given + self.beyond if step == self.steps - 1 else given
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Drafted(Progress):
-    """As many tokens as drafts are right, and one.
+    """A step adds as many tokens as drafts are right, plus one.
 
     Attributes
     ----------
     runs : dict of Run
-        By sequence id, in order of admission: those that decode regularly.
+        By sequence id, in order of admission: sequences that decode regularly.
     """
 
     linear: ClassVar[bool] = False
@@ -87,15 +87,15 @@ class Drafted(Progress):
         self._first = 0  # the clock of the first sum
         self._sums = array("q", bytes(8 * STEPS_AHEAD))  # by clock: tokens of all runs in the step
         self._view = np.frombuffer(self._sums, np.int64)
-        self._runs_stored = 0  # of `_base_sum`, the tokens of the runs
-        self._adds: dict[int, int] = {}  # by sequence: tokens of the others in the step that is being decided
+        self._runs_stored = 0  # the runs' part of `_base_sum`
+        self._adds: dict[int, int] = {}  # by sequence: tokens of the others in the step being decided
         self._added = 0
-        self._done: list[Request] = []  # the others who have their last token
+        self._done: list[Request] = []  # the others that have their last token
 
-    # -- who is foreseen ----------------------------------------------------------------------
+    # -- foreseen sequences -------------------------------------------------------------------
 
     def start(self, run: Run) -> None:
-        """A sequence decodes as is foreseen, from the step on that is being decided."""
+        """A sequence decodes as foreseen, from the step being decided on."""
         run.since = clock = self.clock
         steps, counts = run.steps, run.counts
         if clock - self._first + steps >= len(self._sums):
@@ -114,7 +114,7 @@ class Drafted(Progress):
                 self.next_finish = finish
 
     def stop(self) -> list[Run]:
-        """Nothing is foreseen any more: all runs, with the sequences' tokens written back."""
+        """Nothing is foreseen any more: returns all runs, with the sequences' tokens written back."""
         runs, clock = list(self.runs.values()), self.clock
         for run in runs:
             run.request.base = run.stored(clock - run.since)
@@ -127,20 +127,20 @@ class Drafted(Progress):
         return runs
 
     def ending(self, clock: int) -> list[Run]:
-        """Whose last token is there at that clock."""
+        """Runs that have their last token at this clock."""
         return self._ending.get(clock, [])
 
     def _look_further(self, steps: int) -> None:
-        """Keep sums of so many steps from now on."""
+        """Keep sums of at least `steps` steps from now on."""
         left = self._sums[self.clock - self._first :]
         self._first = self.clock
         self._sums = left + array("q", bytes(8 * max(steps + 1 - len(left), STEPS_AHEAD)))
         self._view = np.frombuffer(self._sums, np.int64)
 
-    # -- who is not ---------------------------------------------------------------------------
+    # -- other sequences ----------------------------------------------------------------------
 
     def will_add(self, adds: dict[int, int], ends: bool) -> None:
-        """The step that is being decided adds so many tokens to each; `ends`: somebody has the last."""
+        """The step being decided adds these tokens to each; `ends`: some sequence gets its last."""
         self._adds, self._added = adds, sum(adds.values())
         if ends:
             self.next_finish = self.clock + 1
@@ -184,7 +184,7 @@ class Drafted(Progress):
 
     def join(self, request: Request, now_ps: int) -> None:
         super().join(request, now_ps)
-        self._finishes.clear()  # when it ends is known elsewhere
+        self._finishes.clear()  # its end is known elsewhere
 
     def _begin(self, request: Request) -> None:
         request.base, request.finish_clock = request.computed, NEVER
@@ -228,23 +228,23 @@ class Drafted(Progress):
         return done
 
     def authors(self, stream: int) -> Sequence[Request]:
-        """Nobody: what is verified of a text is said step by step."""
+        """None: verified text is published step by step."""
         return ()
 
 
 class Ahead(Protocol):
-    """Who knows the steps behind the one that is decided."""
+    """Knows the steps after the one being decided."""
 
     def foresee(self, at_most: int) -> int:
-        """How many steps, this one included, are like it; nothing is done."""
+        """How many steps, including this one, are like it; changes nothing."""
 
     def carry_out(self, ends: list[int]) -> Grown:
-        """As `Batch.grow_within`: so many of them are over."""
+        """Like `Batch.grow_within`: `len(ends)` of them are over."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class DraftBatch(Batch):
-    """Who runs, of a server that speculates; `drafted` is its progress."""
+    """The batch of a server that speculates; `drafted` is its progress."""
 
     may_work_in_spans: bool = False
 
@@ -277,10 +277,10 @@ class DraftBatch(Batch):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class VerifiedMemory(KvMemory):
-    """A memory in which only those blocks can be found that its owner has named."""
+    """A memory in which only blocks that its owner has named can be found."""
 
     def publish(self, request: Request, step: Decision) -> None:
-        """That is done where tokens are verified."""
+        """Does nothing: blocks are published when their tokens are verified."""
 
     def free(self, request: Request, comes_back: bool = False, unknown: int = 0) -> None:
         if comes_back:

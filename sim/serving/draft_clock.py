@@ -1,18 +1,18 @@
-"""Sequences with drafts by the clock: while they decode regularly, nobody is visited one by one.
+"""Sequences with drafts by the clock: while they decode regularly, none is visited individually.
 
     accepted    a sequence's draws are known, so is what each step adds to it: 3, 1, 4, 2, ... to its end
-    scheduled   each step 1 + K tokens of each, if the budget has them and nobody is near the longest sequence
-    grown       a table takes a block when tokens, drafts and lookahead need it: known, too, when it begins
+    scheduled   per step 1 + K tokens of each, if the budget has them and none is near the longest sequence
+    grown       a table takes a block when tokens, drafts and lookahead need it: also known at its begin
 
-All of it stands in calendars: a step looks up who grows in it and who ends. Let T be the tokens of a sequence
-before a step. What its scheduler knows when the step is decided:
+All of this is in calendars: a step looks up which sequences grow in it and which end. Let T be the tokens of
+a sequence before a step. What its scheduler knows when the step is decided:
 
     synchronous   C = T - 1, then T + K                          room for T + K + lookahead
-    asynchronous  C = T' + K of the step before, then T + K      room for T' + 2 K + 1 + lookahead
+    asynchronous  C = T' + K of the previous step, then T + K    room for T' + 2 K + 1 + lookahead
 
-Anything else is irregular: prompts and who comes behind them, short memory, another K. Those who decode
-regularly are the first in order of admission; where that does not hold, or one of them must be visited, all
-are `settled`: their records are brought up to date, and drafts.py serves them one by one.
+Anything else is irregular: prompts and requests behind them, short memory, another K. The regular sequences
+are the first in order of admission; if that does not hold, or one of them must be visited, all are `settled`:
+their records are brought up to date, and drafts.py serves them one by one.
 """
 
 from collections import defaultdict
@@ -34,7 +34,7 @@ RESTS = 4
 
 
 def counts_blocks(memory: KvMemory) -> bool:
-    """Whether growth of sequences is a matter of counting blocks."""
+    """Whether growth of sequences is just a matter of counting blocks."""
     allocator = memory.allocator
     return (
         allocator.growth_unit > 0
@@ -49,13 +49,13 @@ class Regular:
     Attributes
     ----------
     runs : dict of Run
-        Who they are: those of the progress.
+        These sequences: the runs of the progress.
     drafts, most_runs : int
-        K, the same for all of them; how many of them a step has room for, who have ended among them.
+        K, the same for all of them; how many a step has room for, including those that have ended.
     ended : list of Run
-        Those who have their last token, as their scheduler is still to hear.
+        Those that have their last token, which their scheduler does not know yet.
     vain : int
-        How many of them the step computes once more.
+        How many of those the step computes once more.
     """
 
     def __init__(
@@ -72,16 +72,16 @@ class Regular:
         self.runs, self.drafts = progress.runs, -1
         self._late, self._unit = server.rules.known_late, server.allocator.growth_unit
         self._earlier = self._beyond = self._near = self.most_runs = 0
-        self._due: defaultdict[int, list[int]] = defaultdict(list)  # by clock: who grows by a unit, in order
-        self._spare: dict[int, list[tuple[Request, int]]] = {}  # by clock: who has slots then for nothing
+        self._due: defaultdict[int, list[int]] = defaultdict(list)  # by clock: what grows by a unit, in order
+        self._spare: dict[int, list[tuple[Request, int]]] = {}  # by clock: slots that stay unused from then
         self.ended: list[Run] = []
         self.vain = 0
-        self._until = NEVER  # the clock from which on one of them is near the longest sequence
+        self._until = NEVER  # the clock from which one of them is near the longest sequence
         self._resting = 0
 
     @classmethod
     def may_serve(cls, server: Server, rules: DraftRules, acceptance: Acceptance) -> bool:
-        """Whether anything can be foreseen: of draws, of growth, and of who is preempted: the last."""
+        """Whether draws, growth and the victim of a preemption (the last request) can be foreseen."""
         allocator, abilities = server.allocator, server.memory.abilities
         finds_early = not allocator.caches or rules.hash_lookahead > 0 or rules.kept_back <= 1
         return (
@@ -97,7 +97,7 @@ class Regular:
     # -- in and out ---------------------------------------------------------------------------
 
     def take_in(self, others: list[Request], told: dict[Request, Seen], proposed: int) -> list[Request]:
-        """Those of `others` begin who may, in order of admission up to the first who may not: the rest."""
+        """Take in `others` in order of admission, up to the first that is not regular; returns the rest."""
         if self._resting:
             self._resting -= 1
             return others
@@ -109,7 +109,7 @@ class Regular:
         return []
 
     def _use(self, drafts: int) -> None:
-        """From now on so many drafts are verified of each."""
+        """From now on, `drafts` drafts of each are verified."""
         if drafts != self.drafts:
             self.drafts, lookahead = drafts, self._rules.lookahead
             self._earlier = int(self._late)
@@ -118,7 +118,7 @@ class Regular:
             self.most_runs = self._most_of(drafts)
 
     def _begin(self, request: Request, seen: Seen) -> bool:
-        """A sequence decodes regularly from the step on that is being decided; False: it does not."""
+        """A sequence decodes regularly from the step being decided on; False: it does not."""
         drafts, final = self.drafts, request.final_tokens
         tokens = request.base + 1
         if (
@@ -140,7 +140,7 @@ class Regular:
         return True
 
     def _plan_growth(self, run: Run, seen: Seen) -> None:
-        """Write down when its table takes blocks, to its last step; late, that is one in vain."""
+        """Note when its table takes blocks, up to its last step; if late, that one is in vain."""
         request, due, clock, unit, steps = run.request, self._due, self._progress.clock, self._unit, run.steps
         seq, final, earlier, capacity = request.seq, request.final_tokens, self._earlier, seen.capacity
         last = steps if self._late and run.last_known < final else steps - 1
@@ -161,14 +161,14 @@ class Regular:
                 self._spare.setdefault(at, []).append((request, capacity + (growths + 1) * unit - final))
 
     def end(self, seq: int) -> None:
-        """A sequence has its last token, as its scheduler is still to hear."""
+        """A sequence has its last token, but its scheduler does not know it yet."""
         run = self.runs.pop(seq, None)
         if run is not None:
             self._count(run, run.steps)
             self.ended.append(run)
 
     def settle(self, told: dict[Request, Seen], proposed: int) -> list[Taken]:
-        """Nobody decodes by the clock any more: what of them is still to be heard."""
+        """No sequence decodes by the clock any more: returns what the scheduler has not heard of yet."""
         clock, ended, found = self._progress.clock, self.ended, []
         self.ended = []
         for run in [*ended, *self._progress.stop()]:
@@ -186,19 +186,19 @@ class Regular:
         return found
 
     def _clear(self) -> None:
-        """Nobody is there."""
+        """Empty the calendars."""
         self._due.clear()
         self._spare.clear()
         self._until, self.vain = NEVER, 0
 
     def _count(self, run: Run, steps: int) -> None:
-        """Count the drafts of so many steps of a sequence."""
+        """Count the drafts of the first `steps` steps of a sequence."""
         if self.drafts and self._totals is not None:
             accepted = run.stored(steps - 1) - run.stored(0) + run.given(steps - 1) - steps
             self._totals.count(run.request.index, self.drafts * steps, accepted, steps)
 
     def _write_back(self, run: Run, seen: Seen, steps: int, proposed: int) -> None:
-        """Say what its scheduler knows behind so many steps, the last of which it has not heard of."""
+        """Write what its scheduler knows after `steps` steps, the last of which it has not heard of."""
         drafts = self.drafts
         seen.tokens = run.known(steps - 1)
         seen.computed, seen.in_flight = seen.tokens + drafts, drafts + 1
@@ -208,7 +208,7 @@ class Regular:
         seen.capacity = self._allocator.capacity(run.request.seq)
 
     def _last(self, run: Run, seen: Seen, steps: int) -> Taken:
-        """What the last of so many steps computed, and gave."""
+        """What the last of `steps` steps computed, and gave."""
         taken = Taken(run.request, seen, self.drafts + 1, self.drafts)
         taken.returned = run.given(steps - 1)
         taken.accepted, taken.kept = taken.returned - 1, run.stored(steps) - run.stored(steps - 1)
@@ -217,19 +217,19 @@ class Regular:
     # -- a step -------------------------------------------------------------------------------
 
     def fits(self, others: int, drafts: int) -> bool:
-        """Whether all that decode regularly, and so many others, find so many drafts in the budgets."""
+        """Whether the budgets allow `drafts` drafts for all regular sequences and `others` more."""
         most = self.most_runs if drafts == self.drafts else self._most_of(drafts)
         return len(self.runs) + len(self.ended) + others <= most
 
     def _most_of(self, drafts: int) -> int:
-        """How many sequences find so many drafts each in the budgets."""
+        """How many sequences with `drafts` drafts each fit in the budgets."""
         limits, each = self._limits, drafts + 1
         if limits.threshold and each > limits.threshold:
             return 0
         return limits.budget // (each + self._rules.slots)
 
     def grow(self) -> bool:
-        """Give those their blocks who need any in the step that is decided; False: it cannot be so."""
+        """Give blocks to the sequences that need any in the step being decided; False: not possible."""
         clock, due = self._progress.clock, self._due
         if clock >= self._until:
             return False
@@ -246,14 +246,14 @@ class Regular:
         return True
 
     def _leave_spare(self, clock: int) -> int:
-        """Some have slots from then on that they will never write: how many more than before."""
+        """Some have slots from this clock on that they will never write: returns how many more."""
         memory, before = self._server.memory, self._server.memory.internal
         for request, slots in self._spare.pop(clock):
             memory.set_internal(request, slots)
         return memory.internal - before
 
     def all_end(self, clock: int) -> bool:
-        """Whether it is certain that all have their last token behind the step at that clock."""
+        """Whether it is certain that all have their last token after the step at that clock."""
         progress = self._progress
         if progress.next_finish > clock + 1 or len(progress.ending(clock + 1)) < len(self.runs):
             return False
@@ -262,7 +262,7 @@ class Regular:
         return all(tokens > run.request.final_tokens for run, tokens in certain)
 
     def _certain(self, run: Run, step: int) -> int:
-        """Tokens of a sequence behind a step, even if all drafts are rejected that are not yet known."""
+        """Tokens of a sequence after a step, even if all drafts with unknown outcome are rejected."""
         if not step:
             return run.certain
         return run.known(step - 1) + 2 if self._late else run.known(step) + 1
@@ -270,14 +270,14 @@ class Regular:
     # -- many steps at a time -----------------------------------------------------------------
 
     def foresee(self, at_most: int) -> int:
-        """As in `Ahead`, where nobody is there but they."""
+        """See `Ahead`; only if all sequences are regular."""
         clock = self._progress.clock
         steps = min(at_most, self._progress.next_finish - clock, self._until - clock)
         if steps == 1:
             return 1
         finish = self._progress.next_finish
         if clock + steps == finish and len(self._progress.ending(finish)) == len(self.runs):
-            steps -= self.all_end(finish - 1)  # nothing is proposed behind the last step of all
+            steps -= self.all_end(finish - 1)  # nothing is proposed after the last step of all
         if steps > 1:
             budget = self._allocator.growth_budget()
             if len(self.runs) * ((steps - 1) * (self.drafts + 1) // self._unit + 1) > budget:
@@ -288,10 +288,10 @@ class Regular:
         return steps
 
     def carry_out(self, ends: list[int]) -> Grown:
-        """As in `Ahead`."""
+        """See `Ahead`."""
         clock, due, spare, allocator = self._progress.clock, self._due, self._spare, self._allocator
         grown: list[int] = []
-        lefts: list[tuple[int, int]] = []  # (how many grow at a time, time left)
+        lefts: list[tuple[int, int]] = []  # (number that grow at a time, time left)
         internal, total = 0, ends[-1]
         for start in ends[:-1]:
             clock += 1

@@ -1,4 +1,4 @@
-"""What a scheduler with drafts knows: its rules, requests as it sees them, what a step computes of them."""
+"""What a scheduler with drafts knows: its rules, its view of requests, and what a step computes of them."""
 
 from typing import NamedTuple
 
@@ -13,13 +13,13 @@ class DraftRules(NamedTuple):
     most : int
         Drafts proposed at a time.
     lookahead : int
-        Slots for the proposals behind a step's tokens.
+        Slots for the proposals after a step's tokens.
     kept_back : int
-        Known tokens that a piece of a prompt leaves, at least, unless it is the last.
+        Fewest known tokens that a piece of a prompt leaves, unless it is the last piece.
     hash_lookahead : int
-        Tokens behind a block that its hash covers.
+        Tokens after a block that its hash covers.
     slots : int
-        Of the budget, what a separate draft model takes for each request.
+        Part of the budget that a separate draft model takes per request.
     to_the_end : bool
         Whether it proposes nothing beyond the longest sequence.
     by_batch : tuple of int
@@ -41,13 +41,13 @@ class Seen:
     Attributes
     ----------
     tokens, computed, drafts : int
-        Known; computed, drafts that are not verified included; proposals that it holds.
+        Known tokens; computed ones, including unverified drafts; proposals that it holds.
     placeholders, in_flight : int
-        Tokens that a step under way will give, at most; those it computes.
+        Most tokens that a step under way will give; tokens that it computes.
     in_prompt : bool
         Whether its last step left some of the prompt.
     capacity, published : int
-        Tokens for which its table has room; of them, those that were said to be found.
+        Tokens for which its table has room; those of them that were published.
     events, valid : int
         Steps that gave it tokens; drafts that were proposed in the last of them.
     """
@@ -73,12 +73,12 @@ class Seen:
 
 
 class Taken:
-    """What a step computes of one request, and what comes of it.
+    """What a step computes of one request, and the outcome.
 
     Attributes
     ----------
     start, tokens, drafts : int
-        Tokens computed before, as far as the engine knows; scheduled; drafts among them.
+        Tokens computed before, as far as the engine knows; scheduled tokens; drafts among them.
     ends : bool
         Whether it gives the last token even if all drafts are rejected.
     accepted, returned, kept : int

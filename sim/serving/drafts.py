@@ -1,16 +1,16 @@
-"""Speculative decoding as in vLLM V1: a token and its drafts for each that decodes, in order of admission.
+"""Speculative decoding as in vLLM V1: a token and its drafts per decoding request, in order of admission.
 
     held        S drafts were proposed for a sequence of n tokens, of which C = n - 1 are computed
-    scheduled   1 + S tokens of the step's budget; room for the proposals behind them, too
+    scheduled   1 + S tokens of the step's budget; also room for the proposals after them
     verified    a of them are right: a + 1 tokens more, C goes back by S - a; the blocks stay
 
-With asynchronous scheduling a step is decided before it is known what the one before accepted: C counts all
-of its drafts, and as many placeholders stand for its tokens. Who has finished meanwhile may be computed once
-more, in vain; near the longest sequence there may be no room for what is not known to be rejected, and no
-token.
+With asynchronous scheduling a step is decided before it is known what the previous step accepted: C counts
+all of its drafts, and as many placeholders stand for its tokens. A request that finished meanwhile may be
+computed once more, in vain; near the longest sequence there may be no room for drafts not known to be
+rejected, and no token.
 
-What an engine knows of a request therefore stands apart from what is true of it: `Seen` is the engine's view,
-`Request` and the progress of its batch hold what is true. The rules are those of 0.33.0, as recorded.
+What an engine knows of a request is therefore kept apart from the truth: `Seen` is the engine's view,
+`Request` and the progress of its batch hold the truth. The rules are those of 0.33.0, as recorded.
 """
 
 from mypy_extensions import mypyc_attr
@@ -34,11 +34,11 @@ class Drafts(Steps):
     Attributes
     ----------
     seen : dict
-        The engine's view of each request that came so far and has not finished, as far as it knows.
+        The engine's view of each request that has arrived and, as far as it knows, has not finished.
     taken : list of Taken
-        What the step decided last computes, in the order of admission.
+        What the latest step computes, in order of admission.
     proposed : int
-        Drafts proposed behind that step, at most.
+        Most drafts proposed after that step.
     """
 
     def __init__(
@@ -56,11 +56,11 @@ class Drafts(Steps):
         self.progress.most_added = rules.most + 1
         self.totals = server.totals.drafts = DraftTotals()
         self._budget = self._input = 0
-        self._others: list[Request] = []  # who runs, but not by the clock
+        self._others: list[Request] = []  # running requests that do not decode by the clock
         allocator = server.allocator
         self._caches, self._counts = allocator.caches, counts_blocks(server.memory)
         self._block = allocator.growth_unit if self._counts else 1
-        self._late_hashes = max(rules.kept_back - 1, 0)  # of what is computed, the last tokens
+        self._late_hashes = max(rules.kept_back - 1, 0)  # the last computed tokens, not hashed yet
         self.regular: Regular | None = None
         if Regular.may_serve(server, rules, acceptance):
             self.regular = Regular(server, batch.drafted, rules, limits, acceptance)
@@ -69,7 +69,7 @@ class Drafts(Steps):
     # -- deciding -----------------------------------------------------------------------------
 
     def decide(self) -> None:
-        """Serve those that run, then the queue; with asynchronous scheduling, hear of the step before."""
+        """Serve running requests, then the queue; if asynchronous, hear of the previous step."""
         server = self.server
         if not (self._others or server.waiting) and self._go_on():
             return
@@ -93,7 +93,7 @@ class Drafts(Steps):
             self._leave()
 
     def _go_on(self) -> bool:
-        """If all decode by the clock and nobody comes, as most often, decide the step; else False."""
+        """In the usual case (all decode by the clock, none arrives) decide the step; else False."""
         regular, step, late, before = self.regular, self.server.step, self._late, self.taken
         if regular is None or not regular.runs or self.proposed != regular.drafts:
             return False
@@ -118,7 +118,7 @@ class Drafts(Steps):
         return True
 
     def _one_by_one(self) -> list[Request]:
-        """Let those decode by the clock who may: the others, whom the step serves one by one, in order."""
+        """Let regular sequences decode by the clock; returns the others, to serve one by one, in order."""
         alive, regular, others = self.server.running, self.regular, self._others
         if regular is None:
             return list(alive.values())
@@ -141,7 +141,7 @@ class Drafts(Steps):
         return list(alive.values())
 
     def end_step(self) -> None:
-        """A step is over: without asynchronous scheduling, all of it is known before the next is decided."""
+        """A step is over: unless asynchronous, all of it is known before the next is decided."""
         if not self._late:
             self._hear(self.taken)
             for taken in self.taken:
@@ -151,20 +151,20 @@ class Drafts(Steps):
 
     @property
     def skips_drafts(self) -> bool:
-        """Whether nobody in the step gets a token that is not his last: then nothing is proposed."""
+        """Whether the step gives no request a token other than its last: then nothing is proposed."""
         runs, regular = self.progress.runs, self.regular
         if runs and (regular is None or not regular.all_end(self.progress.clock)):
             return False
         return bool(self.taken or runs) and all(taken.in_prompt or taken.ends for taken in self.taken)
 
     def finish(self, request: Request) -> None:
-        """A request has its last token, as its engine does not know yet."""
+        """A request has its last token, which its engine does not know yet."""
         self.batch.departed[request.seq] = request
         if self.regular is not None:
             self.regular.end(request.seq)
 
     def _leave(self) -> None:
-        """Those go of whom it is known now that they have finished, in the order of admission."""
+        """Release the requests now known to have finished, in order of admission."""
         departed = self.batch.departed
         if departed:
             if len(departed) > 1:
@@ -174,7 +174,7 @@ class Drafts(Steps):
             self.server.release_departed()
 
     def _most(self) -> int:
-        """Tokens that a request may take of the budgets."""
+        """Tokens that the budgets leave for a request."""
         return min(self._budget, self._input - self.rules.slots)
 
     def _share(self) -> int:
@@ -184,7 +184,7 @@ class Drafts(Steps):
         return threshold if threshold and several else self.limits.budget
 
     def _keep_back(self, left: int, tokens: int) -> int:
-        """Of `left` known tokens, as many as may be computed now, of `tokens` at most."""
+        """How many of `left` known tokens may be computed now, at most `tokens`."""
         kept_back = self.rules.kept_back
         return max(left - kept_back, 0) if 0 < left - tokens < kept_back else tokens
 
@@ -223,7 +223,7 @@ class Drafts(Steps):
             self._take(Taken(request, seen, tokens, drafts if drafts > 0 else 0))
 
     def _make_room(self, request: Request, seen: Seen, room: int, running: list[Request]) -> bool:
-        """Grow a table, at the cost of others; False: its own."""
+        """Grow a table, preempting others if needed; False: it preempted itself."""
         server, preempted = self.server, self.server.step.preemptions
         found = server.make_room(request, room, None if request.state is State.DECODE else request.computed)
         if server.step.preemptions != preempted:
@@ -244,7 +244,7 @@ class Drafts(Steps):
             self._publish(taken.seq, taken.seen, taken.start + taken.tokens)
 
     def _publish(self, seq: int, seen: Seen, computed: int) -> None:
-        """Let those blocks be found whose tokens are verified, as are those behind that their hash covers."""
+        """Publish blocks whose tokens are verified, and so are the later ones that their hash covers."""
         tokens = seen.tokens
         full = (tokens if computed > tokens else computed) - self._late_hashes
         if full > tokens - self.rules.hash_lookahead:
@@ -256,7 +256,7 @@ class Drafts(Steps):
                 prefixes.fill(seq, full)
 
     def _forget_preempted(self, before: list[Request]) -> None:
-        """Some of those who ran before were preempted: what was scheduled for them is given back."""
+        """Some running requests were preempted: give back what was scheduled for them."""
         running = self.server.running
         for request in before:
             if request.seq not in running:
@@ -311,7 +311,7 @@ class Drafts(Steps):
             waiting.appendleft(request)
 
     def _leaves_enough(self, known: int, room: int, match: Match | None) -> bool:
-        """Whether the head's whole text finds room, and what has to stay free is left."""
+        """Whether the head's whole text fits, and the watermark stays free."""
         server, limits, watermark = self.server, self.limits, self.limits.watermark
         if limits.whole_prompt and not server.head_fits(known, match):
             return False
@@ -321,7 +321,7 @@ class Drafts(Steps):
         return whole and server.head_leaves(room, match, watermark)
 
     def _begin(self, request: Request, tokens: int, hits: int, padding: int) -> None:
-        """A request has entered, and computes so many tokens, `padding` among them."""
+        """A request has entered, and computes `tokens` tokens, including `padding`."""
         seen = self.seen.get(request)
         if seen is None:
             seen = self.seen[request] = Seen()
@@ -334,7 +334,7 @@ class Drafts(Steps):
     # -- computing ----------------------------------------------------------------------------
 
     def _compute(self, continued: int) -> None:
-        """Enter what the step computes, and what comes of it."""
+        """Enter what the step computes, and the outcome."""
         step, taken, by_batch = self.server.step, self.taken, self.rules.by_batch
         computed = drafts = vain = 0
         if (regular := self.regular) is not None:
@@ -351,14 +351,14 @@ class Drafts(Steps):
         step.draft_passes = int(bool(step.chunks)) if self.skips_drafts else self.proposed
 
     def _compute_in_vain(self, step: Decision) -> None:
-        """Enter the tokens of those who decoded by the clock, and are computed once more."""
+        """Enter the tokens of sequences that decoded by the clock and are computed once more."""
         assert self.regular is not None
         step.vain_tokens = self.regular.vain * (self.regular.drafts + 1)
         step.draft_tokens += step.vain_tokens
         self.totals.vain += step.vain_tokens
 
     def _compute_each(self, continued: int) -> tuple[int, int]:
-        """The same of those who are served one by one: their drafts, and tokens in vain."""
+        """`_compute` for requests served one by one: returns their drafts, and tokens in vain."""
         server, taken = self.server, self.taken
         for each in taken[:continued]:
             request = each.request
@@ -401,7 +401,7 @@ class Drafts(Steps):
         return drafts, vain
 
     def _verify(self, taken: Taken) -> bool:
-        """What comes of a sequence's drafts: whether its last token is there."""
+        """Verify a sequence's drafts; returns whether it has its last token."""
         seen, request, drafts = taken.seen, taken.request, taken.drafts
         if request.state is State.DECODE:
             missing = request.final_tokens - self.progress.stored(request)
@@ -432,7 +432,7 @@ class Drafts(Steps):
         return kept == missing
 
     def _pass_over(self) -> None:
-        """Who decodes, but was not reached, gets no token in this step."""
+        """Decoding requests that were not reached get no token in this step."""
         runs = self.progress.runs
         if len(runs) == self.progress.size:
             return
@@ -450,7 +450,7 @@ class Drafts(Steps):
     # -- many steps at a time -----------------------------------------------------------------
 
     def _is_steady(self) -> bool:
-        """Whether the next steps will be like this one, as long as nobody ends or comes."""
+        """Whether the next steps will be like this one, as long as no request ends or arrives."""
         server, regular = self.server, self.regular
         if regular is None or not regular.runs or self._others or server.step.preemptions:
             return False  # others may get tokens in the next step although they got none in this one
@@ -460,7 +460,7 @@ class Drafts(Steps):
         return self._goes_on()
 
     def _goes_on(self) -> bool:
-        """Whether as many drafts are proposed behind this step, and the next ones, as are verified in it."""
+        """Whether as many drafts are proposed after this step, and the next ones, as are verified in it."""
         regular, by_batch = self.regular, self.rules.by_batch
         assert regular is not None
         if self.proposed != regular.drafts:
@@ -468,7 +468,7 @@ class Drafts(Steps):
         return not (by_batch and regular.vain) or by_batch[len(regular.runs)] == self.proposed
 
     def settle(self) -> None:
-        """Everybody is served one by one in the next step: count what is counted when a sequence ends."""
+        """The next step serves all one by one: count what is otherwise counted when a sequence ends."""
         if self.regular is None or not (self.regular.runs or self.regular.ended):
             return
         found = self.regular.settle(self.seen, self.proposed)
@@ -482,7 +482,7 @@ class Drafts(Steps):
     # -- hearing ------------------------------------------------------------------------------
 
     def _hear(self, taken: list[Taken]) -> None:
-        """Now the engine knows what came of a step."""
+        """Now the engine knows the outcome of a step."""
         regular = self.regular
         if regular is not None and regular.ended:
             for run in regular.ended:
@@ -498,7 +498,7 @@ class Drafts(Steps):
         for each in taken:
             seen, request = each.seen, each.request
             if request not in self.seen or each.seq in runs:
-                continue  # it had finished before, or all is known of it
+                continue  # it had finished before, or all of it is known
             seen.in_flight -= each.tokens
             if not each.returned:
                 continue

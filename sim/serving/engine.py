@@ -1,7 +1,7 @@
-"""A workload on its replicas: everything on one SimPy clock that counts whole picoseconds.
+"""A workload on its replicas: everything runs on one SimPy clock that counts whole picoseconds.
 
-`Arrivals` brings the requests (arrivals.py), a router may spread them (fleet.py), each `Replica` serves
-those that come to it (replica.py).
+`Arrivals` brings the requests (arrivals.py), a router may spread them (fleet.py), each `Replica` serves the
+requests that it gets (replica.py).
 """
 
 import gc
@@ -34,7 +34,7 @@ UNLIMITED = 1 << 40
 
 @contextmanager
 def no_cycle_collection() -> Iterator[None]:
-    """Pause the search for reference cycles: a run makes none, and it would take a tenth of the time."""
+    """Pause the search for reference cycles: a run makes none, and the search would take 10% of the time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -50,12 +50,12 @@ class Engine:
     Parameters
     ----------
     log : RequestLog
-        The one that the replicas write to.
+        The log that the replicas write to.
     max_model_len : int or sequence of int
-        Tokens of the longest sequence of each replica, or of all; longer answers are cut, prompts that leave
-        no room refused.
+        Tokens of the longest sequence, per replica or for all; longer answers are cut, and prompts that leave
+        no room are refused.
     router : Router or None
-        What spreads requests over several replicas.
+        Spreads requests over several replicas.
     pools : sequence of (str, str)
         The name and the role of each replica's pool; empty: all are equal.
     sticky : bool
@@ -63,13 +63,13 @@ class Engine:
     faults : sequence of Fault
         Which replicas die, and when.
     scaling : (ScalePolicy, list of int), optional
-        How many replicas there are, and in how many ps each starts.
+        How many replicas there are, and how many ps each takes to start.
     make : callable, optional
-        Makes a new replica for a place, where replicas die.
+        Makes a new replica for a place, if replicas die.
     migrations : Migrations, optional
-        Where running requests move to other replicas.
+        Moves running requests to other replicas.
     hand_over : (HandOver, Router), optional
-        Where prompts are computed apart: what takes them on, and who spreads them over decode replicas.
+        For disaggregated prefill: hands prompts over, and the router that spreads them over decode replicas.
     """
 
     def __init__(
@@ -116,39 +116,39 @@ class Engine:
 
     @property
     def replica(self) -> Replica:
-        """The first replica, most often the only one."""
+        """The first replica, usually the only one."""
         return self.replicas[0]
 
     def wait_before_steps(self, wait: Callable[[int], None], max_span: int) -> None:
-        """For who watches: call `wait` with the time in ps before each step, or each `max_span` of them."""
+        """For an observer: call `wait` with the time in ps before each step, or every `max_span` steps."""
         for replica in self.replicas:
             replica.wait_before_steps(wait, max_span)
         self.lives.watches.append(lambda replica: replica.wait_before_steps(wait, max_span))
 
     def later(self, at_ps: int, act: Callable[[], None]) -> None:
-        """Let something happen."""
+        """Call `act` at a time."""
         event = self.env.timeout(at_ps - int(self.env.now))
         event.callbacks.append(lambda _: act())
 
     def _look(self, dispatcher: Dispatcher) -> Process:
-        """Let a router that hears of replicas late look at them, as long as the run goes on."""
+        """Let a router with stale views look at the replicas, as long as the run goes on."""
         while self.goes_on():
             dispatcher.look()
             yield self.env.timeout(dispatcher.interval_ps)
 
     def serve(self, replica: Replica) -> None:
-        """Let a replica begin to serve now."""
+        """Let a replica start to serve now."""
         replica.wait_until(int(self.env.now))
         replica.begin(self.env, self.arrivals, alone=False)
 
     def goes_on(self) -> bool:
-        """Whether anybody is served, waits, or is still to come."""
+        """Whether any request is served, waits, or is still to arrive."""
         if self.arrivals.next_ps < NEVER_PS or self.arrivals.held:
             return True
         return any(replica.has_requests for replica in self.replicas)
 
     def _begin_around(self) -> None:
-        """Those begin who look at several replicas, or change them."""
+        """Start everything that looks at several replicas, or changes them."""
         dispatchers = [each for each in (self._dispatcher, self._second) if each is not None]
         for each in dispatchers:
             if each.interval_ps:
@@ -163,7 +163,7 @@ class Engine:
             self.migrations.begin(self, self.replicas, self._dispatcher)
 
     def run(self) -> Result:
-        """Serve every request and return what was written down: of a fleet, all replicas together."""
+        """Serve every request and return the result; for a fleet, of all replicas together."""
         place = self._dispatcher.place if self._dispatcher else None
         if self._dispatcher is not None and self.hand_over is not None:
             place = partial(self.hand_over.place, first=self._dispatcher)

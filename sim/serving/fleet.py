@@ -1,9 +1,9 @@
-"""Several replicas behind a router (see dispatcher.py), and the sessions that stick to theirs.
+"""Several replicas behind a router (see dispatcher.py), and sessions that stick to their replica.
 
     request -> router -> replica 0 | replica 1 | ... | replica N - 1      all on one clock
 
-The router is asked once for each request, when it comes. With `sticky`, later turns of a session go where the
-first went. Its randomness is its own, so that the same seed gives the same bytes.
+The router is asked once per request, on arrival. With `sticky`, later turns of a session go where the first
+went. The router has its own randomness, so that the same seed gives the same bytes.
 """
 
 from collections.abc import Mapping
@@ -31,21 +31,21 @@ class FleetConfig:
     replicas : int
         Equal servers on one clock.
     router : str
-        A name in sim/routers, with `:OPTION` where it takes one, or `package.module:Class`.
+        A name in sim/routers, with `:OPTION` if it takes one, or `package.module:Class`.
     sticky : bool
         Whether the requests of a session all go to the replica of its first.
     seed : int
-        Of routers that draw.
+        For routers that draw random numbers.
     fail : str
         Which replicas die and when, see faults.py; empty: none.
     scale : str
-        How many of the replicas there are and when, see scaling.py; empty: all, always.
+        How many of the replicas run and when, see scaling.py; empty: all, always.
     migrate : str
         Whether running requests move to other replicas, see llumnix.py; empty: they stay.
     startup_time, load_bandwidth : float
-        A replica starts in these seconds, and in those in which so many GB/s read its weights.
+        A replica starts in this many seconds, plus the time to read its weights at this many GB/s.
     direct_decode : int
-        Prompts of which so few tokens are not cached at a decode server are computed there.
+        A prompt is computed on a decode server whose cache lacks at most this many of its tokens.
     """
 
     replicas: int = 1
@@ -86,18 +86,18 @@ class FleetConfig:
 
     @property
     def faults(self) -> list[Fault]:
-        """Who dies when, in order of time."""
+        """Which replicas die and when, in order of time."""
         return faults_of(self.fail, self.replicas)
 
     def as_json(self) -> dict[str, object]:
-        """Its settings; those of faults, scaling and migration are there where there is any."""
+        """Its settings; those of faults, scaling and migration only if there is any."""
         of_scaling = () if self.scale else ("scale", "startup_time", "load_bandwidth")
         others = (name for name in ("fail", "migrate", "direct_decode") if not getattr(self, name))
         left_out = (*of_scaling, *others)
         return {name: value for name, value in asdict(self).items() if name not in left_out}
 
     def router_of(self, found: type[Router], options: Mapping[str, object]) -> Router:
-        """The router of that class, with its own options among these."""
+        """A router of that class, with its own options among these."""
         name, _, argument = self.router.partition(":")
         return found(argument if name in ROUTERS else "", np.random.default_rng(self.seed), options)
 

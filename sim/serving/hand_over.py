@@ -1,9 +1,9 @@
-"""Prefill and decode apart: a prompt is computed on one replica, and its answer on another that reads its KV.
+"""Disaggregated prefill: one replica computes a prompt, another reads its KV and computes the answer.
 
     arrival -> router -> prefill replica, its prompt alone -> LATENCY_PS -> router -> decode replica
-               blocks are held there ............................................ read, and free
+               blocks are held there ............................................ read, then freed
 
-The second router is one of its own over the decode replicas, asked when the proxy has the prefill's answer.
+The second router is separate, over the decode replicas, and asked when the proxy has the prefill's answer.
 """
 
 from collections import deque
@@ -26,7 +26,7 @@ from kvsim.sim.serving.tier_jobs import Job
 from kvsim.sim.workload import Int64Column
 
 STAGES: Final = ("prompt_computed_ps", "read_begin_ps", "read_end_ps", "held_until_ps")
-"""What is known of when a request was where: the last is when its blocks were free again."""
+"""Recorded times of each request; the last is when its blocks were free again."""
 
 LATENCY_PS: Final = 1_000_000_000
 """From a prefill's answer to the decode replica, through the proxy: 1 ms, an assumption."""
@@ -35,23 +35,23 @@ LATENCY_PS: Final = 1_000_000_000
 class Pull(Link):
     """The link of a decode replica, and what went over it.
 
-    A read takes its own link and the way out of the prefill replica, one prompt at a time on either: it
-    begins when both are free, and takes as long as the slower of the two.
+    A read takes its own link and the outgoing link of the prefill replica, one prompt at a time on either:
+    it begins when both are free, and takes as long as the slower of the two.
 
     Parameters
     ----------
     way : Way
     block_bytes : int
-        Of a block, on each GPU.
+        Bytes per block on each GPU.
     way_out : callable
-        The link of the prefill replica that holds the prompt of a request, by its name.
+        The link of the prefill replica that holds a request's prompt, by the request's name.
 
     Attributes
     ----------
     reads : list of (int, int, int)
-        Of each read the row of its request, its begin and its end.
+        For each read the row of its request, its begin and its end.
     blocks : int
-        Of all reads.
+        Blocks of all reads.
     """
 
     blocks = 0
@@ -62,7 +62,7 @@ class Pull(Link):
         self.reads: list[tuple[int, int, int]] = []
 
     def end_of(self, job: Job, now_ps: int) -> int:
-        """When a read ends that takes its place now."""
+        """When a read that is queued now ends."""
         out, blocks = self._way_out(job.owner.number), len(job.blocks)
         begin_ps = max(now_ps, self.free_ps[True], out.free_ps[False])
         ends_ps = max(self.copied_ps(True, blocks, begin_ps), out.copied_ps(False, blocks, begin_ps))
@@ -70,21 +70,21 @@ class Pull(Link):
         return ends_ps
 
     def begin(self, job: Job, now_ps: int) -> None:
-        """A read takes its place."""
+        """Queue a read."""
         super().begin(job, now_ps)
         self.reads.append((job.owner.request.index, now_ps, job.ends_ps))
         self.blocks += len(job.blocks)
 
 
 class Prompts(deque[Request]):
-    """A queue in which who comes is a request for its prompt alone; `comes` is told what it was."""
+    """A queue that turns each arrival into a request for its prompt alone; `comes` gets the original."""
 
     def __init__(self, comes: Callable[[Request], None]) -> None:
         super().__init__()
         self._comes = comes
 
     def append(self, request: Request, /) -> None:
-        """A request comes."""
+        """Queue a request."""
         self._comes(request)
         prompt = Request(request.index, request.prompt_tokens, 1)
         prompt.own, prompt.arrival_ps, prompt.priority = request.own, request.arrival_ps, request.priority
@@ -93,7 +93,7 @@ class Prompts(deque[Request]):
 
 
 class Totals(NamedTuple):
-    """What was handed over in a run; bytes are those of all GPUs of a replica."""
+    """Totals of a run; bytes are those of all GPUs of a replica."""
 
     requests: int
     read_bytes: int
@@ -103,24 +103,24 @@ class Totals(NamedTuple):
 
 
 class HandOver:
-    """Takes computed prompts from prefill replicas to decode replicas, and says when their blocks were read.
+    """Takes computed prompts from prefill to decode replicas, and says when their blocks were read.
 
     Parameters
     ----------
     direct_tokens : int
-        Prompts of which a decode replica's prefix cache lacks at most so many tokens are computed there.
+        A prompt is computed on a decode replica whose prefix cache lacks at most this many of its tokens.
 
     Attributes
     ----------
     whole : dict of Request
-        By name, the requests whose prompts are waiting, computed or on their way.
+        By name, requests whose prompts are waiting, computed or on their way.
     """
 
     def __init__(self, direct_tokens: int = 0) -> None:
         self._direct_tokens = direct_tokens
         self.whole: dict[int, Request] = {}
-        self._prompt_at: dict[int, HoldingServer] = {}  # by name, of those in `whole`
-        self._answer_at: dict[int, Server] = {}  # by row, of those that were delivered
+        self._prompt_at: dict[int, HoldingServer] = {}  # by name, for requests in `whole`
+        self._answer_at: dict[int, Server] = {}  # by row, for delivered requests
         self._parked: list[tuple[int, int, tuple[int, ...]]] = []  # due while no decode server was alive
         self._due: list[tuple[int, int, tuple[int, ...]]] = []
         self._prefill: list[HoldingServer] = []
@@ -131,11 +131,11 @@ class HandOver:
     # -- putting it together ------------------------------------------------------------------
 
     def prefills(self, server: HoldingServer) -> None:
-        """This is a server of prompts."""
+        """Register a prefill server."""
         self._prefill.append(server)
 
     def sends(self, server: Server, link: Link) -> None:
-        """What others read from this server of prompts goes over this link."""
+        """Reads from this prefill server go over this link."""
         self._ways_out[id(server)] = link
 
     def way_out(self, name: int) -> Link:
@@ -143,7 +143,7 @@ class HandOver:
         return self._ways_out[id(self._prompt_at[name])]
 
     def decodes(self, reads: Reads, pull: Pull, gpus: int) -> None:
-        """This is what a decode server of so many GPUs reads with."""
+        """Register what a decode server of `gpus` GPUs reads with."""
         self._decode.append((reads, pull, gpus))
         self._reads[id(reads.server)] = reads
 
@@ -153,13 +153,13 @@ class HandOver:
         self._of = {id(replica.server): replica for replica in replicas}
 
     def follow(self, replica: Replica) -> None:
-        """This one stands in the place of one that died."""
+        """This replica replaces one that died."""
         self._of[id(replica.server)] = replica
 
-    # -- a request on its way -----------------------------------------------------------------
+    # -- one request --------------------------------------------------------------------------
 
     def place(self, request: Request, first: Dispatcher) -> int:
-        """Where a request that comes is computed: its prompt, or where that is short or cached, all of it."""
+        """The replica for an arrival: for its prompt, or for all of it if the prompt is short or cached."""
         if self._direct_tokens:
             least = request.prompt_tokens - self._direct_tokens
             place = self._dispatcher.place(request, lambda seen: seen.cached_tokens(request) >= least)
@@ -169,7 +169,7 @@ class HandOver:
         return first.place(request)
 
     def comes(self, server: HoldingServer, request: Request) -> None:
-        """A request comes to a prefill server."""
+        """A request arrives at a prefill server."""
         self.whole[request.own], self._prompt_at[request.own] = request, server
 
     def refusal(self, request: Request) -> str:
@@ -180,7 +180,7 @@ class HandOver:
         return f"does not fit an empty arena of {smallest.capacity_slots:,} slots"
 
     def computed(self, server: HoldingServer, prompt: Request, blocks: tuple[int, ...]) -> None:
-        """A prompt is computed, in these blocks: its request comes to a decode replica a little later."""
+        """A prompt is computed, in these blocks: its request reaches a decode replica a little later."""
         whole = self.whole[prompt.own]
         whole.first_scheduled_ps = prompt.first_scheduled_ps
         whole.first_scheduled_step = prompt.first_scheduled_step
@@ -190,7 +190,7 @@ class HandOver:
         self._run.later(at_ps, lambda: self._deliver(at_ps))
 
     def _deliver(self, now_ps: int) -> None:
-        """All that are due come, in an order of their own: servers may have finished at one time."""
+        """Deliver all that are due, in a fixed order: several servers may have finished at the same time."""
         while self._due and self._due[0][0] <= now_ps:
             due = _, name, blocks = heappop(self._due)
             whole = self.whole[name]
@@ -202,14 +202,14 @@ class HandOver:
                 self._run.arrivals.turn_away(whole.index)
             else:
                 replica = self._replicas[place]
-                if self._direct_tokens:  # who comes directly looks at it later in this step
+                if self._direct_tokens:  # a direct arrival looks at it later in this step
                     replica.catch_up()
                 self._answer_at[whole.index] = replica.server
                 self._reads[id(replica.server)].hand_over(whole, blocks)
                 replica.join([whole])
 
     def told(self, name: int, at_ps: int, read: bool) -> None:
-        """A decode server has read what was held for a request at that time, or will not."""
+        """At `at_ps` a decode server has read what was held for a request, or it never will."""
         del self.whole[name]
         server = self._prompt_at.pop(name)
         server.let_go(name, at_ps, read)
@@ -218,10 +218,10 @@ class HandOver:
     # -- servers that die and come back -------------------------------------------------------
 
     def lose(self, dead: Replica, now_ps: int) -> list[int]:
-        """A server is gone: returns the rows that begin anew, in their order.
+        """A server is gone: returns the rows that start over, in their order.
 
-        Of a prefill server those that it has, or holds unread: a read that has begun ends. Of a decode server
-        all that it has; what is held for them is free behind the next step.
+        For a prefill server these are the rows that it has, or holds unread: a read that has begun ends. For
+        a decode server they are all that it has; what is held for them is free after the next step.
         """
         server = dead.server
         del self._of[id(server)]
@@ -232,7 +232,7 @@ class HandOver:
             decode = self._answer_at.get(whole.index)
             if decode is not None and name in self._reads[id(decode)].handed:
                 replica = self._of[id(decode)]
-                replica.catch_up()  # its present step was decided with it
+                replica.catch_up()  # its current step was decided with that request
                 self._reads[id(decode)].forget(whole)
                 replica.left(whole)
                 del self._answer_at[whole.index]
@@ -252,7 +252,7 @@ class HandOver:
         return sorted(gone)
 
     def opened(self, now_ps: int) -> None:
-        """A decode server is alive again: those come that waited for any."""
+        """A decode server is alive again: deliver requests that waited for one."""
         self._due = [*self._due, *((now_ps, name, blocks) for _, name, blocks in self._parked)]
         heapify(self._due)
         self._parked = []
@@ -269,7 +269,7 @@ class HandOver:
         return [freed for server in self._prefill for freed in server.freed]
 
     def stages(self, rows: int) -> dict[str, Int64Column]:
-        """By request when each stage was over; 0 where there was none."""
+        """Per request, when each stage was over; 0: there was none."""
         found = {name: np.zeros(rows, np.int64) for name in STAGES}
         for row, begun_ps, ended_ps in self._all_reads:
             found["read_begin_ps"][row], found["read_end_ps"][row] = begun_ps, ended_ps
@@ -278,7 +278,7 @@ class HandOver:
         return found
 
     def totals(self) -> Totals:
-        """What was handed over."""
+        """Totals of the run."""
         reads = self._all_reads
         return Totals(
             requests=len(reads),

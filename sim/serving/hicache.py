@@ -3,11 +3,11 @@
     step s     texts are entered: copies to the host are queued (allocators/sglang/host_tree.py)
     its end    they begin, as one job
     later      it ends: known from the next decision on, the pages may be evicted
-    entering   what the host has of a prompt, from 10 tokens on, gets pages at once; the loads of all who
-               enter are one job, layer by layer: the step computes a layer as soon as it is there
+    entering   the host's part of a prompt, from 10 tokens on, gets pages immediately; loads of all that enter
+               are one job, layer by layer: the step computes a layer as soon as it has arrived
 
-Nobody waits for a load outside of a step. With `write_back` an eviction copies first, node by node, and the
-step begins when that is over; the loads of the same step go on meanwhile.
+No request waits for a load outside of a step. With `write_back` an eviction copies first, node by node, and
+the step begins when that is over; the loads of the same step go on meanwhile.
 
 Follows SGLang 0.5.23 (`managers/cache_controller.py`, `managers/scheduler.py`, `schedule_policy.py`), without
 overlap scheduling.
@@ -31,20 +31,20 @@ from kvsim.sim.serving.sglang_parts import Below
 from kvsim.sim.serving.totals import TierTotals
 
 LEAST_LOADED: Final = 10
-"""Tokens below which a load is not worth while."""
+"""Tokens below which a load is not worthwhile."""
 
 
 class Hicache(Below):
-    """A host's memory below one server's.
+    """A host's memory below a server's.
 
     Parameters
     ----------
     link : Link
-        Of each GPU, whose blocks are tokens.
+        The link of each GPU; its blocks are tokens.
     layers : int
-        Whose keys and values come one after another.
+        Layers whose keys and values arrive one after another.
     token_bytes : int
-        Of a token, on all GPUs together.
+        Bytes per token, on all GPUs together.
 
     Attributes
     ----------
@@ -57,9 +57,9 @@ class Hicache(Below):
     ) -> None:
         self.server, self.cached, self.tree = server, cached, tree
         self.link, self.layers, self.token_bytes = link, layers, token_bytes
-        self._writes: deque[tuple[int, list[Node]]] = deque()  # under way: when each ends, and of what
-        self._loads: list[Node] = []  # where those of the last step end
-        self._loading: list[tuple[Request, int]] = []  # for whom, and how many tokens
+        self._writes: deque[tuple[int, list[Node]]] = deque()  # under way: when each ends, and its nodes
+        self._loads: list[Node] = []  # nodes where the loads of the last step end
+        self._loading: list[tuple[Request, int]] = []  # requests, and how many tokens each loads
         self._counted_ps = self._delay_ps = 0
         self.storage = NoStorage()
         self.totals = TierTotals(tree.capacity * token_bytes)
@@ -67,14 +67,14 @@ class Hicache(Below):
         server.wakes.beside = server.wakes.polls = True
 
     def below(self, request: Request, here: int) -> int:
-        """Tokens of a prompt that the host has behind the first `here`; for requests elsewhere, too."""
+        """Tokens of a prompt that the host has after the first `here`; also for requests elsewhere."""
         most = request.prompt_tokens - 1
         return max(0, self.tree.reach(text_of(request.content, request.own, most), most) - here)
 
     # -- a decision ---------------------------------------------------------------------------
 
     def begin_step(self) -> None:
-        """What is queued goes to the host; what ended by now is known."""
+        """Start the queued copies to the host; copies that ended by now are known."""
         now_ps, totals = self.server.now_ps, self.totals
         totals.held_bytes_ps += totals.held_bytes * (now_ps - self._counted_ps)
         self._counted_ps, self._delay_ps = now_ps, 0
@@ -91,13 +91,13 @@ class Hicache(Below):
         self._count()
 
     def _write(self, now_ps: int) -> None:
-        """What is queued for the host goes there, as one job."""
+        """Start the queued copies to the host, as one job."""
         nodes, self.tree.queued = self.tree.queued, []
         if nodes:
             self._writes.append((self._copy(loads=False, tokens=_tokens(nodes), now_ps=now_ps), nodes))
 
     def _copy(self, loads: bool, tokens: int, now_ps: int) -> int:
-        """A job takes its place: when it ends."""
+        """Queue a job; returns when it ends."""
         totals, moved = self.totals, tokens * self.token_bytes
         if loads:
             totals.loaded_bytes += moved
@@ -110,7 +110,7 @@ class Hicache(Below):
     def end_step(self) -> None:
         """The step waits for what was evicted for it; the next decision may differ when a copy ends.
 
-        Who finishes last leaves something to copy: so there is a decision behind it, for nobody.
+        The last request to finish leaves something to copy: so an empty decision follows it.
         """
         server = self.server
         self._wait_for_evicted()
@@ -127,7 +127,7 @@ class Hicache(Below):
             server.hold_until(max(min(ends, default=0), server.now_ps))
 
     def _wait_for_evicted(self) -> None:
-        """Let the step begin when what was evicted until now is copied, node by node."""
+        """Delay the step until what was evicted so far is copied, node by node."""
         now_ps = self.server.now_ps
         waited, self.tree.waited = self.tree.waited, []
         for node, tokens in waited:
@@ -141,20 +141,20 @@ class Hicache(Below):
         totals.refused_stores, totals.evicted_bytes = tree.refused, tree.forgotten * self.token_bytes
 
     def ready(self, request: Request) -> bool:
-        """Whether a request may enter now: what is fetched for it is there, or is not waited for."""
+        """Whether a request may enter now: its fetch is done, or is not waited for."""
         return self.storage.ready(request)
 
     # -- loads --------------------------------------------------------------------------------
 
     def on_host(self, match: Match | None) -> int:
-        """Tokens that the host has behind a match."""
+        """Tokens that the host has after a match."""
         if match is None:
             return 0
         assert isinstance(match, SglangMatch)
         return match.below.end - match.tokens
 
     def load(self, request: Request, match: Match | None) -> int:
-        """Let the step load them, all or none: the match is longer by so many tokens then."""
+        """Let the step load them, all or none; returns the tokens by which the match is then longer."""
         if self.on_host(match) < LEAST_LOADED:
             return 0
         assert isinstance(match, SglangMatch)
@@ -164,14 +164,14 @@ class Hicache(Below):
             self._loads.append(match.below)
             self._loading.append((request, tokens))
             self.totals.hit(here, tokens)
-            server.step.hit_tokens -= tokens  # who enters counts all that it does not compute
+            server.step.hit_tokens -= tokens  # an entering request counts all that it does not compute
             server.totals.hit_tokens -= tokens
             if server.events:
                 server.events.loads_beside(request, server.now_ps, server.steps, tokens)
         return tokens
 
     def start_loading(self) -> None:
-        """The loads of all who enter are one job, which begins when those before it have made room."""
+        """The loads of all entering requests are one job; it begins when earlier jobs have made room."""
         loading, self._loading = self._loading, []
         if not loading:
             return

@@ -1,15 +1,15 @@
-"""Storage below HiCache's host: what was written to the host goes on there, and prompts are fetched ahead.
+"""Storage below HiCache's host: copies on the host go on to it, and prompts are prefetched from it.
 
     copied to the host   goes on to the storage, one job at a time; it stays on the host until then
     a request comes      what neither memory has of its prompt is asked for, from 256 tokens on
     the answer           if 256 are there, the host makes room; they are read in turn, 128 pages at a time
-    its turn to enter    it waits, or the reading stops; what is there by then is the host's, and is loaded
+    its turn to enter    it waits, or the read stops; what was read by then is on the host, and is loaded
 
     best_effort      stops as soon as the request could enter
     timeout          ... 1 s, and 0.25 s for each 1,024 tokens asked for, after that
     wait_complete    never
 
-Others may enter before who waits. No request asks a second time (in SGLang:
+Others may enter before a waiting request. No request asks a second time (in SGLang:
 `--hicache-storage-prefetch-retry-max-attempts 0`), and none asks while half of the host is asked for. Asking
 takes the latency of the link.
 
@@ -36,7 +36,7 @@ from kvsim.sim.serving.totals import TierTotals
 from kvsim.sim.workload import PS_PER_S
 
 BATCH_PAGES: Final = 128
-"""Read at a time."""
+"""Pages read at a time."""
 
 
 class Fetch:
@@ -45,15 +45,15 @@ class Fetch:
     Attributes
     ----------
     anchor, start : Node, int
-        What it follows, which stays on the host: see `HostTree.hold_on_host`.
+        The node that it follows, which stays on the host: see `HostTree.hold_on_host`.
     text : list of Run
-        Of the whole prompt.
+        Text of the whole prompt.
     tokens : int
-        Asked for.
+        Tokens asked for.
     pages, read : int
-        That are read, 0 until it is known what there is; and those that are there.
+        Pages to read, 0 until the answer is known; and pages read so far.
     known_ps, stopped_ps, waits_until_ps, since_ps : int or None
-        When the answer comes; when nobody wanted it any more; how long its request waits, and since when.
+        When the answer comes; when it was no longer wanted; how long its request waits, and since when.
     """
 
     __slots__ = (
@@ -72,7 +72,7 @@ class Fetch:
 
 
 class Reader:
-    """Reads one after the other, some pages at a time; what is stopped goes no further than those."""
+    """Reads fetches in turn, `BATCH_PAGES` at a time; a stopped fetch ends with its current batch."""
 
     def __init__(self, store: Secondary) -> None:
         self.way = store.link.ways[True]
@@ -85,13 +85,13 @@ class Reader:
         return count, self.way.duration_ps(count, count * self.page_bytes)
 
     def put(self, fetch: Fetch, now_ps: int) -> None:
-        """A fetch stands behind all others."""
+        """Queue a fetch behind all others."""
         if not self._queue:
             self.free_ps = max(self.free_ps, now_ps)
         self._queue.append(fetch)
 
     def advance(self, by_ps: int) -> list[Fetch]:
-        """Read until then; returns what is over."""
+        """Read until then; returns the fetches that are over."""
         over: list[Fetch] = []
         while self._queue:
             fetch = self._queue[0]
@@ -107,7 +107,7 @@ class Reader:
         return over
 
     def next_ps(self) -> int | None:
-        """When the first is over; None: there is none."""
+        """When the first fetch is over; None: there is none."""
         if not self._queue:
             return None
         fetch = self._queue[0]
@@ -124,13 +124,13 @@ class NoStorage:
     """Nothing below the host."""
 
     def meet(self) -> None:
-        """Ask for those who came since."""
+        """Ask for the prompts of new arrivals."""
 
     def store(self, node: Node, tokens: int) -> None:
-        """The last so many tokens of a path were copied to the host: they go on."""
+        """The last `tokens` tokens of a path were copied to the host: they go on."""
 
     def settle(self) -> None:
-        """What has ended by now is known."""
+        """Jobs that ended by now are known."""
 
     def ready(self, request: Request) -> bool:
         """Whether a request may enter now."""
@@ -149,11 +149,11 @@ class Storage(NoStorage):
     waiting : WaitingList
         The server's queue.
     store : Secondary
-        What is there; its link's blocks are pages, of all GPUs together.
+        Its contents; its link's blocks are pages, of all GPUs together.
     policy : str
-        When who could enter no longer waits.
+        When a request that could enter no longer waits.
     least : int
-        Tokens below which nothing is asked for, or read.
+        Tokens below which nothing is asked for or read.
     """
 
     def __init__(  # noqa: PLR0917 - what a storage is
@@ -182,7 +182,7 @@ class Storage(NoStorage):
     # -- writing ------------------------------------------------------------------------------
 
     def store(self, node: Node, tokens: int) -> None:
-        """The last so many tokens of a path go on, as far as the storage lacks them."""
+        """Those of the last `tokens` tokens of a path that the storage lacks go on to it."""
         new = self._store.take(self.server, self._pieces(_path(node), node.end - tokens, node.end))
         if new:
             start = self.tree.hold_on_host(node)
@@ -197,7 +197,7 @@ class Storage(NoStorage):
     # -- fetching -----------------------------------------------------------------------------
 
     def meet(self) -> None:
-        """Ask for those who came since."""
+        """Ask for the prompts of new arrivals."""
         for request in self.waiting.since(self._met):
             if self._store.policy.informed:
                 prompt = self._pieces(
@@ -226,7 +226,7 @@ class Storage(NoStorage):
             self.server.events.asks(request, self.server.now_ps, self.server.steps, tokens)
 
     def settle(self) -> None:
-        """What is read, written or known by now."""
+        """Reads, writes and answers that ended by now are known."""
         now_ps, tree = self.server.now_ps, self.tree
         for fetch in self._reader.advance(now_ps):
             tree.room += self._stopped.pop(fetch, 0)
@@ -241,7 +241,7 @@ class Storage(NoStorage):
             tree.let_go(node, start)
 
     def _begin(self, request: Request, fetch: Fetch) -> None:
-        """It is known how much is there: make room on the host, and begin to read."""
+        """The answer is known: make room on the host, and begin to read."""
         tree, now_ps = self.tree, self.server.now_ps
         there = self._store.has(fetch.wanted, fetch.known_ps)
         tokens = size(there) * self.page
@@ -258,7 +258,7 @@ class Storage(NoStorage):
         self._reader.put(fetch, now_ps)
 
     def _receive(self, request: Request) -> None:
-        """What was read until now is the host's; the room of the rest is free when the reading is over."""
+        """What was read so far goes to the host; the room for the rest is free when the read is over."""
         fetch, tree = self._fetches[request], self.tree
         read = fetch.read * self.page
         if fetch.stopped_ps is not None:
@@ -269,7 +269,7 @@ class Storage(NoStorage):
         self._forget(request, read)
 
     def _forget(self, request: Request, read: int) -> None:
-        """Its fetch is over, with so many tokens."""
+        """Its fetch is over, with `read` tokens."""
         fetch, server = self._fetches.pop(request), self.server
         if fetch.since_ps is not None:
             self.totals.waited_requests += 1
@@ -280,7 +280,7 @@ class Storage(NoStorage):
         self.tree.let_go(fetch.anchor, fetch.start)
 
     def ready(self, request: Request) -> bool:
-        """Whether a request may enter now; who waits for nothing more stops its reading."""
+        """Whether a request may enter now; if it no longer waits, its read stops."""
         fetch, now_ps = self._fetches.get(request), self.server.now_ps
         if fetch is None:
             return True
@@ -319,7 +319,7 @@ def _path(node: Node) -> list[Run]:
 
 
 def _joined(text: Iterable[Run]) -> list[Run]:
-    """The same text in as few runs as there can be."""
+    """The same text in as few runs as possible."""
     found: list[Run] = []
     for stream, first, length in text:
         if found and found[-1][0] == stream and found[-1][1] + found[-1][2] == first:

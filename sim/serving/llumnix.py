@@ -1,11 +1,11 @@
 """When Llumnix moves a running request to another replica, and which: `--migrate llumnix:source=-48,...`.
 
-    every 50 ms   sources: freeness is low, or somebody preempted waits    targets: the others, if it is high
-                  the least free source goes with the freest target, the next with the next
-    of a source   who decodes, of the lowest priority, with the fewest tokens
+    every 50 ms   sources: freeness is low, or a preempted request waits   targets: the others, if it is high
+                  the least free source is paired with the freest target, the next with the next
+    of a source   the decoding request of the lowest priority, with the fewest tokens
 
-Defaults are those of its code: -3 blocks of 16 tokens for each request, one migration of a replica at a time,
-the last stage from 16 blocks on, 3 stages at most. Freeness is that of sim/routers/llumnix.py.
+Defaults are those of its code: -3 blocks of 16 tokens per request, one migration per replica at a time, the
+last stage from 16 blocks on, 3 stages at most. Freeness is that of sim/routers/llumnix.py.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,20 +20,20 @@ from kvsim.sim.serving.scaling import LEAST_S, MOST_S
 
 @dataclass(frozen=True)
 class Llumnix:
-    """Its options.
+    """Options of Llumnix.
 
     Attributes
     ----------
     every : float
         Seconds between two looks at the replicas.
     source, target : float
-        A replica whose freeness is at most, or at least, so many tokens a request is one.
+        A replica whose freeness is at most `source`, or at least `target`, tokens per request is one.
     last : int
-        The last stage copies at most so many blocks.
+        The last stage copies at most this many blocks.
     stages : int
-        A migration that takes more is given up.
+        A migration that takes more stages is given up.
     link : str
-        Between two GPUs: a name, or GB/s.
+        Link between two GPUs: a name, or GB/s.
     """
 
     every: float = 0.05
@@ -46,10 +46,10 @@ class Llumnix:
     def pairs(
         self, replicas: Sequence[Seen], moving: Sequence[bool], preempted: Callable[[int], bool]
     ) -> list[tuple[int, int]]:
-        """Who gives a request to whom, by their places.
+        """Pairs of replicas (source, target) by place.
 
-        `moving` says by place who takes part in a migration, `preempted` where somebody waits to be computed
-        again.
+        `moving` says by place which replicas take part in a migration, `preempted` whether a request waits to
+        be recomputed there.
         """
         found = [(freeness(each), each.place) for each in replicas if not moving[each.place]]
         needy = {place for _, place in found if preempted(place)}
@@ -65,7 +65,7 @@ MUST = "migrate must be llumnix or llumnix:every=S,source=N,target=N,last=N,stag
 
 
 def migration_of(text: str) -> Llumnix:
-    """The options of a text; KvsimError for what is none."""
+    """Parse the options from a text; KvsimError if it is invalid."""
     kind, _, rest = text.partition(":")
     types = {each.name: each.type for each in fields(Llumnix)}
     given: dict[str, float | int | str] = {}

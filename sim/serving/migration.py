@@ -1,13 +1,13 @@
-"""Live migration: a request decodes on while its blocks are copied to another replica, then goes on there.
+"""Live migration: a request keeps decoding while its blocks are copied to another replica, then moves there.
 
     source   ... decodes ................................ | stops |
     link         | stage 1: all blocks but its last one | |2: rest|
     target   room for those                              and those| decodes ...
 
-Each stage copies what was computed meanwhile; the last one, when few blocks are left, what remains, while the
-request stands still. Before each the target allocates the blocks; where it has no room, and where the request
-was preempted or has finished meanwhile, the migration is given up. Who moves when, says llumnix.py, what
-happens in the two memories mover.py. Follows Llumnix (OSDI '24) and its code.
+Each stage copies what was computed meanwhile; the last one, when few blocks are left, copies the rest while
+the request is stopped. Before each stage the target allocates the blocks; if it has no room, or the request
+was preempted or has finished meanwhile, the migration is given up. llumnix.py says which request moves and
+when, mover.py what happens in the two memories. Follows Llumnix (OSDI '24) and its code.
 
 A replica takes part in one migration at a time: copies never wait for each other.
 """
@@ -28,10 +28,10 @@ from kvsim.sim.serving.request import Request, State
 from kvsim.sim.workload import PS_PER_S, Int64Column
 
 STAGES: Final = ("migration_begin_ps", "migration_stop_ps", "migration_end_ps")
-"""Of a request's last migration: it begins, the request stops, its blocks are there."""
+"""Times of a request's last migration: it begins, the request stops, its blocks have arrived."""
 FINISHED, PREEMPTED = "finished", "preempted"
 NO_ROOM, STAGES_SPENT = "no room", "stages"
-"""Why one was given up: what became of the request, or of the room at the target."""
+"""Why a migration was given up: what happened to the request, or to the room at the target."""
 
 
 @dataclass
@@ -41,17 +41,17 @@ class Move:
     Attributes
     ----------
     source, target : int
-        Places.
+        Places of the replicas.
     seq : int
-        The request's at the source.
+        The request's sequence id at the source.
     guest : Request or None
-        What holds its blocks at the target.
+        Holds its blocks at the target.
     copied, stages, last : int
-        Blocks that were copied, or are; in how many stages; those of the last one.
+        Blocks copied, or being copied; number of stages; blocks of the last stage.
     begin_ps, stop_ps, end_ps : int
-        When it began, when the request stopped, and when its blocks were there; 0: never.
+        When it began, when the request stopped, and when its blocks had arrived; 0: never.
     given_up : str
-        Why; empty: it was not.
+        Why it was given up; empty: it was not.
     """
 
     request: Request
@@ -68,7 +68,7 @@ class Move:
     given_up: str = ""
 
     def fate(self) -> str:
-        """Why it cannot go on: the request has left the batch of its source; empty: it has not."""
+        """Why it cannot go on, if the request has left the batch of its source; empty: it has not."""
         request = self.request
         if request.state == State.FINISHED:
             return FINISHED
@@ -76,7 +76,7 @@ class Move:
 
 
 class Totals(NamedTuple):
-    """What was migrated in a run; bytes are those of all GPUs that have a part of a block."""
+    """Totals of a run; bytes are those of all GPUs that have a part of a block."""
 
     migrations: int
     requests: int
@@ -95,9 +95,9 @@ class Migrations:
     way : Way
         The link between two GPUs.
     block_bytes, gpus : int
-        Of a block on each GPU that has a part of it; how many those are.
+        Bytes of a block on each GPU that has a part of it; the number of those GPUs.
     seats : int
-        Requests that a replica serves at once, at most.
+        Most requests that a replica serves at once.
 
     Attributes
     ----------
@@ -111,12 +111,12 @@ class Migrations:
         self.moves: list[Move] = []
 
     def begin(self, run: Run, replicas: Sequence[Replica], dispatcher: Dispatcher) -> None:
-        """Let the clock know when to look."""
+        """Schedule the first look."""
         self._run, self._dispatcher = run, dispatcher
         self._movers = [Mover(replica) for replica in replicas]
         self._moving = [False] * len(replicas)
         for place, replica in enumerate(replicas):
-            replica.place = place  # what one does to another at one instant is then the same in every mode
+            replica.place = place  # replicas then act on each other in the same order in every mode
         self._later(0, self._every_ps, self._look)
 
     def _later(self, now_ps: int, after_ps: int, act: Callable[[int], None]) -> None:
@@ -149,7 +149,7 @@ class Migrations:
     # -- one migration ------------------------------------------------------------------------
 
     def _stage(self, move: Move, now_ps: int) -> None:
-        """Copy what has come meanwhile, but for the last block: it is being written."""
+        """Copy what was computed meanwhile, except the last block, which is still being written."""
         source, request = self._movers[move.source], move.request
         source.replica.catch_up()
         fate = move.fate() or (STAGES_SPENT if move.stages == self._policy.stages else "")
@@ -185,7 +185,7 @@ class Migrations:
             self._give_up(move, NO_ROOM, first)
 
     def _end(self, move: Move, now_ps: int) -> None:
-        """All its blocks are there."""
+        """All its blocks have arrived."""
         source, target, request, guest = (
             self._movers[move.source],
             self._movers[move.target],
@@ -202,7 +202,7 @@ class Migrations:
         self._moving[move.source] = self._moving[move.target] = False
 
     def _hold(self, move: Move, tokens: int, first: bool = False) -> bool:
-        """Room at the target; `first`: at this instant it has gone before."""
+        """Allocate at the target; `first`: at this instant the target comes before the source."""
         target = self._movers[move.target]
         target.replica.catch_up(first)
         if move.guest is not None:
@@ -229,7 +229,7 @@ class Migrations:
     # -- the end ------------------------------------------------------------------------------
 
     def stages(self, rows: int) -> dict[str, Int64Column]:
-        """By request the times of its last migration; 0 where there was none."""
+        """Per request, the times of its last migration; 0: there was none."""
         found = {name: np.zeros(rows, np.int64) for name in STAGES}
         for move in self.moves:
             if move.end_ps:
@@ -239,7 +239,7 @@ class Migrations:
         return found
 
     def totals(self) -> Totals:
-        """What was migrated; bytes count those of migrations that were given up, too."""
+        """Totals of the run; bytes include migrations that were given up."""
         done = [move for move in self.moves if not move.given_up]
         reasons = [move.given_up for move in self.moves if move.given_up]
         copied = sum(move.copied for move in self.moves)

@@ -1,14 +1,14 @@
-"""One end of a migration: what becomes of a request, and of its blocks, in the memory of one server.
+"""One end of a migration: what happens to a request and its blocks in the memory of one server.
 
-    target   hold        room for the blocks that come first; more before each later stage
-             enter       all are there: it decodes on from the next boundary on
-             let_go      they are not wanted: free
-    source   stop        it decodes no more, and keeps its blocks
-             leave       they are copied: free
-             resume      there was no room elsewhere: it decodes on here
+    target   hold        allocate the blocks that come first; more before each later stage
+             enter       all have arrived: it goes on decoding from the next boundary
+             let_go      they are not wanted: free them
+    source   stop        it stops decoding, and keeps its blocks
+             leave       they are copied: free them
+             resume      there was no room elsewhere: it goes on decoding here
 
-What is held in between is in `batch.moving`. A request stops and enters where its engine hears of who comes
-(input_queue.py): between two steps; an asynchronous engine one step later.
+Requests that hold blocks in between are in `batch.moving`. A request stops and enters when its engine hears
+of arrivals (input_queue.py): between two steps; in an asynchronous engine one step later.
 """
 
 from collections.abc import Callable
@@ -18,12 +18,12 @@ from kvsim.sim.serving.request import Request, State
 
 
 class Mover:
-    """Takes requests out of a replica, and lets others in."""
+    """Moves requests out of a replica, and lets others in."""
 
     def __init__(self, replica: Replica) -> None:
         self.replica, self.server = replica, replica.server
         self.events = replica.events
-        self._acts: dict[int, Callable[[], None]] = {}  # by name of a request: what is to become of it
+        self._acts: dict[int, Callable[[], None]] = {}  # by name of a request: what to do with it
         replica.input_queue.hear = self._hear
 
     def at_boundary(self, request: Request, act: Callable[[], None]) -> None:
@@ -40,27 +40,27 @@ class Mover:
 
     @property
     def preempted_waits(self) -> bool:
-        """Whether somebody preempted heads the queue."""
+        """Whether the head of the queue is a preempted request."""
         waiting = self.server.waiting
         return len(waiting) > 0 and waiting[0].preemptions > 0
 
     def candidate(self) -> Request | None:
-        """Who decodes, of the lowest priority, with the fewest tokens."""
+        """The decoding request of the lowest priority, with the fewest tokens."""
         stored = self.server.progress.stored
         decoding = [each for each in self.server.running.values() if each.state == State.DECODE]
         return min(decoding, key=lambda r: (-r.priority, stored(r), r.seq), default=None)
 
     def blocks(self, request: Request) -> int:
-        """Of its table."""
+        """Blocks of its table."""
         allocator = self.server.allocator
         return -(-allocator.capacity(request.seq) // allocator.block_slots)
 
     # -- the target ---------------------------------------------------------------------------
 
     def hold(self, request: Request, tokens: int) -> Request | None:
-        """Room for the first tokens of a request that runs elsewhere, in its name; None: there is none.
+        """Allocate for the first tokens of a request that runs elsewhere; None: no room.
 
-        Nothing is looked up in the prefix cache: all blocks are copied.
+        The prefix cache is not searched: all blocks are copied.
         """
         memory, allocator, seq = self.server.memory, self.server.allocator, self.server.memory.admissions
         bound = self.server.rules.bound(request)
@@ -78,14 +78,14 @@ class Mover:
         return guest
 
     def hold_more(self, guest: Request, tokens: int) -> bool:
-        """Room for so many in all; False: there is none."""
+        """Grow to `tokens` in all; False: no room."""
         fits = self.server.allocator.grow(guest.seq, tokens)
         if fits:
             self._note(guest, tokens)
         return fits
 
     def _note(self, guest: Request, tokens: int) -> None:
-        """It holds so many tokens now."""
+        """Note that it holds `tokens` tokens now."""
         memory = self.server.memory
         if self.events:
             self.events.changed = True
@@ -94,7 +94,7 @@ class Mover:
         memory.set_internal(guest, max(0, self.server.allocator.surplus(guest.seq, guest.final_tokens)))
 
     def let_go(self, guest: Request) -> None:
-        """What was held is free, and nothing of it can be found."""
+        """Free what was held; none of it can be found."""
         memory = self.server.memory
         del self.server.batch.moving[guest.seq]
         memory.prefill_held -= guest.computed
@@ -104,11 +104,11 @@ class Mover:
         self.server.allocator.release(guest.seq)
 
     def enter(self, request: Request, guest: Request, now_ps: int) -> None:
-        """It decodes on, in what was held for it."""
+        """Go on decoding, in the memory held for it."""
         memory = self.server.memory
         del self.server.batch.moving[guest.seq]
         request.seq, request.internal = guest.seq, guest.internal
-        request.sample += 1  # in the events it is another stay
+        request.sample += 1  # the events count it as another stay
         if self.events:
             self.events.moved("move_in", request, now_ps, self.server.steps)
         if memory.prefixes is not None:
@@ -118,7 +118,7 @@ class Mover:
     # -- the source ---------------------------------------------------------------------------
 
     def stop(self, request: Request) -> None:
-        """It decodes no more, and keeps what it has."""
+        """Stop decoding, and keep the memory."""
         server = self.server
         server.batch.leave(request)
         request.move(State.PREFILL)
@@ -127,12 +127,12 @@ class Mover:
         server.batch.moving[request.seq] = request
 
     def tell_stop(self, request: Request) -> None:
-        """It goes: there is room for it elsewhere."""
+        """Record that it leaves: there is room elsewhere."""
         if self.events:
             self.events.moved("move_out", request, self.server.now_ps, self.server.steps - 1)
 
     def leave(self, request: Request) -> None:
-        """What it had is free; its prefix can be found."""
+        """Free its memory; its prefix can be found."""
         memory = self.server.memory
         if self.events:
             self.events.changed = True
@@ -141,12 +141,12 @@ class Mover:
         memory.free(request)
 
     def resume(self, request: Request, now_ps: int) -> None:
-        """It decodes on."""
+        """Go on decoding here."""
         del self.server.batch.moving[request.seq]
         self._run(request, now_ps)
 
     def _run(self, request: Request, now_ps: int) -> None:
-        """It is the last of those that decode; who prefills stays behind them."""
+        """Run it as the last of the decoding requests; prefilling requests stay behind them."""
         running = self.server.running
         prefilling = [each for each in running.values() if each.state == State.PREFILL]
         running[request.seq] = request

@@ -1,15 +1,15 @@
-"""A tier below the GPU's memory, as vLLM's OffloadingConnector uses it: what is stored, and when it is over.
+"""A tier below the GPU's memory, as vLLM's OffloadingConnector uses it: what is stored, and when it ends.
 
     step s    prompts are computed; the chunks that they complete are offered to the tier: a store is planned
-    s + 1     it begins: what it copies is there
+    s + 1     it begins: the data that it copies has been computed
     later     it ends: the chunks can be found from the next decision on
 
-Chunks are written through once, those of a GPU hit too. A tier that has no room for all that is offered takes
-none of it, and is offered it again at the request's next step. Whoever finished offers once more; only then
-the tier hears in which order its chunks were used. Whoever is preempted waits for its stores before its
-blocks are anybody else's, as does a step that is given blocks from which somebody who finished still stores.
+Chunks are written through once, also those of a GPU hit. A tier without room for all that is offered takes
+none of it, and gets the offer again at the request's next step. A finished request offers once more; only
+then does the tier learn in which order its chunks were used. Before the blocks of a preempted request are
+reused, its stores must end; so must those of a finished request whose blocks a step is given.
 
-Who loads, and when, is for sim/serving/loading.py. Follows vLLM 0.33.0.
+Which requests load, and when, is decided in sim/serving/loading.py. Follows vLLM 0.33.0.
 """
 
 from collections.abc import Iterable, Sequence
@@ -38,20 +38,20 @@ class OffloadRules:
     prompt_only: bool = True
     """whether answers are left out"""
     late: bool = False
-    """whether what ended is known one decision later (asynchronous scheduling)"""
+    """whether ended transfers are known one decision later (asynchronous scheduling)"""
     chunk_bytes: int = 0
-    """of a chunk, on all GPUs together"""
+    """bytes of a chunk, on all GPUs together"""
 
 
 class Offload(Connector):
-    """Stores what a server computes in a tier.
+    """Stores in a tier what a server computes.
 
     Attributes
     ----------
     users : dict of User
-        Requests that have been looked up or computed and have not finished, by their name (`own`).
+        Unfinished requests that have been looked up or computed, by their name (`own`).
     planned : list of Job
-        Stores of the last decision, which begin with the next.
+        Stores of the last decision; they begin with the next.
     """
 
     def __init__(
@@ -67,16 +67,16 @@ class Offload(Connector):
         self.blocks_per_chunk = rules.chunk_tokens // self.size
         self.users: dict[int, User] = {}
         self.planned: list[Job] = []
-        self._texts = texts or Texts(rules.chunk_tokens)  # of all that share a tier of its stack
-        self._refused: dict[int, User] = {}  # by sequence: who offers again in its next step
+        self._texts = texts or Texts(rules.chunk_tokens)  # of all servers that share a tier of its stack
+        self._refused: dict[int, User] = {}  # by sequence: those that offer again in their next step
         self._left: list[
             tuple[tuple[int, int], User, list[int], int]
-        ] = []  # who finished since the last decision
-        self._lengths: dict[int, int] | None = None  # of block tables, where it matters which blocks are new
-        self._asks_by_cached = False  # does anything that is looked up depend on what the GPU keeps?
+        ] = []  # those that finished since the last decision
+        self._lengths: dict[int, int] | None = None  # of block tables, if it matters which blocks are new
+        self._asks_by_cached = False  # whether any look-up depends on what the GPU keeps
         self.stack: Stack | None = None
         self._jobs = 0
-        self._unowned = 0  # stores that have not ended, of requests that have
+        self._unowned = 0  # stores that have not ended, of requests that have finished
         self.totals = TierTotals(tier.capacity * rules.chunk_bytes)
         self._counted_ps = 0
         server.totals.tier, server.memory.below = self.totals, self.below
@@ -84,7 +84,7 @@ class Offload(Connector):
     def new_job(
         self, loads: bool, user: User, copied: Sequence[Piece], chunks: Sequence[int], blocks: Sequence[int]
     ) -> Job:
-        """The next job."""
+        """Make the next job."""
         self._jobs += 1
         moved = len(chunks) * self.rules.chunk_bytes
         if loads:
@@ -111,7 +111,7 @@ class Offload(Connector):
         return found
 
     def below(self, request: Request, here: int) -> int:
-        """Tokens of a prompt that the tier has behind the first `here`; for requests elsewhere, too."""
+        """Tokens of a prompt that the tier has after the first `here`; also for requests elsewhere."""
         size = self.rules.chunk_tokens
         start = here // size
         found = self.tier.find(pieces(self._ranges(request), start, (request.prompt_tokens - 1) // size))
@@ -120,7 +120,7 @@ class Offload(Connector):
     # -- loads ----------------------------------------------------------------------------------
 
     def look_up(self, user: User, here: int) -> int | None:
-        """Tokens behind the first `here` that the tier has; None: ask again later."""
+        """Tokens after the first `here` that the tier has; None: ask again later."""
         request, size = user.request, self.rules.chunk_tokens
         self._asks_by_cached = self._asks_by_cached or here > 0
         user.offered = 0
@@ -143,7 +143,7 @@ class Offload(Connector):
             return None
         if self.server.allocator.caches:
             wanted = pieces(user.ranges, start, start + found.hits)
-            for _, _, job in self.transfers.under_way:  # for one that waits for it
+            for _, _, job in self.transfers.under_way:  # loads for another waiting request
                 if job.loads and not job.hurried and overlap(job.pieces, wanted):
                     return None
         return tokens
@@ -171,7 +171,7 @@ class Offload(Connector):
     # -- a decision ---------------------------------------------------------------------------
 
     def begin_step(self) -> None:
-        """A step is to be decided: what was planned begins, what ended is known."""
+        """A step is about to be decided: planned stores begin, ended transfers are known."""
         now_ps, totals, held = self.server.now_ps, self.totals, self.tier.held * self.rules.chunk_bytes
         totals.held_bytes_ps += held * (now_ps - self._counted_ps)
         self._counted_ps = now_ps
@@ -191,10 +191,10 @@ class Offload(Connector):
             self._lengths = {seq: self._blocks(seq) for seq in living}
 
     def end_step(self) -> None:
-        """A step is decided: offer what it completes, and wait for stores whose blocks are taken."""
+        """A step is decided: offer what it completes, and wait for stores whose blocks were taken."""
         server, running = self.server, self.server.running
         if self.stack is not None and self._asks_by_cached:
-            server.step.asks_by_cached = True  # what the GPU forgets comes up to the host for one that waits
+            server.step.asks_by_cached = True  # what the GPU forgets comes up to the host for a waiting one
         users, holds_for = [self.user(request) for request in server.step.chunks], 1 << 40
         if self._refused or not self.rules.prompt_only:
             users, holds_for = self._with_decoding(users)
@@ -215,7 +215,7 @@ class Offload(Connector):
             server.hold_for(holds_for)
 
     def _with_decoding(self, users: list[User]) -> tuple[list[User], int]:
-        """These, and who decodes and offers: it was refused, or answers are stored; for how many steps."""
+        """These, plus decoding users that offer (refused before, or answers are stored); and for how long."""
         running, size, holds_for = self.server.running, self.rules.chunk_tokens, 1 << 40
         scheduled = {user.request.seq: user for user in users}
         for seq, user in self._refused.items():
@@ -229,7 +229,7 @@ class Offload(Connector):
         return list(scheduled.values()), holds_for
 
     def _offer_left(self) -> None:
-        """Offer what those had who finished since the last decision; then they have left."""
+        """Offer what requests finished since the last decision had; then they have left."""
         left, self._left = sorted(self._left, key=lambda one: one[0]), []
         for _, user, table, tokens in left:
             self.totals.refused_stores += not self._offer(user, tokens, table)
@@ -237,26 +237,26 @@ class Offload(Connector):
             self.tier.leave(user.number)
 
     def _differs_next(self) -> bool:
-        """Whether the next step begins a store, looks whose blocks it takes, offers again, or finds more."""
+        """Whether the next step begins a store, checks whose blocks it takes, offers again, or finds more."""
         offers_again = bool(self._refused) and self.tier.counts_offers
         finds_more = self.stack is not None and self.stack.promotes
         return bool(self.planned) or self._unowned > 0 or offers_again or finds_more
 
     def _tokens(self, request: Request) -> int:
-        """Tokens of a request behind this step, as far as they are known now."""
+        """Tokens of a request after this step, as far as they are known now."""
         if request.state != State.DECODE:
             return request.computed
         tokens = self.server.progress.tokens(request)
         return tokens - 1 if self.rules.late and request.seq not in self.rested else tokens
 
     def _within(self, user: User, tokens: int) -> int:
-        """Chunks within so many tokens that may be stored."""
+        """Chunks within `tokens` tokens that may be stored."""
         if self.rules.prompt_only and tokens > user.request.prompt_tokens:
             tokens = user.request.prompt_tokens
         return tokens // self.rules.chunk_tokens
 
     def _offer(self, user: User, tokens: int, table: Sequence[int] | None) -> bool:
-        """Offer the chunks within so many tokens; False: refused."""
+        """Offer the chunks within `tokens` tokens; False: refused."""
         request, tier, count = user.request, self.tier, self.blocks_per_chunk
         chunks = self._within(user, tokens)
         if chunks <= user.offered:
@@ -285,7 +285,7 @@ class Offload(Connector):
     # -- leaving ------------------------------------------------------------------------------
 
     def finishes(self, request: Request) -> None:
-        """A request has finished and still has its memory: it offers what is left in the next step."""
+        """A request has finished and still has its memory: it offers the rest in the next step."""
         user = self.users.pop(request.own, None)
         if user is None:
             return
@@ -298,7 +298,7 @@ class Offload(Connector):
         self._left.append(((0, request.seq), user, table, tokens))
 
     def aborts(self, request: Request, tokens: int, table: list[int]) -> None:
-        """A request is aborted, and has computed so many tokens: it offers them in the next step."""
+        """A request that computed `tokens` tokens is aborted: it offers them in the next step."""
         user = self.users.pop(request.own, None) or self.user(request)
         self.users.pop(request.own, None)
         user.finished = True
@@ -309,7 +309,7 @@ class Offload(Connector):
         self._left.append(((1, len(self._left)), user, table, tokens))
 
     def _flush(self) -> None:
-        """Wait for the stores of those preempted, and of those who finished, whose blocks are taken."""
+        """Wait for the stores of preempted requests, and of finished ones whose blocks were taken."""
         hurried = [
             job
             for _, _, job in self.transfers.under_way
@@ -324,7 +324,7 @@ class Offload(Connector):
             self.hurry(hurried)
 
     def hurry(self, jobs: Iterable[Job]) -> None:
-        """Let the step wait for these stores."""
+        """Make the step wait for these stores."""
         step, now_ps = self.server.step, self.server.now_ps
         hurried = list(jobs)
         for job in hurried:
@@ -340,7 +340,7 @@ class Offload(Connector):
         return self.server.allocator.capacity(seq) // self.size
 
     def _taken(self, lengths: dict[int, int]) -> set[int]:
-        """Blocks that this step gave to anybody, those that were hit included."""
+        """Blocks that this step gave to any request, including those that were hit."""
         taken: set[int] = set()
         for seq in (*self.server.running, *self.server.batch.loading):
             before = lengths.get(seq, 0)
@@ -351,7 +351,7 @@ class Offload(Connector):
     # -- the end of transfers -----------------------------------------------------------------
 
     def settle(self, by_ps: int) -> bool:
-        """What has ended by then is known from now on; whether anything had."""
+        """Transfers that ended by then are known from now on; returns whether there were any."""
         under_way = self.transfers.under_way
         ended = self.transfers.ended(by_ps) if under_way and under_way[0][0] <= by_ps else ()
         for job in ended:
@@ -367,7 +367,7 @@ class Offload(Connector):
         return (self.stack is not None and self.stack.settle(by_ps)) or bool(ended)
 
     def wake(self, again: bool) -> None:
-        """Say when the next decision may differ; `again`: it may at once."""
+        """Say when the next decision may differ; `again`: it may immediately."""
         server = self.server
         totals, transfers = self.totals, self.transfers
         totals.held_bytes = self.tier.held * self.rules.chunk_bytes
@@ -389,26 +389,26 @@ class Offload(Connector):
             self._work_alone(again)
 
     def _hands_on(self) -> bool:
-        """Whether others find what it stores: then it is handed on in time, though nobody is here."""
+        """Whether other servers find what it stores: then it is handed on in time, even without requests."""
         return self.stack is not None and self.stack.is_shared
 
     def _work_alone(self, again: bool) -> None:
-        """Go on until all stores have ended."""
+        """Keep working until all stores have ended."""
         server = self.server
         works = again or bool(self.planned or self._left or self.transfers.under_way)
         anybody = server.running or server.batch.loading or len(server.waiting) > 0
-        if not anybody and (self.planned or not self.transfers.under_way):  # a decision for nobody is spent
+        if not anybody and (self.planned or not self.transfers.under_way):  # an empty decision is spent
             server.hold_until(server.now_ps)
         server.wakes.works = works
 
 
 def seq_of(user: User) -> int:
-    """The number of its sequence."""
+    """The sequence id of its request."""
     return user.request.seq
 
 
 def whole_text(request: Request, tokens: int) -> Content:
-    """A request's text: what others may have too, and the rest, which has a name of its own."""
+    """A request's text: the part that others may share, and the rest, which has its own name."""
     shared = sum(length for _, _, length in request.content)
     if shared >= tokens:
         return request.content

@@ -1,16 +1,16 @@
 """One server on the clock: a SimPy process that decides a step, plans a span, sleeps to its end, commits it.
 
     decide   the scheduler decides a step; its record is a Decision (decision.py)
-    plan     steps that need no new decision are added, as far as is known (planner.py)
-    sleep    until the last of them ends; whoever arrives may cut the plan at the next boundary
-    commit   the memory of the steps, their tokens, who is finished (commit.py)
+    plan     foreseeable steps that need no new decision are added (planner.py)
+    sleep    until the last of them ends; an arrival may cut the plan at the next boundary
+    commit   the memory of the steps, their tokens, finished requests (commit.py)
 
-A plan changes nothing but what the scheduler did for its first step. `max_span=1` is step mode: the same
-code, the same result, one step at a time. A replica to which all requests come need not sleep up to the next
-of them: up to there it commits ahead of the clock.
+A plan changes nothing beyond what the scheduler did for its first step. `max_span=1` is step mode: the same
+code, the same result, one step at a time. A replica that gets all requests need not sleep until the next
+arrival: up to there it commits ahead of the clock.
 
-Same instant, same order: arrivals first, then replicas, so that an arrival at t is seen by the step that
-starts at t, unless an asynchronous engine has decided it already (input_queue.py).
+Within one instant, arrivals come first, then replicas, so that the step that starts at t sees an arrival
+at t, unless an asynchronous engine has already decided it (input_queue.py).
 """
 
 from bisect import bisect_left
@@ -49,36 +49,36 @@ class Replica:
     Parameters
     ----------
     log : RequestLog
-        Where its requests are written down.
+        Records its requests.
     max_span : int
         Most decode steps taken as one event; 1 is step mode.
     step_log : bool
-        Whether to write a row per step, which takes step mode.
+        Whether to write a row per step; needs step mode.
     timeline_rows : int
-        At most this many instants are kept; a span also ends where one is due.
+        At most this many instants are kept; a span also ends when one is due.
     check : bool
         Recount the memory from scratch at every step (slow; for tests).
     hears_late : bool
-        Whether a step is decided when the one before it begins (input_queue.py).
+        Whether a step is decided when the previous one begins (input_queue.py).
     events, memory_map : Events, MemoryMap, optional
-        Where to write down what happens to each request, and what lies where.
+        Record what happens to each request, and where everything lies in memory.
     kinds_in_words : dict of str, optional
-        Of each kind of layers, where they are kept in groups: what the results call it.
+        What the results call each kind of layers, if they are kept in groups.
 
     Attributes
     ----------
     decide : callable
-        Decides the step that starts now: the scheduler's own. Who watches may put his own around it.
+        Decides the step that starts now: the scheduler's method, which an observer may wrap.
     decision : Decision
-        What was decided last.
+        The latest decision.
     commit : Commit
         Carries out plans.
     observers : list of Observer
-        Who looks on; they change nothing.
+        Observers. They change nothing.
     input_queue : InputQueue
-        Who has come, and is not in the server's queue yet.
+        Requests that have arrived but are not in the server's queue yet.
     place : int
-        Of replicas that share a tier or a link and are due at one instant, the first place goes first.
+        Order of replicas that share a tier or a link and are due at the same instant.
     """
 
     def __init__(
@@ -126,33 +126,33 @@ class Replica:
         self._planner = Planner(server, scheduler, self.pricing, self.recorder, self.observers, max_span)
         self.commit = Commit(server, scheduler, self.pricing, self.recorder, self._planner, self.observers)
         self._alarm = Alarm()
-        self._takes = False  # does it take requests from the columns itself?
+        self._takes = False  # whether it takes requests from the columns itself
         self.input_queue = InputQueue(server, hears_late)
         self.place = 0
         self._planner.unheard = self.input_queue.requests
-        self._current: list[int] | None = None  # the plan, while it sleeps on it
-        self._waits = False  # does it sleep until a transfer ends?
+        self._current: list[int] | None = None  # the plan, while it sleeps until its end
+        self._waits = False  # whether it sleeps until a transfer ends
 
     def wait_before_steps(self, wait: Callable[[int], None], max_span: int) -> None:
-        """For who watches: call `wait` with the time in ps before each step, or each `max_span` of them."""
+        """For an observer: call `wait` with the time in ps before each step, or every `max_span` steps."""
         self.observers.append(Pace(self.server, wait, max_span))
 
     # -- on the clock -------------------------------------------------------------------------
 
     def begin(self, env: simpy.Environment, arrivals: Arrivals, alone: bool) -> None:
-        """Start to serve; `alone`: all that arrives comes here."""
+        """Start to serve; `alone`: every arrival comes here."""
         server, self._arrivals = self.server, arrivals
         self._takes = takes = alone and not arrivals.wait_for_answers
         self._ahead = Promise() if takes else arrivals if alone else Promise(0)
         if alone:
             self._planner.coming = arrivals
         if server.batch.works_in_spans and not takes:
-            self._planner.most_steps = 1  # who comes could end a span whose work is done
+            self._planner.most_steps = 1  # an arrival could end a span whose work is done
         self.commit.begin(arrivals, self.input_queue, self._kinds)
         self._alarm.begin(env, self._serve(takes), self.place)
 
     def _serve(self, takes: bool) -> Process:
-        """Decide, plan, sleep, commit, until nobody comes any more; `takes`: it fetches them itself."""
+        """Decide, plan, sleep, commit, until no request is left; `takes`: it fetches them itself."""
         server, batch, arrivals, ahead = self.server, self.server.batch, self._arrivals, self._ahead
         decide, plan_of, observers = self.decide, self._planner.plan, self.observers
         commit = self.commit.carry_out
@@ -161,7 +161,7 @@ class Replica:
             if arrivals.next_ps <= server.now_ps:
                 if takes:
                     arrivals.bring(inputs.known_ps())
-                else:  # asked for by an answer just given
+                else:  # triggered by an answer just given
                     yield self._alarm.at(server.now_ps)
             if unheard:
                 inputs.take()
@@ -187,14 +187,14 @@ class Replica:
             commit(step, plan)
 
     def _awake(self) -> list[int]:
-        """What has become of the plan meanwhile."""
+        """The plan as it is after the sleep."""
         plan, self._current = self._current, None
         if plan is None:
             raise InvariantError(f"step {self.server.steps}: the plan was lost")
         return plan
 
     def _idle(self, takes: bool) -> Process:
-        """Wait until somebody comes."""
+        """Wait for an arrival."""
         server, now_ps = self.server, self.server.now_ps
         self.scheduler.rest(server)
         kept = self._kept()
@@ -217,9 +217,9 @@ class Replica:
         self.pricing.rest()
 
     def _stall(self) -> Process:
-        """A step that computes nothing, as its last request evicted itself, or left.
+        """A step that computes nothing because its last request evicted itself or left.
 
-        Asynchronous engines find out one decision later that there is room, and the step is spent.
+        Asynchronous engines find out one decision later that there is room; the step still takes its time.
         """
         server, step = self.server, self.decision
         late = server.rules.known_late and step.departures and server.waiting
@@ -236,9 +236,9 @@ class Replica:
             server.wait(until_ps)
         elif step.departures:  # there is room now: decide again
             return
-        elif server.batch.moving:  # what keeps the head out belongs to nobody who runs here
+        elif server.batch.moving:  # what keeps the head out belongs to no running request
             yield from self._idle(takes=False)
-        elif step.no_room and not server.allocator.used_slots:  # evicted, it is longer than when it came
+        elif step.no_room and not server.allocator.used_slots:  # evicted, now longer than on arrival
             server.drop_head(f"finds no room in an empty arena of {server.allocator.capacity_slots:,} slots")
             self.commit.write_facts(step)
         else:
@@ -248,7 +248,7 @@ class Replica:
             )
 
     def _wait_for_transfers(self) -> Process:
-        """Nothing can be computed before a transfer ends, or somebody comes; most spend a step at least."""
+        """Nothing can be computed before a transfer ends or a request arrives; most wait a step at least."""
         server, step = self.server, self.decision
         least = server.now_ps
         if not server.wakes.polls:
@@ -269,20 +269,20 @@ class Replica:
             server.wakes.before_ps = until_ps - 1
 
     def _kept(self) -> tuple[int, int, int]:
-        """Slots with a token, used slots, and slots used in vain, of requests that do not run."""
+        """Slots with a token, used slots, and slots used in vain, by requests that do not run."""
         server = self.server
         if not server.batch.parked():
             return (0, 0, 0)
         return server.tokens()[0], server.allocator.used_slots, server.memory.internal_slots()
 
     def _on_the_clock(self, now_ps: int) -> int:
-        """The same, unless it is later than the clock goes."""
+        """`now_ps`, unless it is beyond the clock's limit."""
         return self.recorder.log.on_the_clock(now_ps, self.server.steps)
 
-    # -- who comes ----------------------------------------------------------------------------
+    # -- arrivals -----------------------------------------------------------------------------
 
     def join(self, requests: Iterable[Request]) -> None:
-        """Requests come, and may enter at the next boundary, or at the one behind it."""
+        """Requests arrive, and may enter at the next boundary, or at the one after it."""
         inputs, now_ps = self.input_queue, self._alarm.now_ps
         at_once = self._takes or self._waits or self._alarm.sleeps
         for request in requests:
@@ -293,16 +293,16 @@ class Replica:
         self._end_plan(inputs.late)
 
     def tell(self, request: Request) -> None:
-        """Something else than that it comes is to be done with a request when the engine hears of it."""
+        """The engine is to do something other than queue a request when it hears of it."""
         self._planner.stands = False
         self.join([request])
 
     def arrived(self) -> None:
-        """Something happened at the door that is looked at, at the latest, at the next boundary."""
+        """Something happened outside that is looked at by the next boundary at the latest."""
         self._end_plan(later=False)
 
     def _end_plan(self, later: bool) -> None:
-        """Wake up, or end the plan at the next boundary, or one `later`."""
+        """Wake up, or end the plan at the next boundary, or one boundary `later`."""
         if self._alarm.ring():
             return
         if self._waits:
@@ -316,30 +316,30 @@ class Replica:
 
     @property
     def has_requests(self) -> bool:
-        """Whether anybody runs, loads, waits, or has come without being heard of yet."""
+        """Whether any request runs, loads, waits, or has arrived without being heard of yet."""
         server = self.server
         held = server.running or server.batch.loading or server.swapped
         return bool(held or server.waiting or self.input_queue.requests or server.batch.moving)
 
     @property
     def clock_ps(self) -> int:
-        """What the clock says: later than the server's time while it sleeps."""
+        """Time on the clock: later than the server's time while it sleeps."""
         return self._alarm.now_ps
 
     def left(self, request: Request) -> None:
-        """One that waits leaves: end the plan at the next boundary, as who is behind may enter there."""
+        """A waiting request leaves: end the plan at the next boundary; those behind it may enter there."""
         self.input_queue.remove(request)
         self.look_at_next()
 
     def look_at_next(self) -> None:
-        """Who waits may enter, or who runs may find less room, at the next boundary: decide anew there."""
+        """Waiting requests may enter, or running ones find less room, at the next boundary: decide there."""
         self._planner.stands = False
         self.arrived()
 
     def look_again(self, first: bool) -> None:
-        """What it shares with others changes now, which those who wait may find at the next boundary.
+        """What it shares with other replicas changes now; waiting requests may find it at the next boundary.
 
-        What it decided up to now stands; with `first` also what it decides at this instant.
+        What it has decided so far stands; with `first` also what it decides at this instant.
         """
         if self._current is None or not self.server.waiting:
             return
@@ -347,9 +347,9 @@ class Replica:
         self.look_at_next()
 
     def catch_up(self, now_too: bool = False) -> None:
-        """Carry out all steps of the plan that are over by now: its state is then as in step mode.
+        """Carry out all steps of the plan that have ended by now: the state is then as in step mode.
 
-        `now_too`: also one that ends at this instant.
+        `now_too`: also a step that ends at this instant.
         """
         if self._current is None:
             return
@@ -369,7 +369,7 @@ class Replica:
             self._alarm.move(self.server.now_ps + plan[-1])
 
     def turn_away(self, row: int, reason: str) -> None:
-        """Count a request that came and can never be served; in the course of a plan, after that."""
+        """Count an arrival that can never be served; during a plan, after that plan."""
         self.commit.turn_away(row, self._arrivals.now_ps, reason, self._current)
 
     def _tell_deciding(self) -> None:
@@ -379,7 +379,7 @@ class Replica:
     # -- death --------------------------------------------------------------------------------
 
     def die(self) -> int:
-        """The server is gone; what was carried out stays written down. Returns the tokens that it held."""
+        """The server is gone; what was carried out stays recorded. Returns the tokens that it held."""
         self.catch_up()
         self.commit.turned_away.write_noted()
         self._alarm.end()
@@ -387,7 +387,7 @@ class Replica:
         return self.server.tokens()[0] if self.server.running or self.server.batch.parked() else 0
 
     def follow(self, before: "Replica") -> None:
-        """Stand in for one that died: empty, and not serving yet."""
+        """Replace a replica that died: empty, and not serving yet."""
         self._arrivals = before._arrivals
         self.server.steps, self.server.now_ps = before.server.steps, before.server.now_ps
         self.recorder.sample(instant_of(self.server, 0))
@@ -401,12 +401,12 @@ class Replica:
     # -- the end ------------------------------------------------------------------------------
 
     def end(self) -> None:
-        """Nobody comes any more: let go of the clock, so that no reference cycle keeps what was recorded."""
+        """No more arrivals: let go of the clock, so that no reference cycle keeps what was recorded."""
         self._alarm.end()
         self.commit.end()
 
     def result(self) -> Result:
-        """What was written down."""
+        """What was recorded."""
         server = self.server
         for observer in self.observers:
             observer.end()

@@ -1,16 +1,16 @@
-"""What the server holds now: the queue, the batch and the KV memory.
+"""The current state of a server: the queue, the batch and the KV memory.
 
-    waiting    who waits, in the order of the policy (queues.py)
-    batch      who runs, who decodes, and when each must grow (batch.py)
-    memory     the allocator, and what is counted of it (memory.py)
+    waiting    waiting requests, in the order of the policy (queues.py)
+    batch      running and decoding requests, and when each must grow (batch.py)
+    memory     the allocator and its counters (memory.py)
 
-A scheduler decides by calling the operations here. Each is carried out at once, or refused, and entered in
-`step`, the decision (decision.py); the replica keeps the time. Schedulers that need more bring a batch or a
-memory of their own kind, and keep what only they know: groups of samples (groups.py), beams (beam_batch.py),
+A scheduler decides by calling the operations here. Each is carried out immediately, or refused, and entered
+in `step`, the decision (decision.py); the replica keeps the time. Schedulers that need more bring their own
+kind of batch or memory, and keep what only they know: groups of samples (groups.py), beams (beam_batch.py),
 pieces of prompts (pieces.py), SGLang's order (sglang_parts.py).
 
-Sequence ids count admissions. So ascending id is the order of `running`, the id of a preempted
-request never comes back, and the last of `running` is the latest admission.
+Sequence ids count admissions. So `running` is in ascending order of id, the id of a preempted request never
+comes back, and the last of `running` is the latest admission.
 """
 
 from collections.abc import Callable
@@ -34,12 +34,12 @@ from kvsim.sim.serving.totals import Totals
 from kvsim.sim.serving.wakes import Wakes
 
 MOST_FUTILE: Final = 1_000
-"""Preemptions without a new token, beside one of each request, that are no error yet."""
+"""Preemptions without a new token, besides one per request, that are not an error yet."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What holds for a server as long as it runs.
+    """Fixed rules of a server.
 
     Attributes
     ----------
@@ -48,11 +48,11 @@ class Rules:
     policy : str
         The order of the queue, see sim/serving/queues.py.
     publishes_late : bool
-        Whether a prefix can be found by others only after the step that computes it.
+        Whether other requests can find a prefix only after the step that computes it.
     known_late : bool
-        Whether a step is decided before it is known what the one before generated (asynchronous scheduling).
+        Whether a step is decided before the tokens of the previous step are known (asynchronous scheduling).
     victim : callable or None
-        Who is preempted where memory is short; None: as `policy` says (sim/serving/batch.py).
+        Which request is preempted if memory is short; None: as `policy` says (sim/serving/batch.py).
     """
 
     bound: Callable[[Request], int]
@@ -69,11 +69,11 @@ class Server:
     Parameters
     ----------
     batch : Batch
-        Who runs, in its memory: `Batch(KvMemory(allocator))`.
+        Running requests and their memory: `Batch(KvMemory(allocator))`.
     rules : Rules
-        What holds as long as it runs.
+        Fixed rules.
     waiting : Queue, optional
-        Who waits; the queue of the policy, if it is left out.
+        Waiting requests; by default the queue of the policy.
 
     Attributes
     ----------
@@ -84,9 +84,9 @@ class Server:
     swapped : int
         Sequences in the host pool.
     wakes : Wakes
-        When it looks again, beside its steps.
+        When it looks again, apart from its steps.
     holds : bool
-        Whether it holds what it has computed until another server has read it (held.py).
+        Whether it holds computed blocks until another server has read them (held.py).
     """
 
     holds: ClassVar[bool] = False
@@ -105,7 +105,7 @@ class Server:
         self.events: Events | None = None
 
     def watch(self, events: Events | None, context_tile: int) -> None:
-        """Write down events; and how contexts differ, in tiles of so many tokens, unless that is 0."""
+        """Record events; and how contexts differ, in tiles of `context_tile` tokens, unless that is 0."""
         self.events = events
         self.batch.watch(events is not None, context_tile)
 
@@ -121,7 +121,7 @@ class Server:
 
     @property
     def anybody_waits(self) -> bool:
-        """Whether anybody may enter when memory is free."""
+        """Whether any request may enter when memory is free."""
         return len(self.waiting) > 0 or self.swapped > 0
 
     # -- the step -----------------------------------------------------------------------------
@@ -132,11 +132,11 @@ class Server:
         self.wakes.waits += 1
 
     def pause(self) -> None:
-        """Let the decoding sequences stand still in this step."""
+        """Pause the decoding sequences for this step."""
         self.step.paused = self.step.changed = True
 
     def hold_for(self, steps: int) -> None:
-        """Let the scheduler decide again after so many steps at the latest, even if nothing happens."""
+        """Let the scheduler decide again after this many steps at the latest, even if nothing happens."""
         self.step.repeats = steps
 
     def hold_until(self, until_ps: int) -> None:
@@ -144,13 +144,13 @@ class Server:
         self.step.until_ps = until_ps
 
     def ask_again(self) -> None:
-        """The next step may find what this one did not: let the scheduler decide again before it."""
+        """The next step may find what this one did not: let the scheduler decide again before that step."""
         self.step.changed = True
 
     def tokens(self) -> tuple[int, int]:
-        """(held, contexts) in the step, its own new tokens included.
+        """(held, contexts) in the step, including its own new tokens.
 
-        The slots that hold a token, and the sum of the contexts of all seats that decode.
+        These are the slots that hold a token, and the sum of the contexts of all decoding seats.
         """
         progress, memory, allocator = self.progress, self.memory, self.allocator
         if self.step.paused:
@@ -166,11 +166,11 @@ class Server:
         return held, contexts
 
     def lengths(self, new: bool = True) -> dict[int, int]:
-        """The tokens of each living sequence in the step, its `new` ones included; from scratch."""
+        """Tokens of each living sequence in the step, including its `new` ones; counted from scratch."""
         return self.batch.lengths(new and not self.step.paused)
 
     def external_slots(self) -> int:
-        """Free slots that cannot serve the head of the queue, or a request of the mean size so far."""
+        """Free slots that cannot serve the head of the queue, or else a request of the mean size so far."""
         if not self.memory.abilities.external_slots:
             return 0
         if self.waiting:
@@ -181,7 +181,7 @@ class Server:
         return self.allocator.external_slots(need)
 
     def after_step(self) -> None:
-        """The allocator works after a step; what it allocated ahead may never be written."""
+        """Let the allocator work after a step; what it allocated ahead may never be written."""
         allocator, used, worker = self.allocator, self.allocator.used_slots, self.memory.abilities.after_steps
         if worker is not None:
             worker.after_step(self.lengths(new=False))
@@ -194,11 +194,11 @@ class Server:
                 )
 
     def held_slots(self) -> int:
-        """Slots with tokens that nobody has but those who wait to be read."""
+        """Slots with tokens that only requests waiting to be read hold."""
         return 0
 
     def rest(self) -> Rest:
-        """What most servers never have."""
+        """Counters that are zero on most servers."""
         allocator, held = self.allocator, self.held_slots()
         external, cached = self.external_slots(), allocator.cached_slots
         return external, cached, allocator.idle_slots, allocator.shared_tokens, held
@@ -206,10 +206,10 @@ class Server:
     # -- admission and prefill ----------------------------------------------------------------
 
     def match_head(self, whole: bool = False, budget: int | None = None) -> Match | None:
-        """What of the head of the queue is cached: not its last token, or that too. None without a cache.
+        """The cached part of the head of the queue, without its last token unless `whole`; None: no cache.
 
-        A `budget` says that the head asks for room for what is cached and at most so many tokens more: what
-        it asks for then depends on what stays cached.
+        With a `budget` the head asks for room for the cached tokens and at most `budget` more: its demand
+        then depends on what stays cached.
         """
         prefixes, pieces = self.memory.prefixes, self.memory.abilities.pieces
         if prefixes is None:
@@ -223,7 +223,7 @@ class Server:
         return match
 
     def cached_tokens(self, request: Request) -> int:
-        """Tokens of a prompt that are cached here, but for its last; for requests that are elsewhere, too."""
+        """Tokens of a prompt that are cached here, without its last; also for requests that are elsewhere."""
         prefixes, here = self.memory.prefixes, 0
         self._fill_streams(request)
         if prefixes is not None:
@@ -231,7 +231,7 @@ class Server:
         return here if self.memory.below is None else here + self.memory.below(request, here)
 
     def _fill_streams(self, request: Request) -> None:
-        """Enter what others have generated by now of a text; a refusal may then end without a release."""
+        """Enter what others have generated of a text so far; a refusal may then end without a release."""
         progress, prefixes = self.progress, self.memory.prefixes
         granted = self.batch.granted(self.step) and not self.rules.known_late
         for stream, _, _ in request.content:
@@ -249,10 +249,10 @@ class Server:
         cached: int | None = None,
         charged: int = 0,
     ) -> bool:
-        """Place the head of the queue with `tokens`, and prefill some of them in this step; False: no room.
+        """Admit the head of the queue with `tokens`, and prefill some of them in this step; False: no room.
 
-        What `match_head` found is computed already, or only `cached` tokens of it; `charged` of these take up
-        budget all the same. Of the rest, this step computes all, or `chunk`.
+        What `match_head` found is already computed, or only `cached` tokens of it; `charged` of these count
+        against the budget anyway. Of the rest, this step computes all, or `chunk`.
         """
         request, memory, allocator = self.waiting[0], self.memory, self.allocator
         seq = memory.admissions
@@ -296,7 +296,7 @@ class Server:
         )
 
     def head_fits(self, tokens: int, match: Match | None = None) -> bool:
-        """Whether the head of the queue would fit all the way to `tokens`."""
+        """Whether the head of the queue would fit with all of its `tokens`."""
         request = self.waiting[0]
         bound = self.rules.bound(request)
         fits = self.memory.can_hold(match, tokens, bound)
@@ -305,9 +305,9 @@ class Server:
         return fits
 
     def heads_fit(self, count: int) -> bool:
-        """Whether the first `count` of the queue fit together: they are placed, and taken back.
+        """Whether the first `count` of the queue fit together: they are allocated, and released again.
 
-        Only of allocators that reserve: they are left exactly as they were.
+        Only for allocators that reserve: they are left exactly as they were.
         """
         allocator, first = self.allocator, self.memory.admissions
         placed = first
@@ -322,9 +322,9 @@ class Server:
         return placed == first + count
 
     def head_leaves(self, tokens: int, match: Match | None, watermark: float) -> bool:
-        """Whether admitting the head with `tokens` leaves the watermark free; anything goes when nobody runs.
+        """Whether admitting the head with `tokens` leaves the watermark free; always if nothing is running.
 
-        The watermark counts in blocks, of which vLLM's pool has one more than it can use.
+        The watermark counts in blocks, and vLLM's pool has one more block than it can use.
         """
         if not self.running:
             return True
@@ -334,7 +334,7 @@ class Server:
         return allocator.leaves(match, tokens, self.rules.bound(request)) >= least
 
     def resume_head(self) -> bool:
-        """Let the head of the queue decode again, which was set aside; False: no room for its next token."""
+        """Let the head of the queue, which was set aside, decode again; False: no room for its next token."""
         request, batch = self.waiting[0], self.batch
         if not self.allocator.grow(request.seq, request.computed + 1):
             self._note_refusal(request, request.computed + 1, self.rules.bound(request))
@@ -349,7 +349,7 @@ class Server:
         return True
 
     def begin_loaded(self, request: Request, tokens: int) -> None:
-        """Let a request run that holds memory already, and prefill `tokens` of it in this step."""
+        """Run a request that already holds memory, and prefill `tokens` of it in this step."""
         request.move(State.PREFILL)
         if self.events:
             have = request.computed
@@ -361,14 +361,14 @@ class Server:
         self.compute(request, tokens)
 
     def continue_prefill(self, request: Request, tokens: int) -> bool:
-        """Prefill `tokens` more; preempts the last running request while there is no room for them."""
+        """Prefill `tokens` more; preempt the last running request while there is no room for them."""
         if not self.make_room(request, request.computed + tokens, request.computed):
             return False
         self.compute(request, tokens)
         return True
 
     def compute(self, request: Request, tokens: int) -> None:
-        """Compute `tokens` more of a prompt, for which there is room, in this step."""
+        """Compute `tokens` more of a prompt in this step; there is room for them."""
         start, allocator, prefixes = request.computed, self.allocator, self.memory.prefixes
         request.computed = start + tokens
         self.memory.prefill_held += tokens
@@ -376,11 +376,11 @@ class Server:
         if prefixes is not None and not self.rules.publishes_late:
             prefixes.fill(request.seq, request.computed)
         surplus = allocator.surplus(request.seq, request.final_tokens)
-        if surplus > 0 or request.internal:  # memory that is made anew each time may have been too much, once
+        if surplus > 0 or request.internal:  # memory that is made anew each time may once have been too much
             self.memory.set_internal(request, max(0, surplus))
 
     def prompt_done(self, request: Request) -> int | None:
-        """A chunk is computed and was the last: the request has a token. Returns when it had the last one."""
+        """The last chunk is computed: the request has a token. Returns the time of its previous token."""
         last_ps = request.last_token_ps if request.first_token_ps is not None else None
         if last_ps is None:
             request.first_token_ps = self.now_ps
@@ -391,7 +391,7 @@ class Server:
         return last_ps
 
     def refuse_head(self, tokens: int | None = None) -> None:
-        """There is no room for the head of the queue, as its scheduler reckons; for `tokens`: count it."""
+        """The scheduler finds no room for the head of the queue; with `tokens`: count the refusal."""
         self.step.no_room = True
         if tokens is not None:
             self._note_refusal(self.waiting[0], tokens, self.rules.bound(self.waiting[0]))
@@ -410,13 +410,13 @@ class Server:
     # -- decoding -----------------------------------------------------------------------------
 
     def grow_due(self) -> None:
-        """Give every decoding sequence room for this step's tokens; where there is none, preempt the last."""
+        """Give every decoding sequence room for this step's tokens; if there is none, preempt the last."""
         unpromised = self.batch.grow_promised(self.step)
         if unpromised is not None:
             self.grow_one_by_one(*unpromised)
 
     def grow_one_by_one(self, due: list[int], leaving: list[int]) -> None:
-        """The same for who was promised nothing: who must grow, and who leaves slots."""
+        """Like `grow_due`, for sequences without a promise: those that must grow, and that leave slots."""
         batch = self.batch
         self.step.changed = True
         running, tokens, make_room = self.running, self.progress.tokens, self.make_room
@@ -431,7 +431,7 @@ class Server:
         batch.grew(grown)
 
     def start_decode(self, request: Request) -> None:
-        """The prefill is done and gave a token; more are to come in each decode step."""
+        """The prefill is done and gave a token; each decode step will add more."""
         self.batch.join(request, self.now_ps)
 
     def end_prefill(self, request: Request) -> None:
@@ -441,17 +441,17 @@ class Server:
     # -- seats --------------------------------------------------------------------------------
 
     def await_seat(self, request: Request) -> None:
-        """The prefill is done and gave a token, but the request decodes only when a seat is free."""
+        """The prefill is done and gave a token, but the request must wait for a free seat to decode."""
         self.seats.waiting[request.seq] = request
 
     def fill_seats(self, seats: int) -> None:
-        """Let those decode that wait for one of `seats`, the first come first."""
+        """Let requests that wait for one of `seats` decode, first come, first served."""
         seatless = self.seats.waiting
         while seatless and self.progress.size < seats:
             self.start_decode(seatless.pop(next(iter(seatless))))
 
     def keep_seat(self, request: Request) -> None:
-        """A static batch keeps a finished sequence: its memory is dead weight, its seat computes on."""
+        """A static batch keeps a finished sequence: its memory is dead weight, its seat keeps computing."""
         self.depart(request)
         self.seats.add(request.final_tokens, self.progress.clock, self.progress.spread)
 
@@ -462,9 +462,9 @@ class Server:
     # -- leaving ------------------------------------------------------------------------------
 
     def release(self, request: Request, comes_back: bool = False, unknown: int = 0) -> None:
-        """Free a request's memory: it left the decode or prefill before.
+        """Free the memory of a request that has already left its decode or prefill.
 
-        Its prefix can be found again, but for the last `unknown` tokens.
+        Its prefix can be found again, except for the last `unknown` tokens.
         """
         self.memory.free(request, comes_back, unknown)
         if self.running.pop(request.seq, None) is None:
@@ -475,17 +475,17 @@ class Server:
         self.memory.set_internal(request, self.allocator.retire(request.seq))
 
     def finish(self, request: Request) -> None:
-        """A request has its last token, and the engine knows it: its memory is free."""
+        """A request has its last token, and the engine knows it: free its memory."""
         self.release(request)
 
     def depart_late(self, request: Request) -> None:
-        """A request is finished, as the engine will know after the next decision: until then it runs on."""
+        """A request is finished, but the engine learns it after the next decision: it runs until then."""
         self.batch.departed[request.seq] = request
         if self.memory.prefixes is not None:
             self.memory.prefixes.fill(request.seq, request.computed - self._unknown(request))
 
     def release_departed(self) -> None:
-        """The step is decided; now it is known who finished before it."""
+        """The step is decided; now the engine knows which requests finished before it."""
         for request in self.batch.departed.values():
             self.finish(request)
         if self.waiting:  # may enter next time
@@ -496,7 +496,7 @@ class Server:
         self.batch.departed.clear()
 
     def _unknown(self, request: Request) -> int:
-        """Tokens stored by the last step, which fed a token that was not known yet: none or one."""
+        """Tokens, 0 or 1, that the last step stored by feeding a token that was not known yet."""
         return int(self.rules.known_late and request.computed > request.known_tokens)
 
     def make_room(self, request: Request, tokens: int, computed: int | None = None) -> bool:
@@ -506,7 +506,7 @@ class Server:
             allocator.grow(seq, tokens) if computed is None else allocator.grow_chunk(seq, computed, tokens)
         ):
             victim = self.rules.victim() if self.rules.victim else self.batch.victim(self.rules.policy)
-            if allocator.reserves:  # what the others hold would not help
+            if allocator.reserves:  # freeing what the others hold would not help
                 victim = request
                 request.outgrown += 1
             self.preempt(victim, by=request)
@@ -520,7 +520,7 @@ class Server:
         return True
 
     def _drop_stuck(self, request: Request, tokens: int) -> None:
-        """It found no room for so many tokens, alone in the memory: a second time, no further, is enough."""
+        """Alone in memory it found no room for `tokens`: drop it if it got no further than last time."""
         if tokens <= request.stuck_at:
             self.drop_head(
                 f"finds no room to grow in an empty arena of {self.allocator.capacity_slots:,} slots"
@@ -528,7 +528,7 @@ class Server:
         request.stuck_at = tokens
 
     def drop_head(self, reason: str) -> None:
-        """The head of the queue can never be served, and with it no other answer to its prompt that waits."""
+        """The head of the queue can never be served, nor any other waiting answer to its prompt."""
         index = self.waiting[0].index
         answers = [request for request in self.waiting if request.index == index]
         for request in answers:
@@ -536,7 +536,7 @@ class Server:
         self.step.reject(index, reason, sum(request.preemptions for request in answers))
 
     def set_aside(self, request: Request) -> None:
-        """A decoding request gives up its seat and goes to the queue, with all that it holds."""
+        """A decoding request gives up its seat and goes to the queue, keeping everything it holds."""
         self.batch.leave(request)
         self.memory.prefill_held += request.computed
         request.move(State.ASIDE)
@@ -548,9 +548,9 @@ class Server:
         self.step.changed = True
 
     def preempt(self, request: Request, requeue: bool = True, by: Request | None = None) -> None:
-        """Preempt by recomputation, for the room that `by` needs: free everything.
+        """Preempt by recomputation, to make room for `by`: free everything.
 
-        If `requeue`, put the request back at the head of the queue, where one that was set aside is already.
+        If `requeue`, put the request back at the head of the queue; one that was set aside is already there.
         """
         if request.state == State.FINISHED:
             self._preempt_departed(request)
@@ -562,7 +562,7 @@ class Server:
             if self.rules.known_late:
                 unknown = int(request.computed > known_before)
             elif by is not None and by.seq > request.seq:
-                unknown = -1  # its token of this step was scheduled before, and stays where it can be found
+                unknown = -1  # its token of this step was already scheduled, and can still be found
         elif request.state == State.ASIDE:
             self.memory.prefill_held -= request.computed
             unknown = int(self.rules.known_late and request.last_token_ps == self.now_ps)
@@ -585,7 +585,7 @@ class Server:
         self._note_preemption(request)
 
     def _note_preemption(self, request: Request) -> None:
-        """Count it; that nobody has had a token for so many of them is an error."""
+        """Count it; too many preemptions without a new token are an error."""
         totals = self.totals
         totals.preemptions += 1
         tokens = self.progress.clock + totals.prompts
@@ -600,7 +600,7 @@ class Server:
             )
 
     def note_wait(self) -> None:
-        """Time has passed until a transfer ended; that nothing comes of so many is an error."""
+        """Time passed until a transfer ended; too many such waits in vain are an error."""
         if self.batch.loading or not self.waiting:
             return
         if self.wakes.note_vain(self.progress.clock + self.totals.prompts):
@@ -613,7 +613,7 @@ class Server:
             )
 
     def _preempt_departed(self, request: Request) -> None:
-        """Preempt a request whose last token is under way: it finishes all the same."""
+        """Preempt a request whose last token is under way: it finishes anyway."""
         del self.batch.departed[request.seq]
         self.release(request, unknown=self._unknown(request))
         self.totals.preemptions += 1
@@ -621,7 +621,7 @@ class Server:
         self.step.preempted_finished += (request.index,)
 
     def check(self) -> None:
-        """Raise InvariantError when the running sums and the allocator's own count disagree."""
+        """Raise InvariantError if the running sums and the allocator's own count disagree."""
         lengths = self.lengths()
         living = self.running | self.batch.parked()
         finals = {seq: living[seq].final_tokens for seq in lengths}

@@ -1,12 +1,12 @@
 """A second pool of blocks in host memory, as vLLM's SimpleCPUOffloadConnector keeps it: eager or lazy.
 
-    eager    blocks are stored one step after they were computed, answers too, and what is left at the finish
-    lazy     a cursor walks over the GPU's free blocks, and stores what will be taken soon
+    eager    blocks are stored one step after they were computed, also of answers; the rest at the finish
+    lazy     a cursor walks over the GPU's free blocks, and stores those that will be taken soon
 
-All loads that a step begins are one job, and so are all stores. The blocks that a job copies, here and
-there, are held until it ends; a stored block that was free is then the last of the GPU's queue. What a
-look-up finds is held until its request is admitted, or asks again. Whoever is preempted makes the step wait
-for all jobs before.
+All loads that a step begins are one job, and so are all stores. The blocks that a job copies, on both sides,
+are held until it ends; a stored block that was free is then the last of the GPU's queue. The blocks that a
+look-up finds are held until its request is admitted, or asks again. A preemption makes the step wait for all
+earlier jobs.
 
 Follows vLLM 0.33.0.
 """
@@ -30,9 +30,9 @@ class Parts(Job):
     Attributes
     ----------
     users : list of User
-        For whom it loads.
+        The users that it loads for.
     keys : list of int
-        Of its blocks.
+        Keys of its blocks.
     """
 
     __slots__ = ("event", "keys", "users")
@@ -49,27 +49,27 @@ NOBODY = User(Request(-1, 1, 1), -1, [])
 
 
 class SimpleOffload(Connector):
-    """Stores what a server computes in a second pool.
+    """Stores in a second pool what a server computes.
 
     Parameters
     ----------
     second : SecondPool
-        The blocks there.
+        The blocks in host memory.
     lazy_blocks : int
-        Free blocks of the GPU that a step looks at; 0: eager.
+        Free blocks of the GPU that a step examines; 0: eager.
     block_bytes : int
-        Of a block, on all GPUs together.
+        Bytes per block, on all GPUs together.
 
     Attributes
     ----------
     pins : dict of list of int
-        By user's number: blocks there that its look-up found, and that it has not begun to load.
+        By user's number: host blocks that its look-up found, and that it has not begun to load.
     cursor : (int, int)
-        The last free block that was looked at, and its key, or -1 where it has none.
+        The last free block that was looked at, and its key, or -1 if it has none.
     storing : set of int
-        Blocks of the GPU from which is stored.
+        Blocks of the GPU that are being stored.
     left : list
-        What those who finished still store: (block, key, block there).
+        What finished requests still store: (block, key, host block).
     """
 
     def __init__(  # noqa: PLR0917 - what is copied, where to, and when
@@ -92,9 +92,9 @@ class SimpleOffload(Connector):
         self.left: list[tuple[int, int, int]] = []
         self._loads: list[tuple[User, list[int], list[int], list[int]]] = []  # of this decision
         self._before: dict[int, int] = {}  # by sequence that ran before this decision: its computed tokens
-        self._started: dict[int, int] = {}  # by number of those who asked: what they begin with
+        self._started: dict[int, int] = {}  # by number of users that asked: what they begin with
         self._known = 0  # sequences before this decision
-        self._alone = 0  # blocks that were stored while nobody was there
+        self._alone = 0  # blocks that were stored while there were no requests
         self._jobs = 0
         self._events = {True: 0, False: 0}
         self.totals = TierTotals(second.blocks * block_bytes)
@@ -117,19 +117,19 @@ class SimpleOffload(Connector):
         return keys
 
     def below(self, request: Request, here: int) -> int:
-        """Tokens of a prompt that are there behind the first `here`; for requests elsewhere, too."""
+        """Tokens of a prompt in the second pool after the first `here`; also for requests elsewhere."""
         start, size = here // self.size, self.size
         return len(self.second.find(self._keys(request)[start : (request.prompt_tokens - 1) // size])) * size
 
     # -- loads ----------------------------------------------------------------------------------
 
     def look_up(self, user: User, here: int) -> int | None:
-        """Tokens behind the first `here` that are there, and held for it from now on."""
+        """Tokens after the first `here` in the second pool; they are held for it from now on."""
         user.loaded = user.promoted = False
         self._started[user.number] = here
         start, stop = here // self.size, (user.request.known_tokens - 1) // self.size
         found = self.second.find(user.keys[start:stop])
-        if found != self.pins.get(user.number, []):  # to let go of the same and hold it again changes nothing
+        if found != self.pins.get(user.number, []):  # releasing and holding the same blocks changes nothing
             self._unpin(user)
             self.second.hold(found)
             if found:
@@ -140,7 +140,7 @@ class SimpleOffload(Connector):
         self.second.leave(self.pins.pop(user.number, ()))
 
     def begin(self, user: User, request: Request, here: int, below: int, at_once: bool = False) -> None:
-        """Load what is held for it with the other loads of this step."""
+        """Load what is held for it, together with the other loads of this step."""
         start, stop = here // self.size, (here + below) // self.size
         blocks = list(self.allocator.block_table(request.seq)[start:stop])
         keys = user.keys[start:stop]
@@ -167,7 +167,7 @@ class SimpleOffload(Connector):
     # -- a decision ---------------------------------------------------------------------------
 
     def begin_step(self) -> None:
-        """A step is to be decided: what has ended is known."""
+        """A step is about to be decided: ended transfers are known."""
         server, now_ps = self.server, self.server.now_ps
         self._count()
         self.settle(server.wakes.before_ps if self.late else now_ps)
@@ -177,13 +177,13 @@ class SimpleOffload(Connector):
         self._known = server.memory.admissions
 
     def _count(self) -> None:
-        """What was held until now."""
+        """Count what was held until now."""
         now_ps = self.server.now_ps
         self.totals.held_bytes_ps += self.second.held * self.block_bytes * (now_ps - self._counted_ps)
         self._counted_ps = now_ps
 
     def end_step(self) -> None:
-        """A step is decided: its loads and stores begin; whoever was preempted waits for those before."""
+        """A step is decided: its loads and stores begin; preemptions wait for all earlier jobs."""
         server, step = self.server, self.server.step
         if step.preemptions:
             self._flush()
@@ -210,7 +210,7 @@ class SimpleOffload(Connector):
             server.hold_for(holds_for)
 
     def rest(self) -> None:
-        """Nobody is left, and nothing is under way."""
+        """No request is left, and no transfer is under way."""
 
     def _job(self, loads: bool, users: list[User]) -> Parts:
         self._jobs += 1
@@ -235,7 +235,7 @@ class SimpleOffload(Connector):
     # -- what is stored -------------------------------------------------------------------------
 
     def _eager(self, stores: list[tuple[int, int, int]]) -> int:
-        """Store what was computed before this step; returns for how many steps nothing follows."""
+        """Store what was computed before this step; returns the steps for which nothing follows."""
         server, holds_for = self.server, FOREVER
         chunks = {request.seq for request in server.step.chunks}
         first: list[Request] = []
@@ -261,7 +261,7 @@ class SimpleOffload(Connector):
         return holds_for
 
     def _decoded(self, request: Request) -> int:
-        """Computed tokens of one that decodes, before this step, as far as they are known."""
+        """Computed tokens of a decoding request before this step, as far as they are known."""
         tokens = self.server.progress.stored(request)
         return tokens - 1 if self.late and request.seq not in self.rested else tokens
 
@@ -286,7 +286,7 @@ class SimpleOffload(Connector):
         return at >= stop
 
     def _take(self, chosen: list[tuple[int, int]], stores: list[tuple[int, int, int]]) -> None:
-        """Take blocks there for these, which stay where they are until they are copied."""
+        """Take host blocks for these, which stay in place until they are copied."""
         if not chosen:
             return
         there, evicted = self.second.take(len(chosen))
@@ -297,7 +297,7 @@ class SimpleOffload(Connector):
         stores += zip(blocks, keys, there, strict=True)
 
     def _lazy(self, stores: list[tuple[int, int, int]]) -> int:
-        """Store what the cursor comes to; returns for how many steps nothing follows."""
+        """Store what the cursor reaches; returns the steps for which nothing follows."""
         room, pool = self.second.free, self.prefixes.pool
         span = pool.span_of(*self.cursor) if self.cursor[0] >= 0 else None
         if span is None:
@@ -307,7 +307,7 @@ class SimpleOffload(Connector):
         if self._anybody():
             self._alone = 0
         elif self._alone > self.second.blocks + pool.free:
-            return FOREVER  # the engine would copy round and round, for nobody
+            return FOREVER  # the engine would copy round and round, for no request
         chosen: list[tuple[int, int]] = []
         left = self.lazy_blocks
         for row, first in pool.rows_behind(self.cursor[0], span):
@@ -331,7 +331,7 @@ class SimpleOffload(Connector):
     # -- leaving ------------------------------------------------------------------------------
 
     def finishes(self, request: Request) -> None:
-        """A request has finished and still has its memory: what it has not stored goes with the next job."""
+        """A request has finished and still has its memory: what it has not stored joins the next job."""
         user = self.users.pop(request.own, None)
         if user is None:
             return
@@ -339,7 +339,7 @@ class SimpleOffload(Connector):
         self._leave(user, tokens, list(self.allocator.block_table(request.seq)))
 
     def aborts(self, request: Request, tokens: int, table: list[int]) -> None:
-        """A request is aborted, and has computed so many tokens."""
+        """A request that computed `tokens` tokens is aborted."""
         user = self.user(request)
         del self.users[request.own]
         if request.state == State.LOADING and not user.promoted:
@@ -361,7 +361,7 @@ class SimpleOffload(Connector):
     # -- the end of transfers -----------------------------------------------------------------
 
     def settle(self, by_ps: int) -> bool:
-        """What has ended by then is known from now on; whether anything had."""
+        """Transfers that ended by then are known from now on; returns whether there were any."""
         ended = self.transfers.ended(by_ps)
         for job in sorted(ended, key=lambda job: (not job.loads, job.number)):
             assert isinstance(job, Parts)
@@ -376,14 +376,14 @@ class SimpleOffload(Connector):
         return bool(ended)
 
     def wake(self, again: bool) -> None:
-        """Say when the next decision may differ; `again`: it may at once."""
+        """Say when the next decision may differ; `again`: it may immediately."""
         server, totals, transfers = self.server, self.totals, self.transfers
         totals.held_bytes = self.second.held * self.block_bytes
         totals.peak_bytes = max(totals.peak_bytes, totals.held_bytes)
         totals.load_busy_ps = transfers.busy_ps(loads=True)
         totals.store_busy_ps = transfers.busy_ps(loads=False)
         ends = transfers.next_ps(loads_only=False)
-        if again or (ends is None and not self._anybody()):  # a decision for nobody is spent
+        if again or (ends is None and not self._anybody()):  # an empty decision is spent
             server.hold_until(server.now_ps)
         elif ends is not None:
             server.hold_until(max(ends, server.now_ps))

@@ -1,17 +1,17 @@
 """Tiers in a stack below the host's memory, as vLLM's TieringOffloadingManager uses them.
 
-    GPU <--> host <--> ssd          each tier with links of its own, one job at a time each way
+    GPU <--> host <--> ssd          each tier with its own links, one job at a time each way
                   <--> remote
 
-    cascade    what has been stored on the host goes on to *all* tiers below; it stays on the host until then
-    promote    what the host lacks is looked for in the tiers, in their order; the first that has it gives it:
-               room on the host is taken at once, and who asked asks again; no room on the host is a miss
+    cascade    chunks stored on the host go on to *all* tiers below; they stay on the host until then
+    promote    chunks the host lacks are looked up in the tiers in order; the first tier that has them gives
+               them: room on the host is taken immediately, and the request asks again; no room is a miss
 
-While a request is looked up, nothing of its own text leaves the host for the rest of it (vLLM's code protects
-each chunk alone, so that a text longer than the host may push itself out for ever).
+While a request is looked up, no part of its own text leaves the host to make room for the rest (vLLM's code
+protects each chunk alone, so that a text longer than the host may evict itself forever).
 
-The host is the only gateway: nothing goes from a tier to the GPU, nor from a tier to another. What a tier is,
-and who may share one, is for sim/serving/secondary.py.
+The host is the only gateway: nothing goes from a tier to the GPU, nor from one tier to another. What a tier
+is, and which servers may share one, is defined in sim/serving/secondary.py.
 """
 
 from collections.abc import Sequence
@@ -32,13 +32,13 @@ class Stack:
     Parameters
     ----------
     server : Server
-        Whose memory is above.
+        The server whose memory is above.
     host : Tier
         The gateway.
     below : sequence of Secondary
         In the order in which they are asked.
     chunk_tokens, chunk_bytes : int
-        Of a chunk, on all GPUs together.
+        Tokens and bytes per chunk, on all GPUs together.
     """
 
     def __init__(  # noqa: PLR0917 - the parts of a stack
@@ -52,18 +52,18 @@ class Stack:
     ) -> None:
         self.server, self.host, self.below, self.totals = server, host, below, totals
         self.chunk_tokens, self.chunk_bytes = chunk_tokens, chunk_bytes
-        self.promotes = False  # has anything begun to come up in this decision?
+        self.promotes = False  # whether anything began to come up in this decision
         self._under_way: list[tuple[int, int, Job]] = []
         self._jobs = 0
-        self._heard_ps = -1  # what ended by then is known
+        self._heard_ps = -1  # jobs that ended by then are known
 
     @property
     def is_shared(self) -> bool:
-        """Whether others find what is handed on."""
+        """Whether other servers find what is handed on."""
         return any(tier.is_shared for tier in self.below)
 
     def meet(self, user: User, now_ps: int) -> None:
-        """Tell the policies that ask for it of a request."""
+        """Tell the policies that ask for it about a request."""
         for tier in self.below:
             if tier.policy.informed:
                 keys = [key for first, count in user.ranges for key in range(first, first + count)]
@@ -71,7 +71,7 @@ class Stack:
                 tier.policy.meet(Chain(prompt, self.chunk_tokens, 0, now_ps // 10**9))
 
     def promote(self, user: User, pieces: Sequence[Piece], now_ps: int) -> Found:
-        """Look for chunks on the host, and where it lacks some, below; those begin to come up."""
+        """Look for chunks on the host, and for those it lacks, below; the latter begin to come up."""
         host = self.host
         chosen: list[tuple[Secondary, list[Piece], list[int]]] = []
         hits, written = 0, False
@@ -91,7 +91,7 @@ class Stack:
                 hits, written = hits + size(taken), True
             if size(taken) < size(there):
                 break
-        for tier in self.below:  # a job for each tier and request
+        for tier in self.below:  # one job per tier and request
             parts = [(part, chunks) for each, part, chunks in chosen if each is tier]
             if parts:
                 self.promotes = True
@@ -101,7 +101,7 @@ class Stack:
         return Found(hits, written)
 
     def _room(self, user: User, pieces: list[Piece], kept: Sequence[Piece]) -> tuple[list[Piece], list[int]]:
-        """Take room on the host for as many of these as there is, and where; what is `kept` stays."""
+        """Take room on the host for as many of these as fit; returns them and where; `kept` stays."""
         stored = self.host.store(user.number, pieces, kept)
         if stored is None:
             pieces = before(pieces, self.host.room([*pieces, *kept]))
@@ -112,7 +112,7 @@ class Stack:
         return pieces, list(stored.chunks)
 
     def cascade(self, stored: Job) -> None:
-        """What was stored on the host goes on, from the moment at which that ended."""
+        """What was stored on the host goes on, from the moment the store ended."""
         for tier in self.below:
             new = tier.take(self.server, stored.pieces)
             if new:
@@ -133,7 +133,7 @@ class Stack:
         heappush(self._under_way, (tier.copy(job, now_ps), job.number, job))
 
     def settle(self, by_ps: int) -> bool:
-        """What has ended by then is known from now on; whether anything had."""
+        """Jobs that ended by then are known from now on; returns whether there were any."""
         self._heard_ps = max(self._heard_ps, by_ps)
         jobs, anything = self._under_way, False
         while jobs and jobs[0][0] <= by_ps:
@@ -146,7 +146,7 @@ class Stack:
         return anything
 
     def next_ps(self, others: bool) -> int | None:
-        """When the next job ends, or with `others` that of another server; None: there is none."""
+        """When the next job ends, with `others` including other servers' jobs; None: there is none."""
         ends = [self._under_way[0][0]] if self._under_way else []
         if others:
             known = [tier.next_ps(self._heard_ps) for tier in self.below if tier.is_shared]
@@ -155,7 +155,7 @@ class Stack:
 
 
 def _behind(pieces: Sequence[Piece], count: int) -> list[Piece]:
-    """What follows the first `count` chunks."""
+    """The pieces after the first `count` chunks."""
     found: list[Piece] = []
     for at, key, length in pieces:
         skipped = min(count, length)

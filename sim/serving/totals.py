@@ -5,21 +5,21 @@ from dataclasses import dataclass, field
 
 @dataclass
 class DraftTotals:
-    """What became of drafts since the start."""
+    """What happened to drafts since the start."""
 
     verified: int = 0
-    """times that drafts of a sequence were verified"""
+    """number of times that drafts of a sequence were verified"""
     drafted: int = 0
     """drafts that were verified"""
     accepted: int = 0
-    """those of them that were right"""
+    """verified drafts that were right"""
     vain: int = 0
     """other tokens computed in vain: placeholders, and for requests that had finished"""
     rows: dict[int, tuple[int, int, int]] = field(default_factory=dict)
-    """the first three by row of the workload"""
+    """the first three, by row of the workload"""
 
     def count(self, row: int, drafts: int, accepted: int, verified: int = 1) -> None:
-        """Drafts of a sequence of that request were verified, so many times."""
+        """Drafts of a sequence of that request were verified, `verified` times."""
         self.verified += verified
         self.drafted += drafts
         self.accepted += accepted
@@ -27,7 +27,7 @@ class DraftTotals:
         self.rows[row] = times + verified, drafted + drafts, right + accepted
 
     def add(self, other: "DraftTotals") -> None:
-        """Those of another server, too."""
+        """Add those of another server."""
         self.verified += other.verified
         self.drafted += other.drafted
         self.accepted += other.accepted
@@ -37,44 +37,44 @@ class DraftTotals:
 
 @dataclass
 class Totals:
-    """What was counted since the start."""
+    """Counts since the start."""
 
     preemptions: int = 0
     """by recomputation"""
     futile: int = 0
-    """preemptions since anybody had a token"""
+    """preemptions since any request got a token"""
     tokens: int = 0
-    """decode steps and computed prompts by then: whether it grows, not what it is"""
+    """decode steps and computed prompts at that time; only whether it grows matters"""
     prompts: int = 0
-    """prompts computed to their end, and so tokens that prompts gave"""
+    """prompts computed to their end, and thus tokens that prompts gave"""
     swap_outs: int = 0
     """preemptions by swapping"""
     swapped_in_blocks: int = 0
     swapped_out_blocks: int = 0
     thrown_tokens: int = 0
-    """computed tokens of those who were preempted by recomputation; a prefix cache may find some again"""
+    """computed tokens of requests preempted by recomputation; a prefix cache may find some again"""
     fragmented_refusals: int = 0
     """requests that were refused although enough was free in total"""
     hit_tokens: int = 0
     """prompt tokens of admissions that were cached"""
     drafts: DraftTotals | None = None
-    """what became of drafts, where there are any"""
+    """what happened to drafts, if there are any"""
     tier: "TierTotals | None" = None
-    """what went to a tier below the memory, where there is one"""
+    """what went to a tier below the memory, if there is one"""
 
 
 @dataclass
 class UpkeepTotals:
-    """What an allocator did beside allocating since the start (sim/serving/upkeep.py)."""
+    """What an allocator did besides allocating since the start (sim/serving/upkeep.py)."""
 
     maps: int = 0
     unmaps: int = 0
     waited_ps: int = 0
-    """for which steps waited for calls to the driver"""
+    """time that steps waited for calls to the driver"""
     hidden_ps: int = 0
-    """of work after steps that was over before the next step was"""
+    """time of work after steps that ended before the next step did"""
     exceeded_ps: int = 0
-    """by which such work was longer than the step beside it"""
+    """time by which such work was longer than the step beside it"""
 
 
 @dataclass
@@ -82,7 +82,7 @@ class TierTotals:
     """What went to a tier below the GPU's memory, and came back."""
 
     capacity_bytes: int = 0
-    """of all GPUs of the replica together, as all bytes here"""
+    """of all GPUs of the replica together, like all bytes here"""
     held_bytes: int = 0
     """now"""
     held_bytes_ps: int = 0
@@ -91,9 +91,9 @@ class TierTotals:
     hit_tokens: int = 0
     """prompt tokens that were loaded from it instead of being computed"""
     hit_pairs: int = 0
-    """(query, key) pairs of attention that these would have taken"""
+    """(query, key) pairs of attention that computing these would have taken"""
     saved_ps: int = 0
-    """what computing these tokens would have taken, in full steps with nothing beside"""
+    """time that computing these tokens would have taken, in full steps with nothing else"""
     loaded_bytes: int = 0
     stored_bytes: int = 0
     load_busy_ps: int = 0
@@ -101,19 +101,19 @@ class TierTotals:
     waited_requests: int = 0
     """loads for which a request waited; reads from HiCache's storage"""
     waited_ps: int = 0
-    """from their begin to the step in which their requests ran; of reads, while it could have entered"""
+    """from their begin to the step in which their requests ran; for reads, while it could have entered"""
     steps_waited_ps: int = 0
-    """by which steps began later: they waited for transfers"""
+    """time by which steps began later because they waited for transfers"""
     promoted_tokens: int = 0
-    """that came up from tiers further below"""
+    """tokens that came up from tiers further below"""
     promoted_bytes: int = 0
     cascaded_bytes: int = 0
-    """that went on to them"""
+    """bytes that went on to those tiers"""
     refused_stores: int = 0
     """offers that it had no room for"""
     evicted_bytes: int = 0
 
     def hit(self, here: int, below: int) -> None:
-        """Of a prompt, `below` tokens behind the first `here` are loaded."""
+        """Load `below` tokens of a prompt after the first `here`."""
         self.hit_tokens += below
         self.hit_pairs += here * below + below * (below + 1) // 2
