@@ -153,7 +153,11 @@ def test_a_read_waits_for_both_links_and_takes_the_slower_ones_time():
 def test_stages_split_the_layers_that_are_read():
     plain, staged = (
         kvsim.simulate(
-            model="llama-3.1-8b", gpu="h100", pool=f"prefill:1{more} decode:1{more}", num_prompts=5
+            model="llama-3.1-8b",
+            gpu="h100",
+            pool=f"prefill:1{more} decode:1{more}",
+            num_prompts=5,
+            kv_transfer_link="1",
         ).summary["hand_over"]
         for more in ("", ":pp=2")
     )
