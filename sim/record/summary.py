@@ -329,7 +329,7 @@ class Scaling(Part):
 
 
 class HandOver(Part):
-    """Prompts that went from prefill to decode servers; bytes of all GPUs, share of one server's KV memory."""
+    """Prompts moved from prefill to decode servers; bytes of all GPUs, share of one server's KV memory."""
 
     requests: int
     read_bytes: int
@@ -339,7 +339,7 @@ class HandOver(Part):
 
 
 class Migration(Part):
-    """Migrations of running requests; `given_up`: how often others were not made, by reason; bytes of all GPUs."""
+    """Migrations of running requests; `given_up`: how many were given up, by reason; bytes of all GPUs."""
 
     migrations: int
     requests: int
