@@ -1,4 +1,4 @@
-"""The front end: what it adds to TTFT and E2E, prompt after prompt, and by clients of a closed loop."""
+"""The front end: what it adds to TTFT and E2E, prompt by prompt, and with clients of a closed loop."""
 
 from dataclasses import replace
 
@@ -159,7 +159,7 @@ def test_a_front_end_is_at_least_0():
 @pytest.mark.slow
 @pytest.mark.parametrize(("rate", "prompt"), [(20.0, 1000), (50.0, 1500), (20.0, 3500)])
 def test_paced_arrivals_wait_as_m_d_1_says(rate, prompt):
-    """Poisson arrivals at one process that takes s for each: s + rho s / (2 (1 - rho))."""
+    """Poisson arrivals at one process that takes s per prompt: s + rho s / (2 (1 - rho))."""
     service_s, n = USUAL.per_token_s * prompt, 4000
     rho, found = rate * service_s, []
     load = f"{1e6 * USUAL.per_token_s:g}+{1e6 * USUAL.per_client_s:g}"
