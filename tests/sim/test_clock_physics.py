@@ -165,7 +165,7 @@ def test_no_weights_are_read_faster_than_the_datasheet_allows(gpu, bits):
 @pytest.mark.parametrize("bits", [None, "fp8", "awq"])
 @pytest.mark.parametrize("gpu", GPUS)
 def test_a_step_of_more_sequences_takes_no_less_but_for_what_was_measured(gpu, bits):
-    """Kernels change with the number of tokens, so steps up to these few percent shorter were measured."""
+    """Kernels change with the number of tokens, so a few percent less were measured; no more than these."""
     for model, tp in (("llama-3.1-8b", 1), ("llama-3.1-70b", 8), ("qwen3-235b-a22b", 8)):
         found = layers_ps(range(1, 129), gpu, model, bits, tp)
         dips = [1 - later / before for before, later in pairwise(found)]
