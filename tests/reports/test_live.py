@@ -370,7 +370,7 @@ def workplace(tmp_path, monkeypatch):
 
 
 def in_a_terminal(*arguments, term="xterm-256color", interrupt_after=None, by=signal.SIGINT, columns=80):
-    """Exit code and everything that a terminal of 24 lines receives; Ctrl-C or so after some text was seen."""
+    """Exit code and all that a terminal of 24 lines receives; Ctrl-C or so after some text was seen."""
     import fcntl
     import struct
     import termios

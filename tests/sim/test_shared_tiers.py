@@ -147,7 +147,7 @@ def two_servers(max_span, rows, **settings):
 def test_who_waits_finds_what_another_server_has_stored_meanwhile(max_span):
     """The second server decodes up to 600 ms, and has no room for a prompt that the first computes at 350 ms.
 
-    It is on the first one's host at 423 ms, passed on by its step of 430 and complete below at 528: the second
+    It is on the first one's host at 423 ms, passed on by its step of 430 and whole below at 528: the second
     finds it in its step of 540, before there is room, and has it on its own host 525 ms later.
     """
     rows = [Row(0, 4, [1], "alone", 0, 0), Row(0, 64, [30], "alone", 1, 0)]
