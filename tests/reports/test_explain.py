@@ -229,7 +229,7 @@ def test_candidates_of_a_beam_search_are_one_life():
 
 
 def test_a_request_displaced_from_the_head_is_behind_again():
-    """While 2 heads the queue, 1 is evicted: it comes back before 2, which is behind it meanwhile."""
+    """While 2 heads the queue, 1 is evicted: it comes back before 2, which is then behind it."""
     work = workload([(0, 7, 5), (0, 7, 4), (1, 7, 2)])
     lines, parts = life("vllm-v1", 4, work, 2, max_num_seqs=3)
     assert lines[1] == "1 headed the queue for 1.00 s: needs 8 slots, 0 free"

@@ -279,7 +279,7 @@ def test_a_latent_is_written_and_copied_once_for_all_heads():
 
 
 def test_between_multiples_of_64_tokens_the_straight_line_is_close_for_latents_too():
-    """Of two tiles of 32: a step that just fills its tiles counts with the ones that it begins."""
+    """With two tiles of 32: a step that just fills its tiles counts with the ones it begins."""
     found, errors = cost("deepseek-v3", 8), []
     tile_s = 1 / PARTS["latent"]["form"]["work_per_s"]
     for seqs, context in product((1, 4, 16, 33, 64, 100, 200), range(1, 4000, 37)):
@@ -325,7 +325,7 @@ def test_a_decode_step_is_the_sum_of_the_calibrations_own_forms(case, name, tp, 
 def test_between_multiples_of_64_tokens_the_straight_line_is_close_to_the_forms():
     """Of attention alone, also where tiles and shares begin.
 
-    A step at a multiple, where all contexts just fill their tiles, counts as those behind it: with the tile
+    A step at a multiple, where all contexts just fill their tiles, counts as those after it: with the tile
     that they begin. It is too long by that tile, at most one in each program.
     """
     found, errors = COSTS["llama"], []

@@ -65,7 +65,7 @@ def test_it_is_in_ttft_and_e2e_but_not_in_tpot():
 
 
 def test_a_request_pays_for_its_prompt_and_for_those_before_it():
-    """Prompts of 1,000, 3,000 and 500 tokens at 1 ms a token: the second waits 0.6 s, the third 3.4 s."""
+    """Prompts of 1,000, 3,000 and 500 tokens at 1 ms per token: the second waits 0.6 s, the third 3.4 s."""
     lengths, arrival_s = np.array([1000, 3000, 500, 100]), np.array([0.0, 0.4, 0.6, 9.0])
     arrival_ps = np.round(arrival_s * PS_PER_S).astype(np.int64)
     work = Workload("few", arrival_ps, lengths, np.array([1, 1, 1, 1]))
