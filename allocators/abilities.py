@@ -10,7 +10,7 @@ An allocator has an ability if it has its methods; no base class and no flag are
     LeavesBehind   frees what no token sees           Swaps        moves sequences to a host pool
     AfterSteps     works while the next step runs     InSpans      does so for many steps in one call
     ReadsHoles     makes attention read more than contexts
-    InGroups       keeps layers in groups, and knows what each kind of them holds
+    InGroups       keeps layers in groups, and knows what each kind of layer holds
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -163,30 +163,30 @@ class ReadsHoles(Protocol):
 
 @runtime_checkable
 class InGroups(Protocol):
-    """Keeps layers in groups, with tables of their own, and knows what each kind of layers holds.
+    """Keeps layers in groups with separate tables, and knows what each kind of layer holds.
 
     `kinds`: (name, slots of a token in all groups of these layers), as in `Region.layers`.
 
-    So many slots of a kind hold a token: slots of a token * tokens of all who live + used - tables.
+    Slots of a kind that hold a token: slots of a token * tokens of all living sequences + used - tables.
     """
 
     kinds: Sequence[tuple[str, int]]
 
     def held_by_kind(self, internal: int, finals: Callable[[], Mapping[int, int]]) -> Sequence[Slots]:
-        """What each kind holds, where `internal` slots of all will never be written.
+        """What each kind holds, given that `internal` slots in total will never be written.
 
-        `finals` gives the tokens with which those sequences end that have such slots.
+        `finals` gives the final token counts of the sequences that have such slots.
         """
 
 
 @runtime_checkable
 class GrowsInGroups(Protocol):
-    """Is promised growth, so that what its kinds hold changes within spans."""
+    """Grows by promise, so that what its kinds hold changes within spans."""
 
     def grown_by_kind(self, used: int, internal: int, left: int) -> Sequence[Slots]:
-        """The same changes by kind: so much more is used and internal, and so much was left behind.
+        """By kind, the growth of `used` and `internal` slots, and the slots `left` behind.
 
-        Slots, or sums of them over time; `used` is less what was left behind.
+        Slots, or sums of them over time; `used` is net of what was left behind.
         """
 
 

@@ -45,20 +45,20 @@ class Ledger(NamedTuple):
 
 
 Slots = tuple[int, int, int, int, int]
-"""Those of one kind of layers, as `Held` names them; plain where many are made."""
+"""The slots of one kind of layer, in the order of `Held`; a plain tuple, as many are made."""
 
 
 class Held(NamedTuple):
-    """What one kind of layers holds of an arena, in slots."""
+    """What one kind of layer holds of an arena, in slots."""
 
     used: int
     """allocated"""
     tables: int
-    """of whole tables, what was freed behind a window included; nothing where a sequence has a state"""
+    """of whole tables, including what was freed behind a window; 0 if sequences have states"""
     internal: int
     """allocated, will never be written"""
     cached: int
-    """hold a prefix that nobody uses"""
+    """hold a prefix that no sequence uses"""
     idle: int = 0
     """empty in large pages of this kind"""
 

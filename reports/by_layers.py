@@ -1,9 +1,9 @@
-"""What each kind of layers holds of the KV memory, where a model keeps unlike layers in groups.
+"""The share of KV memory that each kind of layer holds, for models that group unlike layers.
 
     1 group of 10 full-attention layers                              21.0 % of the memory
     4 groups of 9 and 2 of 8 sliding-window layers (1,024 tokens)    61.8 %
 
-Shares are of the whole memory, so that with what is free they add up to its ledger.
+Shares are of the whole memory: together with the free part they add up to its ledger.
 """
 
 import re
@@ -21,11 +21,11 @@ from kvsim.reports.quantities import Quantity, at
 _PLAIN = re.compile(r"[a-z-]+ layers?.*")
 
 Shares = dict[str, dict[str, float]]
-"""Of each kind of layers, in words: per cent of the whole memory by kind of the ledger."""
+"""By kind of layer, in words: per cent of the whole memory by kind of the ledger."""
 
 
 def by_layers(seeds: Sequence[Summary], saturated: bool) -> Shares:
-    """Means over the seeds, while requests waited or over the whole run; empty where layers share tables."""
+    """Means over the seeds, while requests waited or over the whole run; empty if layers share tables."""
     part = "saturated" if saturated else "average"
     found: Shares = {}
     for name, told in _groups(seeds[0]).items():
@@ -38,7 +38,7 @@ def by_layers(seeds: Sequence[Summary], saturated: bool) -> Shares:
 
 
 def layers_table(seeds: Sequence[Summary], saturated: bool) -> Table | None:
-    """A row for each kind of layers, a column for each kind of slot that any of them has."""
+    """A row per kind of layer, a column per kind of slot that any of them has."""
     found = by_layers(seeds, saturated)
     if not found:
         return None
@@ -54,7 +54,7 @@ def layers_table(seeds: Sequence[Summary], saturated: bool) -> Table | None:
 
 
 def quantities(systems: Sequence[Sequence[Summary]]) -> list[Quantity]:
-    """For a page: what each kind of layers of any system holds of the memory, in tokens and empty."""
+    """For a page: the memory that each kind of layer of any system holds, with tokens and empty."""
     found = []
     for name in dict.fromkeys(name for seeds in systems for name in _groups(seeds[0])):
         called = _called(systems, name)
@@ -65,13 +65,13 @@ def quantities(systems: Sequence[Sequence[Summary]]) -> list[Quantity]:
 
 
 def _empty(name: str, summary: Summary) -> float | None:
-    """Per cent of the memory that these layers have and that hold nothing."""
+    """Per cent of the memory that these layers hold but do not use."""
     parts = [at("memory", "groups", name, "average", kind)(summary) for kind in ("reserved", "internal")]
     return sum(part for part in parts if part is not None) if parts != [None, None] else None
 
 
 def _called(systems: Sequence[Sequence[Summary]], name: str) -> str:
-    """What all systems that have these layers call them, or else without how they are grouped."""
+    """The name that all systems with these layers share, or else the name without the grouping."""
     words = {_groups(seeds[0])[name]["in_words"] for seeds in systems if name in _groups(seeds[0])}
     first = str(words.pop())
     plain = _PLAIN.search(first)

@@ -1,8 +1,8 @@
-"""What a run and a comparison say in the terminal, each with one seed or several: `31.5 ms`, `31.5 ±0.4 ms`.
+"""Terminal reports of runs and comparisons, with one seed or several: `31.5 ms`, `31.5 ±0.4 ms`.
 
-The half behind ± is that of the 95 % confidence interval, see seeds/intervals.py; a number that is the same
-with every seed stands alone. Tables fit in 80 columns and also read well without colour: where the output is
-no terminal, rich leaves the colours out and the ledger bar falls back on glyphs.
+The number after ± is half the 95 % confidence interval, see seeds/intervals.py; a number that is the same
+with every seed has none. Tables fit in 80 columns and also read well without colour: if the output is not a
+terminal, rich omits colours and the ledger bar uses glyphs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ from kvsim.reports.waiting import LATENCIES_GROW, held_back, is_overloaded, over
 from kvsim.sim.models.catalog import GIB
 
 MANY = 8
-"""Systems of a comparison that have a column each; more, of one seed, have a row each."""
+"""Most systems that have a column each in a comparison; more, if of one seed, have a row each."""
 _ASCII_GLYPHS = dict(zip(KINDS, "#=r/x+i.", strict=True))
 
 
@@ -61,10 +61,10 @@ def run_table(seeds: System) -> RenderableType:
 
 
 def compare_table(systems: Sequence[System]) -> RenderableType:
-    """Systems that had one traffic side by side, a column each, the best of every row marked.
+    """Systems with the same traffic side by side, a column each, with the best of every row marked.
 
-    Above them what keeps them from being compared and which are overloaded, below them a verdict, clocks,
-    notes. Of several seeds the verdict is what differs beyond their spread.
+    Above the table: what prevents a comparison, and which systems are overloaded. Below it: a verdict,
+    clocks, notes. With several seeds the verdict is what differs beyond their spread.
     """
     if _drawn_in_vain(list(zip(*systems, strict=True))):
         return Group(compare_table([seeds[:1] for seeds in systems]), "", _same(len(systems[0])))
@@ -94,19 +94,19 @@ def _same(seeds: int) -> Text:
 
 
 def _overloads(lines: Sequence[str]) -> list[RenderableType]:
-    """What is said first: a line each, and a blank one below them; nothing of empty lines."""
+    """The lines at the top that are not empty, followed by a blank one."""
     said: list[RenderableType] = [Text(line, style="bold red") for line in lines if line]
     return [*said, ""] if said else []
 
 
 def _goals(seeds: System) -> list[RenderableType]:
-    """Whether the goals of a run were met; nothing where it had none."""
+    """Whether the goals of a run were met; nothing if it had none."""
     words = in_words(seeds)
     return [Text(words, style="bold")] if words else []
 
 
 def _clock_lines(summaries: Sequence[Summary]) -> list[RenderableType]:
-    """Where the step times of a comparison come from, and how far they may be trusted."""
+    """Where a comparison's step times come from, and how far they can be trusted."""
     whose: dict[str, dict[str, None]] = {}
     for summary in summaries:
         whose.setdefault(str(summary["cost"]["source"]), {})[str(summary["label"])] = None
@@ -123,13 +123,13 @@ def _clock_lines(summaries: Sequence[Summary]) -> list[RenderableType]:
 
 @dataclass(frozen=True)
 class LedgerBar:
-    """The memory as one bar of coloured blocks with its legend; without colour a glyph per kind."""
+    """The memory as a bar of coloured blocks, with a legend; without colour, one glyph per kind."""
 
     percent: dict[str, float]
     widest: int = 80
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """The bar as wide as the console, up to the widest."""
+        """The bar, as wide as the console but at most `widest`."""
         width = min(options.max_width, self.widest)
         bar, legend = Text(), []
         for kind, cells in _cells(self.percent, width).items():
@@ -145,7 +145,7 @@ class LedgerBar:
 
 
 def _told(seeds: System, text: Shown, *path: str) -> str:
-    """The number at this place of the summaries, with its spread."""
+    """The number at this path of the summaries, with its spread."""
     return with_spread(text, _found(seeds, *path))
 
 
@@ -154,13 +154,13 @@ def _found(seeds: System, *path: str) -> Interval | None:
 
 
 def _mean(seeds: System, *path: str) -> float:
-    """The mean of the number at this place; 0 where a seed lacks it."""
+    """The mean of the number at this path; 0 if a seed lacks it."""
     found = _found(seeds, *path)
     return 0.0 if found is None else found.mean
 
 
 def _latency_table(seeds: System) -> Table:
-    """A row per latency, each in the unit that suits its largest number; the spread below the mean."""
+    """A row per latency, in the unit that suits its largest number; the spread is below the mean."""
     table = ruled_table("latency, mean ±95 %" if len(seeds) > 1 else "latency")
     for point in POINTS:
         table.add_column(point, justify="right", no_wrap=True)
@@ -196,7 +196,7 @@ def _memory_table(seeds: System) -> Table:
 
 
 def _facts(seeds: System) -> Table:
-    """What the engine counted, and what the run cost: names and values without a frame."""
+    """What the engine counted and what the run cost, as names and values without a frame."""
     engine, costs = seeds[0]["engine"], [summary["cost"] for summary in seeds]
     of_engine = partial(_told, seeds)
     table = Table.grid(padding=(0, 2))
@@ -243,7 +243,7 @@ _TOLD_APART = {
 
 
 def _counted(seeds: System) -> list[str]:
-    """Every counter that is not zero and has no line of its own."""
+    """All nonzero counters that have no line of their own."""
     names = [("engine", name) for name in seeds[0]["engine"] if name not in _TOLD_APART]
     names += [("memory", name) for name in ("peak_used_tokens", "external_fragmentation_refusals")]
     return [
@@ -266,7 +266,7 @@ def _shown(value: object) -> Shown:
 
 
 def _hits(seeds: System) -> str:
-    """What the prefix cache found; several answers, or evicted requests, may find a prompt more than once."""
+    """Prefix cache hits; with several answers or preemptions, one prompt may hit more than once."""
     if not _mean(seeds, "engine", "prefix_hit_tokens"):
         return ""
     shares = [_hit_percent(summary) for summary in seeds]
@@ -303,7 +303,7 @@ def _swaps(seeds: System) -> str:
 
 
 def _tier(seeds: System) -> str:
-    """What the tier below the memory found and moved, and what waited for it."""
+    """Hits and transfers of the tier below the memory, and how long requests waited for it."""
     if not all(summary.get("tier") for summary in seeds):
         return ""
 
@@ -326,7 +326,7 @@ def _tier(seeds: System) -> str:
 
 
 def _drafts(seeds: System) -> str:
-    """How many drafts were right, and what verifying one gave."""
+    """How many drafts were right, and the tokens per verification."""
     if not _mean(seeds, "speculation", "draft_tokens"):
         return ""
     drafted, accepted, wasted = (
@@ -339,7 +339,7 @@ def _drafts(seeds: System) -> str:
 
 
 def _upkeep(seeds: System) -> str:
-    """The other work of the allocator, and how long steps waited for it."""
+    """The allocator's other work, and how long steps waited for it."""
     done = [summary.get("upkeep") or {} for summary in seeds]
     if not any(value for each in done for value in each.values()):
         return ""
@@ -355,7 +355,7 @@ def _upkeep(seeds: System) -> str:
 
 
 def _scaling(seeds: System) -> str:
-    """How many replicas there were, and what that came to."""
+    """How many replicas there were, and the GPU-hours they took."""
     if not seeds[0].get("scaling"):
         return ""
     told = partial(_told, seeds)
@@ -367,7 +367,7 @@ def _scaling(seeds: System) -> str:
 
 
 def _hand_over(seeds: System) -> str:
-    """What went from prefill to decode servers, and how long it was held."""
+    """Prompts handed over from prefill to decode servers, and how long they were held."""
     if not seeds[0].get("hand_over"):
         return ""
     told = partial(_told, seeds)
@@ -381,7 +381,7 @@ def _hand_over(seeds: System) -> str:
 
 
 def _migration(seeds: System) -> str:
-    """How many requests moved while they ran, and for how long they stood still."""
+    """How many requests migrated while running, and how long they stood still."""
     if not seeds[0].get("migration"):
         return ""
     told = partial(_told, seeds)
@@ -398,7 +398,7 @@ def _migration(seeds: System) -> str:
 
 
 def _faults(seeds: System) -> str:
-    """What the death of replicas cost."""
+    """What deaths of replicas cost."""
     if not seeds[0].get("faults"):
         return ""
     told = partial(_told, seeds)
@@ -417,7 +417,7 @@ def _waited_s(done: Mapping[str, object]) -> float:
 
 
 def _memory_stats(seeds: System) -> str:
-    """The largest values that torch would report of its memory."""
+    """The peaks that torch would report in its memory statistics."""
     if not all(summary.get("memory_stats") for summary in seeds):
         return ""
     peaks = []
@@ -428,7 +428,7 @@ def _memory_stats(seeds: System) -> str:
 
 
 def _service(seeds: System) -> str:
-    """Fairness to clients, and goals that requests brought, where they say."""
+    """The longest wait, attainment of requests' own goals, and fairness to clients, if known."""
     if not all(summary.get("service") for summary in seeds):
         return ""
     told = [f"longest wait {_told(seeds, seconds, 'service', 'longest_wait_s')}"]
@@ -441,7 +441,7 @@ def _service(seeds: System) -> str:
 
 
 def _notes(summaries: Sequence[Summary]) -> list[Text]:
-    """What to know before trusting the numbers, each once; of some runs behind their names."""
+    """What to know before trusting the numbers, each note once; prefixed with names if only some runs'."""
     labels: dict[str, dict[str, None]] = {}
     for summary in summaries:
         grows = [LATENCIES_GROW] if is_overloaded(summary) else []
@@ -455,7 +455,7 @@ def _notes(summaries: Sequence[Summary]) -> list[Text]:
 
 
 def _cells(percent: dict[str, float], width: int) -> dict[str, int]:
-    """How many of `width` cells each kind gets: rounded so that they sum to the width."""
+    """How many of `width` cells each kind gets, rounded so that they sum to `width`."""
     cells, done, filled = {}, 0.0, 0
     whole = sum(percent.values())
     for kind, part in percent.items():

@@ -1,9 +1,9 @@
-"""Groups of unlike layers over one pool of blocks, with prefixes, as vLLM 0.33.0 keeps them.
+"""Groups of unlike layers over one pool of blocks, with prefix caching, as in vLLM 0.33.0.
 
-pool.py      the blocks: references, the free queue, which text each still holds
+pool.py      the blocks: references, the free queue, the text that each still holds
 tables.py    block tables of a group: full attention, windows, chunks
 states.py    tables of recurrent layers: states at block ends, where pieces of prompts end
-memory.py    which pool each group draws from: one for all, one each, or large pages cut into small ones
+memory.py    the pool each group allocates from: one for all, one each, or large pages cut into small ones
 cache.py     all groups of a sequence together: hits, fit, placing, release
 grouped.py   all of that as an allocator (groups.py, kinds.py: over which memory)
 uncached.py  the same accounting without prefixes, if growth can be promised

@@ -1,18 +1,18 @@
 """All groups of a sequence together: how much of its text is cached, whether it fits, its tables.
 
-    place    free what a group no longer sees -> is there room in all? -> hits, new blocks, keys
+    place    free what a group no longer sees -> do all groups have room? -> hits, new blocks, keys
     lookup   the longest prefix of a text that every group holds
 
     full       |####|####|####|####|....|      reaches 4 blocks
     window     |    |    |####|    |            has the end of 3
-    hit        |----|----|----|                 3 blocks; the junction is behind the fourth
+    hit        |----|----|----|                 3 blocks; the junction is after the fourth
 
-A hit is the longest prefix of a text that every group holds: full groups say how far it can reach, windows
-and states shorten it, and this repeats until no group shortens it. If a full group reached further than the
-hit, two texts diverge there: that place (the junction) is kept from now on.
+A hit is the longest prefix of a text that every group holds: full groups set how far it can reach, windows
+and states shorten it, and this repeats until no group shortens it. If a full group reaches further than the
+hit, two texts diverge there: that position (the junction) is kept from now on.
 
-Each group keeps the tables of all sequences (tables.py, states.py); memory is one pool for all, or one per
-group (memory.py).
+Each group keeps the tables of all sequences (tables.py, states.py); the memory is one pool for all groups, or
+one per group (memory.py).
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ from kvsim.allocators.hybrid.tables import ChunkTables, GroupTables, Text, Windo
 
 @dataclass(frozen=True)
 class Hit:
-    """The cached part of a text: the blocks of each group, and how many tokens they hold."""
+    """The cached part of a text: the blocks of each group, and the tokens that they hold."""
 
     blocks: tuple[list[int], ...]
     tokens: int
@@ -36,7 +36,7 @@ class Hit:
 
 
 def longest_hit(groups: Sequence[GroupTables], alike: Sequence[Sequence[int]], text: Text) -> Hit:
-    """The longest prefix of a text that all groups hold; `alike` lists groups that are queried as one."""
+    """The longest prefix of a text that all groups hold; `alike` lists groups that are queried together."""
     blocks: list[list[int]] = [[] for _ in groups]
     reached, longest = text.tokens - 1, 0
     full_length: dict[int, int] = {}
@@ -73,7 +73,7 @@ class HybridCache:
     Parameters
     ----------
     memory : int or Memory
-        Blocks of one pool, without the null block; or the pools.
+        Blocks of one pool, not counting the null block; or the pools.
     groups : sequence of GroupSpec
     caching : bool
         Whether prefixes are kept.
@@ -82,7 +82,7 @@ class HybridCache:
     match_tokens : int or None
         Where hits may end inside a block of states (vLLM's prefix_match_unit); None: only at block ends.
     max_model_len, in_flight_tokens : int
-        The longest sequence, and the tokens scheduled but not yet settled: what a window may hold at once.
+        The longest sequence, and the tokens scheduled but not settled; they bound what a window may hold.
     """
 
     def __init__(
@@ -137,19 +137,19 @@ class HybridCache:
         return self.pool.in_use
 
     def new_step(self) -> None:
-        """A step begins: tokens computed in the last one may be hit."""
+        """A step begins: tokens computed in the previous one can be hit."""
         for tables in self.groups:
             if isinstance(tables, StateTables):
                 tables.new_step()
 
     def piece(self, text: Text, start: int, tokens: int, *, most_tokens: int) -> int:
-        """How many of these tokens to compute now: a piece of a prompt ends where states can be kept.
+        """How many of these tokens to compute now, so that the piece ends where states can be kept.
 
         Parameters
         ----------
         text : Text
         start, tokens : int
-            Where the piece begins, and how many tokens the budget allows.
+            Start of the piece, and the tokens that the budget allows.
         most_tokens : int
             The token budget of a whole step.
         """
@@ -169,7 +169,7 @@ class HybridCache:
         )
 
     def take_copies(self) -> list[tuple[int, int]]:
-        """(from, to) of the blocks copied since the last call; both were kept until now."""
+        """(from, to) of the blocks copied since the last call; both were held until now."""
         copies = []
         for tables in self.groups:
             copies += tables.copies
@@ -178,7 +178,7 @@ class HybridCache:
         return copies
 
     def lookup(self, text: Text) -> Hit:
-        """The longest prefix of the text that every group holds; its last token is never hit."""
+        """The longest prefix that every group holds; the text's last token is never hit."""
         if not self.caching:
             return Hit(tuple([] for _ in self.groups), 0)
         return longest_hit(self.groups, self._alike, text)
@@ -194,13 +194,13 @@ class HybridCache:
         whole: bool = False,
         spare: int = 0,
     ) -> bool:
-        """Allocate blocks for `tokens` more after `computed`, or return False, freeing only unseen blocks.
+        """Allocate blocks for `tokens` after `computed`, or return False, freeing only unseen blocks.
 
         Parameters
         ----------
         text : Text
         computed, tokens : int
-            Tokens done (hits included), and tokens to compute now.
+            Tokens done (including hits), and tokens to compute now.
         hit : Hit or None
             The hit of a sequence that is being admitted.
         settled : int or None
@@ -238,7 +238,7 @@ class HybridCache:
         spare: int = 0,
         whole: bool = False,
     ) -> bool:
-        """Whether there are blocks for `tokens` tokens with these hits; `whole` as in `place`."""
+        """Whether there are blocks for `tokens` with these hits; `whole` as in `place`."""
         needed = [
             tables.needed(text, tokens, each, computed, whole=whole)
             for tables, each in zip(self.groups, hits, strict=True)
@@ -255,7 +255,7 @@ class HybridCache:
         ]
 
     def remember(self, text: Text, tokens: int) -> None:
-        """Give keys to the blocks that are full of settled text."""
+        """Give keys to blocks that are full of settled text."""
         ends = [text.prompt_tokens - 1, *([text.junction] if text.junction else [])]
         if len(self.groups) > 1 and not self.ends_inside:
             tokens -= tokens % self.align_tokens

@@ -1,9 +1,9 @@
-"""Hybrid: the memory of a model with unlike layers, in groups over one pool of pages, as vLLM keeps it.
+"""Hybrid: the memory of a model with unlike layers, in groups over one pool of pages, as in vLLM.
 
     pages of one size    |f|w|w|f|s|w| |f| | |c|      f: full, w: window, s: state, c: cached, unowned
     a page               block_size tokens of one attention group, or one state of a group of recurrent layers
 
-All groups take pages of the same size in bytes from one pool; a group with smaller tokens has longer blocks.
+All groups allocate pages of equal bytes from one pool; a group with smaller tokens has longer blocks.
 A slot is the smallest unit that divides the tokens of all groups:
 
     page_slots = lcm(block sizes of the attention groups)      a token of group g: page_slots / block_size_g
@@ -70,7 +70,7 @@ class Hybrid(Grouped):
         return self.page_slots
 
     def free_queue(self) -> tuple[int, ...]:
-        """The free pages in the order of their allocation; numbered from 1."""
+        """The free pages in the order in which they will be allocated; numbered from 1."""
         return tuple(self.pool.queue())
 
     def regions(self) -> Iterator[Region]:

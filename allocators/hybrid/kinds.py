@@ -5,7 +5,7 @@
 
 A kind is all layers that keep the same part of a sequence: every token, a window, a chunk, a state. Its page
 holds a block of tokens in all of them, or one state, so nothing is padded and blocks are as short as the
-kernels accept. A slot is a grain of bytes that divides a token of every kind and every state:
+kernels allow. A slot is a grain of bytes that divides a token of every kind and every state:
 
     waste of a sequence = less than a block of each kind
     jenga               + free pages in large pages that another page of the same kind keeps (*idle*)
@@ -127,7 +127,7 @@ class JengaPacked(OfKinds):
 
 
 class Split(OfKinds):
-    """A fixed pool for each kind, whichever needs more."""
+    """A fixed pool for each kind, regardless of demand."""
 
     idea = "a pool for each kind of layer, split at the start"
     wastes = "less than a block of each kind; what other pools have free"
@@ -145,7 +145,7 @@ class Split(OfKinds):
         return SplitPools(counts, sizes, caching)
 
     def external_slots(self, need: int) -> int:
-        """Free slots while one of several pools is too short for the request at the head of the queue."""
+        """Free slots while one of several pools lacks room for the request at the head of the queue."""
         tokens = need // self.slots_per_token if self.slots_per_token else 0
         if not tokens or len(self._pools) == 1 or self.can_admit(tokens, tokens):
             return 0
@@ -153,7 +153,7 @@ class Split(OfKinds):
 
 
 def shares(capacity_slots: int, layers: Layers, sizes: list[int]) -> list[int]:
-    """Pages of each kind's pool: tokens as SGLang splits them by default, and states' share."""
+    """Pages of each kind's pool: tokens split as SGLang does by default, and the states' share."""
     kinds = [group.kind for group in layers.groups]
     states = sum(size for kind, size in zip(kinds, sizes, strict=True) if kind == "state")
     tenths = [0 if kind == "state" else 10 if kind == "full" else LOCAL_TENTHS for kind in kinds]

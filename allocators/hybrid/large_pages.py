@@ -1,15 +1,14 @@
-"""Jenga's two levels: large pages of one size for all kinds, cut into each kind's own small pages.
+"""Jenga's two levels: large pages of one size for all kinds, cut into small pages of one kind.
 
     large page   |<-------- LCM of all small pages -------->|
     kind A       | a | a | a | a | a | a | a | a | a | a | a |
     kind B       |      b      |      b      |      b      |
 
-A small page of any kind divides the large page, so nothing is padded: waste is only the small pages of a
-large page that are free while a sibling is not. They are *idle*: no other kind can have them until the large
-page is whole again.
+The size of a small page divides that of the large page, so nothing is padded. The only waste is free small
+pages of a large page in use. They are *idle*: no other kind can use them until the large page can be freed.
 
-When a request wants a small page (Zhang et al., Jenga, SOSP 2025, arXiv 2503.18292; the order is from
-memory and marked so in the documentation):
+When a request needs a small page (Zhang et al., Jenga, SOSP 2025, arXiv 2503.18292; the order is from
+memory and marked so in the documentation), it gets the first of these:
 
 1. a free small page in a large page that this request has begun, of this kind
 2. a free large page
@@ -17,16 +16,16 @@ memory and marked so in the documentation):
 4. a free small page in a large page of another request, of this kind
 5. a cached small page of this kind: the least recently used, ties: the longer prefix first
 
-A request that takes pages of several kinds at once says so before (`plan`): 2 and 3 then leave the large
-pages that its other kinds cannot do without, so that all of it fits wherever some order makes it fit.
+A request that takes pages of several kinds at once announces this first (`plan`): 2 and 3 then leave the
+large pages that its other kinds need, so that everything fits if any order makes it fit.
 
-A released page is free, or cached where its text may be hit again (`keep`). Last uses are told by the caller
-(`use`): a window refreshes only its last tokens, so that what no window reaches grows old.
+A released page is free, or cached if its text may be hit again (`keep`). The caller reports last uses
+(`use`): a window refreshes only its last tokens, so that tokens that no window reaches grow old.
 
-What is counted of large pages and of small ones:
+Counters of large and small pages:
 
-    free     large pages that nobody has begun       whole    those with cached and idle small pages only
-    partly   small pages of a kind, cached or idle, in large ones that hold something too
+    free     large pages that are not in use         whole    those with cached and idle small pages only
+    partly   small pages of a kind, cached or idle, in large pages that also hold something
 """
 
 from collections import Counter
@@ -36,19 +35,19 @@ from heapq import heappop, heappush
 from math import lcm
 
 Small = tuple[int, int]
-"""(large page, place in it)."""
+"""(large page, index in it)."""
 
 IDLE, HELD, CACHED = 0, 1, 2
 MOST_TIMES = 4096
-"""How many of the largest small page a large page may hold; coprime sizes would make it huge."""
+"""Most of the largest small pages that a large page may hold; coprime sizes would make it huge."""
 
 
 @dataclass(frozen=True)
 class ByteLedger:
     """Every byte of the arena is exactly one of these; they sum to the capacity.
 
-    held : in pages that a request has; cached : in pages kept for their text; idle : in free small pages of
-    large pages that are in use; free : in free large pages; remainder : at the end, less than a large page.
+    held : in pages of requests; cached : in pages kept for their text; idle : in free small pages of large
+    pages in use; free : in free large pages; remainder : at the end, less than a large page.
     """
 
     held: int
@@ -64,47 +63,47 @@ class ByteLedger:
 
 
 class Large:
-    """A large page in use: its kind, who began it, and what each small page is."""
+    """A large page in use: its kind, the request that began it, and the state of each small page."""
 
     __slots__ = ("cached", "held", "idle", "kind", "owner", "since", "states", "used")
 
     def __init__(self, kind: int, owner: int, count: int) -> None:
         self.kind, self.owner = kind, owner
         self.held = self.cached = 0
-        self.since = 0  # changes of `held` between none and some: what the heap of whole pages is checked by
+        self.since = 0  # changes of `held` between 0 and more: entries of the heap with another one are stale
         self.idle = list(range(count - 1, -1, -1))
         self.states = bytearray(count)
         self.used = [(0, 0)] * count
 
 
 class LargePages:
-    """An arena of large pages: who gets which small one, which go first, and what fits.
+    """An arena of large pages: which small page is allocated, which is evicted, and what fits.
 
     Parameters
     ----------
     capacity_bytes : int
-        Or in any other unit, as the pages.
+        Or in another unit, if the pages are in it too.
     page_bytes : sequence of int
         Bytes of a small page of each kind.
     on_evict : callable or None
-        Told (kind, small page) of each cached page that is given up.
+        Called with (kind, small page) for each cached page that is evicted.
     packs : bool
-        Whether 4 goes before 2.
+        Whether 4 comes before 2.
 
     Attributes
     ----------
     count, each : int, list of int
         Large pages, and small pages of each kind in one.
     free : int
-        Large pages that nobody has begun.
+        Large pages that are not in use.
     whole : int
         Large pages with cached and free small pages only: they can be evicted.
     partly : list of int
-        Small pages of each kind, free or cached, in large pages that hold something too.
+        Small pages of each kind, free or cached, in large pages that also hold something.
     begun_by : list of int
-        Large pages in use of each kind.
+        Large pages of each kind in use.
     evicted : int
-        Cached small pages given up.
+        Cached small pages that were evicted.
     """
 
     def __init__(
@@ -132,21 +131,21 @@ class LargePages:
         self._planned = [0] * len(self.each)
         self._free = list(range(self.count - 1, -1, -1))
         self._pages: dict[int, Large] = {}
-        self._begun: dict[tuple[int, int], dict[int, None]] = {}  # (kind, owner): holding, with room
-        self._open: list[dict[int, None]] = [{} for _ in self.each]  # the same, of a kind
-        self._oldest: list[tuple[tuple[int, int], int, int]] = []  # whole ones: last use, page, since
+        self._begun: dict[tuple[int, int], dict[int, None]] = {}  # by (kind, owner): holding, with room
+        self._open: list[dict[int, None]] = [{} for _ in self.each]  # the same by kind
+        self._oldest: list[tuple[tuple[int, int], int, int]] = []  # whole pages: last use, page, since
         self._old: list[list[tuple[tuple[int, int], int, int]]] = [[] for _ in self.each]  # cached, by kind
         self._clock = 0
 
     @property
     def free(self) -> int:
-        """Large pages that nobody has begun."""
+        """Large pages that are not in use."""
         return len(self._free)
 
     # -- what fits -----------------------------------------------------------------------------------
 
     def room(self, wanted: Sequence[int], hits: Sequence[Sequence[Small]]) -> bool:
-        """Whether so many small pages of each kind can be had beside the cached ones that are hit."""
+        """Whether there is room for `wanted` small pages of each kind besides the cached ones hit."""
         free, partly = self.free + self.whole, list(self.partly)
         for kind, pages in enumerate(hits):
             for large, count in Counter(large for large, _ in pages).items():
@@ -158,23 +157,23 @@ class LargePages:
         return sum(self._large_for(wanted, partly)) <= free
 
     def plan(self, wanted: Sequence[int]) -> None:
-        """The next calls of `take` are for so many small pages of each kind, for which there is room."""
+        """The next calls of `take` are for `wanted` small pages of each kind, for which there is room."""
         self._planned = list(wanted)
 
     def _large_for(self, wanted: Sequence[int], partly: Sequence[int]) -> list[int]:
-        """Large pages that each kind must begin for so many small ones."""
+        """Large pages that each kind must begin for `wanted` small ones."""
         return [
             -(-max(0, count - there) // each)
             for count, there, each in zip(wanted, partly, self.each, strict=True)
         ]
 
     def _may_begin(self, kind: int) -> bool:
-        """Whether a large page is left when all kinds have those that the plan cannot do without."""
+        """Whether a large page is left once each kind has those that the plan needs."""
         needed = self._large_for(self._planned, self.partly)
         return needed[kind] > 0 or sum(needed) < self.free + self.whole
 
     def ledger(self) -> ByteLedger:
-        """Where every byte is."""
+        """What every byte of the arena holds."""
         held = sum(count * size for count, size in zip(self.holding, self.page_bytes, strict=True))
         cached = sum(count * size for count, size in zip(self.kept, self.page_bytes, strict=True))
         free = self.free * self.large_bytes
@@ -188,7 +187,7 @@ class LargePages:
     # -- taking and releasing -------------------------------------------------------------------------
 
     def take(self, kind: int, request: int) -> Small | None:
-        """A small page, or None; cached ones that had to go are counted."""
+        """Allocate a small page, or return None; evicted cached pages are counted."""
         found = self._of_request(kind, request)
         if found is None and self._packs:
             found = self._of_others(kind)
@@ -203,15 +202,15 @@ class LargePages:
         return found
 
     def use(self, page: Small, prefix: int = 0) -> None:
-        """The page's tokens matter to a step that is computed now; `prefix`: tokens up to its end."""
+        """A step that is computed now uses the page's tokens; `prefix`: tokens up to its end."""
         self._pages[page[0]].used[page[1]] = (self._clock, -prefix)
 
     def tick(self) -> None:
-        """What is used from now on is used later than what was used before."""
+        """Advance the clock: uses from now on are later than those before."""
         self._clock += 1
 
     def release(self, page: Small, keep: bool = False) -> None:
-        """The request lets go; `keep`: the page's text may be hit again."""
+        """The request releases the page; `keep`: its text may be hit again."""
         large, place = page
         in_use = self._pages[large]
         kind = in_use.kind
@@ -273,7 +272,7 @@ class LargePages:
         return self._hold(next(iter(some))) if some else None
 
     def _begin(self, kind: int, request: int) -> Small | None:
-        """The first small page of a large one that is free, or has nothing but cached and free ones."""
+        """The first small page of a large one that is free, or has only cached and free small pages."""
         if not self._free:
             self._evict_whole()
         if not self._free:
@@ -285,7 +284,7 @@ class LargePages:
         return self._hold(large)
 
     def _evict_whole(self) -> None:
-        """Give up the large page that was used longest ago, if there is one with nothing held."""
+        """Evict the least recently used large page with nothing held, if there is one."""
         while self._oldest:
             _, large, since = heappop(self._oldest)
             in_use = self._pages.get(large)
@@ -299,7 +298,7 @@ class LargePages:
             return
 
     def _evict_small(self, kind: int) -> Small | None:
-        """The cached small page that was used longest ago, in a large page that holds something too."""
+        """Evict the least recently used cached small page in a large page that also holds something."""
         later, found = [], None
         while self._old[kind] and found is None:
             used, large, place = entry = heappop(self._old[kind])
@@ -338,7 +337,7 @@ class LargePages:
         return large, place
 
     def _give_up(self, in_use: Large, page: Small) -> None:
-        """A cached page's text is forgotten."""
+        """Forget a cached page's text."""
         in_use.states[page[1]] = IDLE
         in_use.cached -= 1
         self.kept[in_use.kind] -= 1
@@ -352,7 +351,7 @@ class LargePages:
         self._open[in_use.kind][large] = None
 
     def _closed(self, large: int, in_use: Large) -> None:
-        """It has none any more, or holds nothing."""
+        """It no longer has one, or holds nothing."""
         self._open[in_use.kind].pop(large, None)
         place = in_use.kind, in_use.owner
         begun = self._begun.get(place)
@@ -362,6 +361,6 @@ class LargePages:
                 del self._begun[place]
 
     def _retire(self, large: int) -> None:
-        """A large page without a small one in use belongs to nobody."""
+        """Free a large page without small pages in use."""
         self.begun_by[self._pages.pop(large).kind] -= 1
         self._free.append(large)

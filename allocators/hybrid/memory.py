@@ -1,7 +1,7 @@
-"""Where groups draw their pages from, where these lie, and whether there is room.
+"""Where groups get their pages from, their addresses, and whether there is room.
 
 one pool      |f|w|w|f|s|w| |f| | |          pages of equal bytes, any group takes any
-split         |f|f|f| | | |w|w| |s| |        each group has a share of its own, whoever needs more
+split         |f|f|f| | | |w|w| |s| |        each group has a share of its own, regardless of demand
 large pages   | f f f | w w w w w | f f . |  each cut into small pages of one group (large_pages.py)
 """
 
@@ -18,11 +18,11 @@ class Memory:
     Attributes
     ----------
     pools : list of Blocks
-        One for each group; groups that share one name it alike.
+        One per group; groups that share a pool have the same object.
     sizes : list of int
-        Slots of a page of each group.
+        Slots per page of each group.
     slots : int
-        Of all pages together.
+        Slots of all pages together.
     used_by, kept_by : list of int
         Pages of each group in use, and cached.
     """
@@ -32,7 +32,7 @@ class Memory:
         self.used_by, self.kept_by = pools[0].used_by, pools[0].kept_by
 
     def room(self, needed: Sequence[int], hits: Sequence[Sequence[int]], spare: int = 0) -> bool:
-        """Whether each group can have so many blocks, those free ones included that it hits.
+        """Whether each group can have this many blocks, including the free ones that it hits.
 
         Parameters
         ----------
@@ -46,7 +46,7 @@ class Memory:
         raise NotImplementedError
 
     def fits(self, needed: Sequence[int]) -> bool:
-        """Whether empty pools have room for it."""
+        """Whether empty pools would have room for this."""
         raise NotImplementedError
 
     def place(self, group: int, page: int) -> int:
@@ -54,39 +54,39 @@ class Memory:
         raise NotImplementedError
 
     def apart(self, names: Sequence[str]) -> tuple[tuple[str, int], ...]:
-        """(name, slots) of each group's own part of the arena, by address; none where they share it."""
+        """(name, slots) of each group's own part of the arena, by address; none if they share it."""
         return ()
 
     def tick(self) -> None:
-        """Another call begins: what it lets go is used later than what was let go before."""
+        """Another call begins: what it releases counts as used later than earlier releases."""
 
     def begun(self) -> Sequence[tuple[int, int]]:
-        """(first slot, slots) of what only one group can have, by address; idle where nothing is there."""
+        """(first slot, slots) of parts that only one group can use, by address; idle where they are empty."""
         return ()
 
     @property
     def begun_slots(self) -> int:
-        """Slots of all that."""
+        """Slots of all these parts."""
         return 0
 
     def begun_by(self, group: int) -> int:
-        """Those of a group."""
+        """Slots of the parts of a group."""
         return 0
 
 
 class OnePool(Memory):
-    """All groups draw from one pool."""
+    """All groups allocate from one pool."""
 
     def __init__(self, groups: int, blocks: int, caching: bool, page_slots: int = 1) -> None:
         self.pool = BlockPool(blocks, caching, [0] * groups, [0] * groups)
         super().__init__([self.pool] * groups, [page_slots] * groups, blocks * page_slots)
 
     def room(self, needed: Sequence[int], hits: Sequence[Sequence[int]], spare: int = 0) -> bool:
-        """Whether the sum is free."""
+        """Whether the pool has the sum free."""
         return sum(needed) + spare <= self.pool.free
 
     def fits(self, needed: Sequence[int]) -> bool:
-        """Whether there are so many."""
+        """Whether the pool has this many blocks in total."""
         return sum(needed) <= self.pool.blocks
 
     def place(self, group: int, page: int) -> int:
@@ -94,7 +94,7 @@ class OnePool(Memory):
 
 
 class SplitPools(Memory):
-    """Each group has a pool of so many blocks."""
+    """Each group has a pool of `blocks` of its own."""
 
     def __init__(self, blocks: Sequence[int], sizes: Sequence[int], caching: bool) -> None:
         slots = [count * size for count, size in zip(blocks, sizes, strict=True)]
@@ -103,14 +103,14 @@ class SplitPools(Memory):
         super().__init__([BlockPool(count, caching, *counts) for count in blocks], sizes, sum(slots))
 
     def room(self, needed: Sequence[int], hits: Sequence[Sequence[int]], spare: int = 0) -> bool:
-        """Whether each pool has its group's."""
+        """Whether each pool has the blocks of its group."""
         return all(
             max(count, pool.evictable(found)) + spare <= pool.free
             for count, found, pool in zip(needed, hits, self.pools, strict=True)
         )
 
     def fits(self, needed: Sequence[int]) -> bool:
-        """Whether each pool has so many."""
+        """Whether each pool has this many blocks in total."""
         return all(count <= pool.blocks for count, pool in zip(needed, self.pools, strict=True))
 
     def place(self, group: int, page: int) -> int:
@@ -123,8 +123,8 @@ class SplitPools(Memory):
 class SmallPages(Blocks):
     """The small pages of one kind: block = large page * small pages in one + place + 1.
 
-    Whoever releases a page says how long the text is that ends there, so that of pages last used together the
-    ends of prefixes go first, of every kind alike.
+    A release tells the length of the text that ends in the page, so that of pages last used together the ends
+    of prefixes are evicted first, for all kinds.
     """
 
     def __init__(
@@ -134,11 +134,11 @@ class SmallPages(Blocks):
         super().__init__(arena.count * arena.each[kind], caching, used_by, kept_by)
 
     def page(self, block: int) -> Small:
-        """Where a block is."""
+        """The small page of a block."""
         return divmod(block - 1, self._each)
 
     def block(self, page: Small) -> int:
-        """The block that is there."""
+        """The block of a small page."""
         return page[0] * self._each + page[1] + 1
 
     def _choose(self, owner: int) -> int:
@@ -174,11 +174,11 @@ class LargePageMemory(Memory):
     Parameters
     ----------
     capacity, page_sizes : int, sequence of int
-        In one unit; what does not fill a large page is left out.
+        In the same unit; a remainder that does not fill a large page is left out.
     caching : bool
         Whether prefixes are kept.
     packs : bool
-        Whether free pages beside other requests' go before free large pages.
+        Whether free pages in other requests' large pages are taken before free large pages.
     """
 
     def __init__(self, capacity: int, page_sizes: Sequence[int], caching: bool, packs: bool = False) -> None:
@@ -197,7 +197,7 @@ class LargePageMemory(Memory):
         self.kinds[kind].was_evicted(page)
 
     def room(self, needed: Sequence[int], hits: Sequence[Sequence[int]], spare: int = 0) -> bool:
-        """Whether all kinds find theirs, in some order; the arena then keeps to one that does."""
+        """Whether all kinds find their pages in some order; the arena then follows such an order."""
         woken = [
             [pool.page(block) for block in found if block and pool.references[block] == 0]
             for pool, found in zip(self.kinds, hits, strict=True)
@@ -209,12 +209,12 @@ class LargePageMemory(Memory):
         return room
 
     def fits(self, needed: Sequence[int]) -> bool:
-        """Whether so many would fit, each kind in large pages of its own."""
+        """Whether this many pages would fit, each kind in large pages of its own."""
         large = (-(-count // each) for count, each in zip(needed, self.arena.each, strict=True))
         return sum(large) <= self.arena.count
 
     def tick(self) -> None:
-        """What is let go from now on is used later."""
+        """What is released from now on counts as used later."""
         self.arena.tick()
 
     def place(self, group: int, page: int) -> int:

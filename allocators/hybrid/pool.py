@@ -1,34 +1,34 @@
-"""Blocks that groups draw from: references, and the text that a free block still holds; a free queue of them.
+"""The blocks that groups allocate: their references, the text that a free block still holds, the free queue.
 
-    take from here > |7|3|12| ... |5|9|4| < cached blocks come back here, the end of a text first
-                     ^ blocks that hold no known text come back here, so they are reused first
+    take from here > |7|3|12| ... |5|9|4| < cached blocks are returned here, the end of a text first
+                     ^ blocks that hold no known text are returned here, so they are reused first
 
-Blocks are numbered from 1; 0 is the null block, which stands in a table for what is no longer kept. A freed
-block keeps its key until it is taken again: that is the prefix cache, and taking from the front evicts the
+Blocks are numbered from 1; 0 is the null block: a table's entry for a block that is no longer kept. A freed
+block keeps its key until it is allocated again. This is the prefix cache; taking from the front evicts the
 least recently used. Two blocks may hold the same text; a look-up finds the older.
 
-The free queue is a ring of links through the null block: any block leaves it in constant time.
+The free queue is a linked ring through the null block: any block leaves it in constant time.
 """
 
 from collections.abc import Hashable, Iterable, Sequence
 
 Key = tuple[Hashable, int]
-"""Which text up to a block's end, and in which group."""
+"""The text up to a block's end, and the group."""
 
 NULL = 0
 
 
 class Blocks:
-    """Blocks 1 to `blocks`: who refers to them, and what text they hold. A subclass says which comes next.
+    """Blocks 1 to `blocks`, their references and texts. A subclass decides which one is taken next.
 
     Attributes
     ----------
     free : int
-        Blocks that nobody refers to.
+        Blocks without references.
     cached : int
-        Those of them that hold a text that others may have too.
+        Free blocks that hold a text that other sequences may have too.
     used_by, kept_by : list of int
-        Of the blocks in use, and of the cached ones, how many each group has; pools may share these lists.
+        Blocks in use and cached blocks, by group; pools may share these lists.
     """
 
     def __init__(
@@ -52,37 +52,37 @@ class Blocks:
     # -- what a subclass decides ---------------------------------------------------------------------
 
     def _choose(self, owner: int) -> int:
-        """A free block, which is no longer free when this returns; there is one."""
+        """Take a free block, which must exist; it is no longer free when this returns."""
         raise NotImplementedError
 
     def cached_pages(self) -> list[int]:
-        """The free blocks that hold a text that others may have too."""
+        """The free blocks that hold a text that other sequences may have too."""
         if not self.cached:
             return []
         return [block for block in range(1, self.blocks + 1) if self.is_cached(block)]
 
     def _unlink(self, block: int) -> None:
-        """A free block is hit."""
+        """A free block is hit: take it out of the free ones."""
         raise NotImplementedError
 
     def _set_free(self, unknown: Sequence[int], known: Sequence[int]) -> None:
-        """Blocks are free: those that hold no known text, and those that do; the first are reused first."""
+        """Make blocks free: `unknown` ones hold no known text and are reused first, `known` ones hold one."""
         raise NotImplementedError
 
     # -- blocks --------------------------------------------------------------------------------------
 
     @property
     def in_use(self) -> int:
-        """Blocks that somebody refers to."""
+        """Blocks with references."""
         return self.blocks - self.free
 
     @property
     def entries(self) -> int:
-        """Different texts that some block holds."""
+        """Distinct texts that blocks hold."""
         return len(self._holding)
 
     def take(self, count: int, group: int = 0, owner: int = 0) -> list[int]:
-        """Free blocks for a group of a sequence, each with one reference; what they held is forgotten."""
+        """Take free blocks for a group of a sequence, each with one reference; their texts are forgotten."""
         if count > self.free:
             raise RuntimeError(f"{count} blocks are wanted and {self.free} are free")
         found = []
@@ -96,7 +96,7 @@ class Blocks:
         return found
 
     def touch(self, blocks: Iterable[int]) -> None:
-        """Another reference to each; free ones leave the queue."""
+        """Add a reference to each block; free ones leave the queue."""
         for block in blocks:
             if block == NULL:
                 continue
@@ -106,7 +106,7 @@ class Blocks:
             self.references[block] += 1
 
     def give(self, blocks: Iterable[int]) -> None:
-        """Drop a reference to each; those without one are free, the first of them reused first."""
+        """Drop a reference to each block; those without one are free, the first of them reused first."""
         unknown: list[int] = []
         known: list[int] = []
         for block in blocks:
@@ -121,22 +121,22 @@ class Blocks:
         self._set_free(unknown, known)
 
     def evictable(self, blocks: Iterable[int]) -> int:
-        """How many of these are free, so that a hit would take them from the queue."""
+        """How many of these blocks are free, so that a hit would take them from the queue."""
         return sum(block != NULL and self.references[block] == 0 for block in blocks)
 
     def remember(self, block: int, key: Key, tokens: int) -> None:
-        """The block holds this text from now on, `tokens` long, and nothing else."""
+        """The block now holds this text, `tokens` long, and nothing else."""
         self.forget(block)
         self._insert(block, key, tokens)
 
     def remember_part(self, block: int, key: Key, tokens: int) -> None:
-        """The block also holds a text that ends inside it; a shorter one that it held is overwritten."""
+        """The block also holds a text that ends inside it; this replaces a shorter one."""
         if self.keys[block] not in (None, key) and self.key_tokens[block] < tokens:
             self.forget(block)
         self._insert(block, key, tokens)
 
     def move_keys(self, source: int, target: int) -> None:
-        """What `source` held is in `target` now; a look-up that came first still does."""
+        """What `source` held is now in `target`; a look-up that came first still does."""
         keys, tokens = [self.keys[source], *self._more.get(source, ())], self.key_tokens[source]
         self.forget(source)
         for key in keys:
@@ -154,7 +154,7 @@ class Blocks:
             self._more.setdefault(block, []).append(key)
 
     def forget(self, block: int) -> None:
-        """The block holds no text that could be hit."""
+        """Forget the block's texts, so that none can be hit."""
         key = self.keys[block]
         if key is None:
             return
@@ -167,7 +167,7 @@ class Blocks:
         self.keys[block] = None
 
     def find(self, text: Hashable, groups: Sequence[int]) -> list[int] | None:
-        """A block of each of these groups that holds the text; None unless all do."""
+        """A block of each of these groups that holds the text; None unless all have one."""
         found = []
         for group in groups:
             holding = self._holding.get((text, group))
@@ -177,7 +177,7 @@ class Blocks:
         return found
 
     def is_cached(self, block: int) -> bool:
-        """Whether a block is free and holds a text that others may have too: one whose key is a number."""
+        """Whether a block is free and holds a text that others may have too: its key is a number."""
         key = self.keys[block]
         return self.references[block] == 0 and key is not None and isinstance(key[0], int)
 

@@ -1,8 +1,8 @@
-"""A group of layers as its tables know it: its kind, its block size, how far a token sees.
+"""A group of layers as its tables know it: its kind, its block size, how far back a token sees.
 
-full      every token is kept          window   the last `reach` tokens are seen
-chunk     tokens of its own `reach`
-state     one for the whole sequence, plus those kept in between for prefixes
+full      every token is kept          window   a token sees the last `reach` tokens
+chunk     a token sees its own chunk of `reach` tokens
+state     one for the whole sequence, plus those kept at earlier places for prefixes
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ class GroupSpec:
     reach : int or None
         Tokens of the window or of a chunk.
     checkpoint_grid : int or None
-        For states: where a kernel can leave one inside a prompt (1: anywhere); None: nowhere.
+        For states: where a kernel can save one inside a prompt (1: anywhere); None: nowhere.
     """
 
     kind: str
@@ -38,7 +38,7 @@ class GroupSpec:
 
 
 def specs(layers: Layers) -> list[GroupSpec]:
-    """The groups as the tables know them."""
+    """The groups as their tables know them."""
     return [
         GroupSpec(
             kind=group.kind,
@@ -60,7 +60,7 @@ def most_blocks(group: GroupSpec, longest: int, in_flight: int) -> int | None:
 
 
 def alike(groups: Sequence[GroupSpec], shared: bool) -> list[list[int]]:
-    """Numbers of the groups with the same specification and the same pool, full attention first."""
+    """Numbers of groups with the same specification and the same pool, full attention first."""
     found: dict[tuple[GroupSpec, int], list[int]] = {}
     for number, group in enumerate(groups):
         found.setdefault((group, 0 if shared else number), []).append(number)

@@ -4,16 +4,16 @@
     table    |.   |.   |s   |r   |           r: the running state, s: the one before, copied from or hit
 
 A sequence holds its running state in the last block of its table and, for one step, the state it came from;
-everything before is null. A state exists only where a piece of the prompt ended: the scheduler ends pieces at
-block ends, or the kernel leaves one inside a piece (a checkpoint) in a block of its own:
+earlier entries are null. A state exists only where a piece of the prompt ended: the scheduler ends pieces at
+block ends, or the kernel saves a state inside a piece (a checkpoint) in a block of its own:
 
     a prompt of 57 tokens, blocks of 16, a budget of 40     |0 ... 16 ... 32|  ends at 32, not at 40
     the rest                                                |32 ... 48| |48 ... 57|
 
-A hit needs one state, the last, so it is looked for from the right. A state that another sequence computes in
-this very step cannot be hit yet: that sequence waits a step.
+A hit needs only the last state, so the search runs from the right. A state that another sequence computes in
+the current step cannot be hit yet: the sequence that would hit it waits a step.
 
-Without prefix caching a group of recurrent layers is a full-attention group whose one block is as long as
+Without prefix caching, a group of recurrent layers is a full-attention group whose single block is as long as
 the longest sequence.
 """
 
@@ -31,7 +31,7 @@ def last_boundary(tokens: int, block_size: int) -> int:
 def checkpoint_inside(  # noqa: PLR0917 - three places, three sizes
     start: int, end: int, place: int, hash_size: int, block_size: int, grid: int
 ) -> bool:
-    """Whether a kernel can leave a state at `place` while it computes the tokens from start to end."""
+    """Whether a kernel can save a state at `place` while it computes the tokens from `start` to `end`."""
     return (
         start % hash_size == 0
         and -(-end // block_size) - 2 > (start - 1) // block_size
@@ -51,17 +51,17 @@ def aligned_piece(
     grid: int | None,
     most_tokens: int,
 ) -> int:
-    """How many tokens of a piece of a prompt to compute, so that it ends where a state can be kept.
+    """How many tokens of a piece of a prompt to compute, so that the piece ends where a state can be kept.
 
     Parameters
     ----------
     text : Text
     start, tokens : int
-        Where the piece would begin, and how many tokens the budget allows.
+        Start of the piece, and the tokens that the budget allows.
     block_size, hash_size : int
-        The second is smaller where hits may end inside a block.
+        `hash_size` is smaller if hits may end inside a block.
     grid : int or None
-        Where a kernel can leave states inside a piece; None: nowhere.
+        Where a kernel can save states inside a piece; None: nowhere.
     most_tokens : int
         The token budget of a whole step.
     """
@@ -170,7 +170,7 @@ class StateTables(GroupTables):
         self._checkpoints.pop(sequence, None)
 
     def _checkpoint(self, text: Text, end: int, start: int) -> int:
-        """Where inside this piece the kernel leaves a state; 0 where it does not."""
+        """Where inside this piece the kernel saves a state; 0 if it does not."""
         if self.checkpoint_grid is None:
             return 0
         place = last_boundary(end, self.align_tokens)
@@ -187,7 +187,7 @@ class StateTables(GroupTables):
     prompt_end_matters = True
 
     def prompt_end(self, text: Text) -> int:
-        """Where the prompt ends, or what a preempted sequence computes again; 0: states everywhere."""
+        """The end of the prompt, or of what a preempted sequence recomputes; 0: states everywhere."""
         return max(text.prompt_tokens, text.tokens - 1) if self.prompt_end_matters else 0
 
     def extend(self, text: Text, tokens: int) -> None:
@@ -206,7 +206,7 @@ class StateTables(GroupTables):
         self._started.add(sequence)
 
     def _own_state(self, sequence: int, block: int) -> None:
-        """Copy a state that is about to be overwritten: for this sequence, or for those who will hit it."""
+        """Copy a state that is about to be overwritten: for this sequence, or for later hits."""
         if sequence not in self._started:
             self._own_tail(sequence, block)
             return
@@ -248,7 +248,7 @@ class StateTables(GroupTables):
                 self.fresh.add(key)
 
     def _remember_checkpoint(self, text: Text, retention: int | None) -> None:
-        """The state left inside the piece: keyed if somebody can resume there, else worth nothing."""
+        """Give the state saved inside the piece a key if a sequence can resume there; else forget it."""
         place, column = self._checkpoints[text.sequence]
         block = self.tables[text.sequence][column]
         of_prompt = place == last_boundary(text.prompt_tokens, self.align_tokens)
@@ -264,7 +264,7 @@ class StateTables(GroupTables):
             self.fresh.add((key, self.group))
 
     def _remember_tail(self, text: Text, tokens: int) -> None:
-        """The state at the last place inside the prompt where it can be resumed, if a piece ended there."""
+        """Keep the state at the last place in the prompt where it can be resumed, if a piece ended there."""
         if tokens <= 0 or tokens != last_boundary(text.prompt_tokens, self.hash_size):
             return
         table, place = self.tables[text.sequence], -(-tokens // self.block_size) - 1
@@ -287,5 +287,5 @@ class StateTables(GroupTables):
         super().release(sequence)
 
     def new_step(self) -> None:
-        """What was computed in the last step may be hit now."""
+        """What the last step computed can be hit now."""
         self.fresh.clear()

@@ -1,17 +1,17 @@
-"""The block tables of one group of attention layers: those that keep every token, windows, and chunks.
+"""The block tables of one group of attention layers: full attention, windows, and chunks.
 
     full     |1|2|3|4|5|6|7|      every token                            (states: states.py)
     window   |.|.|.|.|5|6|7|      blocks wholly before the window are null
     chunk    |.|.|.|.|.|6|7|      blocks of earlier chunks are null
 
-Hits are looked for from the left where every token is kept: a block serves only if all before it do. In
-windows they are looked for from the right, where as many blocks in a row serve as the window reaches back; in
-chunks from the start of the chunk. Where hits may end inside a block (`match_tokens`), the last block of a
-hit is another's and still being written: the sequence gets a copy of its own when it is placed.
+Full attention searches for hits from the left: a block counts only if all before it are hit. Windows search
+from the right, for as many hit blocks in a row as the window reaches back; chunks from the start of the
+chunk. If hits may end inside a block (`match_tokens`), the last block of a hit belongs to another sequence
+and is still being written: the sequence gets its own copy when it is placed.
 
-Not every full block is worth keeping in a window: `retention` says which ends of texts are kept. None: all
-that a hit could end at; 0: only where the same prompt could be resumed, and where two prompts were seen to
-part; more: once in so many tokens too.
+In a window not every full block is worth keeping: `retention` says which ends of texts are kept. None: all
+where a hit could end; 0: only where the same prompt could be resumed, and where two prompts were seen to
+diverge; more: also one per `retention` tokens.
 """
 
 from collections.abc import Hashable, Sequence
@@ -28,11 +28,11 @@ class Text:
     ----------
     sequence : int
     prompt_tokens, tokens : int
-        Of its prompt, and known so far.
+        Tokens of its prompt, and tokens known so far.
     keys : sequence
-        The text up to the end of each hash block, one key each; equal keys mean equal texts.
+        One key per hash block for the text up to its end; equal keys mean equal texts.
     junction : int
-        Where the text parts from one whose windows and states were not kept there; 0 if not known.
+        Where the text diverges from one whose windows and states were not kept there; 0 if unknown.
     """
 
     sequence: int
@@ -43,7 +43,7 @@ class Text:
 
 
 class GroupTables:
-    """Full attention, and what all groups have in common."""
+    """Full attention; the base of all groups."""
 
     def __init__(self, pool: Blocks, group: int, block_size: int, hash_size: int) -> None:
         self.pool, self.group, self.block_size = pool, group, block_size
@@ -60,7 +60,7 @@ class GroupTables:
     # -- what is kept --------------------------------------------------------------------------------
 
     def unseen(self, computed: int) -> int:
-        """Tokens that no later token of a sequence with so many computed ones will see."""
+        """Tokens that no later token of a sequence with `computed` tokens will see."""
         return 0
 
     def kept(self, first: int, last: int, retention: int | None, ends: Sequence[int]) -> list[bool] | None:
@@ -74,7 +74,7 @@ class GroupTables:
         return text.keys[(block + 1) * self.keys_per_block - 1]
 
     def hit(self, text: Text, limit: int, groups: Sequence[int]) -> tuple[list[list[int]], int]:
-        """Blocks of each of the groups that hold the text's beginning, at most `limit` tokens of it."""
+        """Blocks of each group that hold the beginning of the text, up to `limit` tokens."""
         found: list[list[int]] = [[] for _ in groups]
         for block in range(limit // self.block_size):
             held = self.pool.find(self.key(text, block), groups)
@@ -106,9 +106,9 @@ class GroupTables:
     def needed(
         self, text: Text, tokens: int, hits: Sequence[int], computed: int, *, whole: bool = False
     ) -> int:
-        """Free blocks that placing so many tokens takes, hit blocks in the free queue included.
+        """Free blocks that placing `tokens` takes, including hit blocks in the free queue.
 
-        `whole`: asked before admission of all that is known; then a window counts what it can hold at once.
+        `whole`: a check before admission, for all known tokens; a window counts what it can hold at once.
         """
         required = -(-tokens // self.block_size)
         if whole and self.most_blocks is not None:
@@ -123,14 +123,14 @@ class GroupTables:
         return fresh + self.shares_tail(hits, computed) + self.pool.evictable(hits[max(0, skipped - have) :])
 
     def refused(self, sequence: int) -> None:
-        """What `needed` prepared for a sequence does not come."""
+        """Discard what `needed` prepared for a sequence: it is not placed."""
 
     def shares_tail(self, hits: Sequence[int], computed: int) -> bool:
         """Whether a hit ends inside its last block, which is then copied."""
         return bool(hits) and computed % self.block_size != 0
 
     def adopt(self, text: Text, hits: Sequence[int], computed: int) -> None:
-        """Start the table of a sequence with the blocks it hit; what it will not see is null."""
+        """Start the table of a sequence with the blocks it hit; those it will not see are null."""
         skipped = self.unseen(computed) // self.block_size
         hits = hits[skipped:]
         self.pool.touch(hits)
@@ -141,7 +141,7 @@ class GroupTables:
             self.cached[text.sequence] = computed // self.block_size
 
     def extend(self, text: Text, tokens: int) -> None:
-        """Blocks for so many tokens; `needed` has said that they are there."""
+        """Extend the table to `tokens`; `needed` has checked that there are enough blocks."""
         table = self.tables.setdefault(text.sequence, [])
         if text.sequence in self._shared_tail:
             self._own_tail(text.sequence, self.pool.take(1, self.group, text.sequence)[0])
@@ -150,14 +150,14 @@ class GroupTables:
             table.extend(self.pool.take(missing, self.group, text.sequence))
 
     def _own_tail(self, sequence: int, block: int) -> None:
-        """Put a copy in the place of the shared tail; both stay until the copy has been made."""
+        """Replace the shared tail with a copy; both blocks are held until the copy has been made."""
         place, source = self._shared_tail.pop(sequence)
         self.tables[sequence][place] = block
         self.copies.append((source, block))
         self.pool.touch([block])
 
     def drop_unseen(self, sequence: int, computed: int) -> None:
-        """Free what a sequence with so many computed tokens will never see again, the last block first."""
+        """Free what a sequence with `computed` tokens will never see again, the last block first."""
         table = self.tables.get(sequence)
         unseen = self.unseen(computed) // self.block_size
         if not table or not unseen:
@@ -172,13 +172,13 @@ class GroupTables:
             self.pool.give(freed)
 
     def remember(self, text: Text, tokens: int, retention: int | None, ends: Sequence[int]) -> None:
-        """Give the blocks that are now full their keys."""
+        """Give keys to the blocks that are now full."""
         self._remember_full(text, tokens, retention, ends)
         if self.keys_per_block > 1:
             self._remember_tail(text, tokens)
 
     def _remember_tail(self, text: Text, tokens: int) -> None:
-        """The end of the prompt, where it lies inside a block: the same prompt can be resumed there."""
+        """Keep the end of the prompt if it is inside a block: the same prompt can be resumed there."""
         at = min((text.prompt_tokens - 1) // self.hash_size, len(text.keys))
         end, table = at * self.hash_size, self.tables[text.sequence]
         place = end // self.block_size
@@ -217,7 +217,7 @@ class WindowTables(GroupTables):
 
     @property
     def run(self) -> int:
-        """Blocks in a row that a hit needs before its end."""
+        """Consecutive blocks that a hit needs before its end."""
         return -(-(self.window - 1) // self.block_size)
 
     def unseen(self, computed: int) -> int:
@@ -241,7 +241,7 @@ class WindowTables(GroupTables):
                 end = block + row
                 break
         else:
-            end = row  # the whole beginning of the text serves, however short
+            end = row  # the whole beginning of the text is a hit, however short
             while end * self.block_size % self.align_tokens:
                 end -= 1
         return [blocks[:end] for blocks in found], end * self.block_size

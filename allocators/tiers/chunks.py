@@ -97,7 +97,7 @@ class Chunks:
         return runs[0] if len(runs) == 1 else [*chain.from_iterable(runs)]
 
     def _reuse(self, count: int) -> list[range]:
-        """Take so many chunks that were freed, the last first."""
+        """Take `count` chunks that were freed, the last first."""
         freed, found = self._freed, []
         while count:
             run = freed.pop()

@@ -1,12 +1,12 @@
-"""vLLM's LRU of chunks: a request's chunks count as used together, when it has finished, its head last.
+"""vLLM's LRU of chunks: all chunks of a request count as used together, when it finishes, the head last.
 
     groups     [ request 4, done | request 2, done | request 7 | request 9 ]     the first is evicted first
     of each    head ... tail                                                     its tail is evicted first
 
-The group of a running request is as old as its first use of the tier; when it has finished, all that it used
+The group of a running request is as old as its first use of the tier; when it finishes, everything it used
 becomes a new group. So the tail of a chain is evicted first, and the rest can be found from its first token
-on. Reading pins a chunk and does not move it. If a user's pieces do not say how deep they are, each of its
-chunks is its own group from when it is added.
+on. Reading pins a chunk and does not move it. If a user's pieces do not give their depths, each of its
+chunks is a group of its own from the time it is added.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,7 +23,7 @@ class VllmLru(EvictionOrder):
     Attributes
     ----------
     group : list of int
-        Group by key; 0: it is not there.
+        Group by key; 0: not present.
     """
 
     def __init__(self, chunks: Chunks) -> None:
@@ -32,7 +32,7 @@ class VllmLru(EvictionOrder):
         self._next = 0
         self._pieces: dict[int, list[Piece]] = {}  # by group, oldest first; keys that moved elsewhere stay
         self._running: set[int] = set()  # groups of running users
-        self._unsorted: set[int] = set()  # those that have grown since they were sorted
+        self._unsorted: set[int] = set()  # running groups that have grown since they were sorted
         self._own: dict[int, int] = {}  # by user
         self._used: dict[int, list[Piece]] = {}  # by user, in the order of use
 
@@ -118,7 +118,7 @@ class VllmLru(EvictionOrder):
             if of[first:end].count(group) == end - first == state.count(IDLE, first, end):
                 found.append(range(end - 1, first - 1, -1))  # usually
                 most -= end - first
-            elif group in of[key:end]:  # else all of it moved elsewhere
+            elif group in of[key:end]:  # otherwise all of it moved elsewhere
                 each = state.rfind(IDLE, key, end)
                 while each >= 0 and most:
                     if of[each] == group:
@@ -174,7 +174,7 @@ class VllmLru(EvictionOrder):
         return own
 
     def _renew(self, pieces: Iterable[Piece]) -> None:
-        """Make the present ones of these the most recently used."""
+        """Make those of these chunks that are present the most recently used."""
         state = self.chunks.state
         there = joined([part for piece in pieces for part in split(state, piece, ABSENT)[1]])
         if there:

@@ -28,6 +28,6 @@ The same from a shell, with only the kernels of kvsim:
     overview.py    what will be measured and what is left out     earlier.py   an existing profile
     soundness.py   is it enough for a profile, can it be trusted
     fit.py         forms, tables and errors                        assemble.py  all of them, as a profile
-    calibrate.py   the whole
+    calibrate.py   everything together
     errors.py      what can go wrong
 """

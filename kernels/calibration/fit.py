@@ -87,7 +87,7 @@ def fit_part(
     constants : Mapping
         The constants that the features need, except those to be fitted (`candidates`).
     bounds : Bounds
-        The device's, by its datasheet.
+        Bounds of the device, by its datasheet.
     fill : Fill
         Ratios of unmeasured cells from those of measured ones; by default the nearest cell's.
     """

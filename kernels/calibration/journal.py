@@ -35,7 +35,7 @@ class Journal:
     samples : dict
         Key of a point -> Sample.
     clocks, sentinels : list
-        The card's, in the order in which they were read (drift.py); each has its time.
+        Readings of the card, in the order in which they were taken (drift.py); each has its time.
     seconds : float
         Time spent measuring.
     """

@@ -59,7 +59,7 @@ def overview(planned: Plan, journal: Journal) -> list[PlannedPart]:
 
 
 def values_of(some: Sequence[Point]) -> dict[str, Values]:
-    """For every argument of the launches, the values it is measured at."""
+    """For every argument of the launches, the values at which it is measured."""
     columns: dict[str, list[float | str]] = {}
     for point in some:
         for name, value in point.x.items():

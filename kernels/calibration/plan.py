@@ -18,7 +18,7 @@ GROUP = 6
 
 TURNS = 11
 SECONDS_OF_A_POINT = 0.15
-"""Besides the launches: making tensors, capturing graphs."""
+"""Time besides the launches: making tensors, capturing graphs."""
 
 SECONDS_OF_A_VARIANT: Mapping[str, float] = {"decode": 2.5, "latent": 2.5, "prefill": 3.5}
 """Compiling a kernel variant; 0.5 for all others."""
@@ -35,11 +35,11 @@ class Plan:
     Attributes
     ----------
     device : Device
-        With its versions.
+        The device, with its versions.
     quick : bool
-        Fewer points.
+        Whether there are fewer points.
     points : tuple of Point
-        In order.
+        All points, in order.
     """
 
     device: Device
@@ -48,7 +48,7 @@ class Plan:
 
     @property
     def kind(self) -> str:
-        """Of the profile."""
+        """The kind of the profile."""
         return "rehearsal" if self.device.rehearsal else "calibrated"
 
     @property

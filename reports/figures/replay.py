@@ -1,7 +1,7 @@
 """replay-requests: each request, measured and simulated; replay-time: the error over the run.
 
-requests   TTFT, TPOT and E2E: a dot per request, with the lines of equality and of 10 % off
-time       simulated over measured by arrival time: a dot per request, and the median of parts of the run
+requests   TTFT, TPOT and E2E: a dot per request, with lines at equality and at 10 % off
+time       simulated over measured by arrival time: a dot per request, and medians of parts of the run
 """
 
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ def draw_replay(replayed: Replayed, directory: Path, style: Style) -> list[Path]
 
 
 def picture(replayed: Replayed, name: str, style: Style) -> Figure:
-    """One of the figures."""
+    """Draw one of the figures."""
     if not replayed.latencies:
         raise KvsimError(f"result {replayed.name} holds no requests, so there is nothing to draw")
     figure = _requests(replayed, style) if name == "requests" else _time(replayed, style)
@@ -80,7 +80,7 @@ def _requests(replayed: Replayed, style: Style) -> Figure:
 
 
 def _headline(replayed: Replayed, columns: Mapping[str, Pair]) -> str:
-    """How far the means are off, and of how many requests where some were not served."""
+    """How far the means are off, and of how many requests if some were not served."""
     offs = [
         f"{what} {_off_in_words(float(np.mean(pair[1]) / np.mean(pair[0])))}".replace(" ", "\u00a0")
         for what, pair in columns.items()
@@ -94,12 +94,12 @@ def _headline(replayed: Replayed, columns: Mapping[str, Pair]) -> str:
 
 
 def _off_in_words(ratio: float) -> str:
-    """As `_off`, with a decimal, but `+0.0 %` where hardly anything is off."""
+    """Like `_off` with a decimal, but `+0.0 %` if the error is tiny."""
     return f"{round(100 * (ratio - 1), 1) + 0.0:+.1f} %" if 1 / 2 <= ratio <= 2 else _off(ratio)
 
 
 def _dots(count: int) -> dict[str, Any]:
-    """How so many dots look: few are seen, many leave their density to be seen."""
+    """The style of `count` dots: a few stand out, many show their density."""
     size, alpha = (9, 0.9) if count <= 10 else (4, 0.7) if count <= 2_000 else (2.5, 0.3)
     return {"ms": size, "alpha": alpha, "mew": 0}
 
@@ -110,7 +110,7 @@ def _say_nothing(axes: Axes, style: Style) -> None:
 
 
 def _equal(axes: Axes, style: Style, measured: Floats, simulated: Floats) -> None:
-    """Axes of the same range with the line of equality, and ticks that suit the range."""
+    """Axes with the same range, the line of equality, and ticks that suit the range."""
     low = min(measured.min(), simulated.min()) / 1.15
     high = max(measured.max(), simulated.max()) * 1.15
     pieces.equality(axes, style, low, high)
@@ -175,7 +175,7 @@ def _off(ratio: float) -> str:
 
 
 def _medians(when: Floats, off: Floats) -> tuple[list[float], list[float]]:
-    """The mean time and the median of parts with equally many requests."""
+    """The mean times and the medians of parts with equally many requests."""
     order = np.argsort(when, kind="stable")
     parts = [each for each in np.array_split(order, min(MOST_PARTS, max(len(order) // 5, 1))) if len(each)]
     return [float(when[each].mean()) for each in parts], [float(np.median(off[each])) for each in parts]

@@ -1,4 +1,4 @@
-"""The life of a request: from the `event_log` to its `spans`, told in `lines` of one set of `words`.
+"""The life of a request: from the `event_log` to `spans`, and from these to `lines` in shared `words`.
 
-`story` and `view` are what `sim explain` shows; the HTML report and the timeline traces take spans and words.
+`sim explain` shows `story` and `view`; the HTML report and the timeline traces use the spans and the words.
 """

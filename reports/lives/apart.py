@@ -1,10 +1,10 @@
-"""Lives on several replicas: each replica's own, and a request's on all of its replicas as one.
+"""Lives on several replicas: those on one replica, and a request's on all of its replicas as one life.
 
     arrival |-- behind, head, prefill --| handed |-- behind, head --| loading |-- prefill, decode --|
              on the prefill replica                on the decode replica
 
 A prefill replica sees a request until its prompt is computed, a decode replica from then on. A request that
-migrates has a stay on each replica on which it ran.
+migrates has one stay per replica on which it ran.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,7 +28,7 @@ MOVED = "migration_end_s"
 
 
 def lives_of(run: Run, server: Run, log: EventLog) -> Lives:
-    """Every life on a server of a run: a replica, or the run itself."""
+    """All lives on one server of a run: a replica, or the run itself."""
     here, requests = log.of_replica(server.place), seen_by(run, server, log).columns.requests
     if _role(run, server.place) == "decode":
         computed_s = np.asarray(requests[COMPUTED], dtype=np.float64)
@@ -43,7 +43,7 @@ def on_several(run: Run) -> bool:
 
 
 def seen_by(run: Run, server: Run, log: EventLog) -> Run:
-    """The server with the rows of all requests that it saw, whoever answered them."""
+    """The server with the rows of all requests that it saw, even if another replica answered them."""
     requests = run.columns.requests
     if server.place is None or not on_several(run):
         return server
@@ -53,13 +53,13 @@ def seen_by(run: Run, server: Run, log: EventLog) -> Run:
 
 
 def _role(run: Run, place: int | None) -> str:
-    """What a replica does for a request."""
+    """The role of a replica: prefill, decode or both."""
     roles = [pool["role"] for pool in run.config.get("pools", ()) for _ in range(pool["replicas"])]
     return str(roles[place]) if roles and place is not None else "both"
 
 
 def story_of(run: Run, log: EventLog, request: int, how: str = "") -> Story:
-    """The life of one request of a run, on all replicas that it was on."""
+    """The life of one request of a run, across all of its replicas."""
     server = run.server_of(request)
     if MOVED in run.columns.requests and run.place is None:
         return _moved(run, log, request, how)
@@ -111,12 +111,12 @@ def _moved(run: Run, log: EventLog, request: int, how: str) -> Story:
 
 
 def _of_prompt(lines: Sequence[Line]) -> list[Line]:
-    """What is told of the prefill replica: its token is nobody's."""
+    """The lines of the prefill replica, without its first token, which is not part of the answer."""
     return [line for line in lines if line.event != "decode"]
 
 
 def _of_answer(told: Story, decode: str, read_ps: Sequence[int]) -> Iterator[Line]:
-    """What is told of the decode replica, and when the prompt was read."""
+    """The lines of the decode replica, and when it had read the prompt."""
     begin_ps, end_ps = read_ps
     took = line_text("read", replica=decode, time=seconds((end_ps - begin_ps) / PS_PER_S))
     lines = [*told.lines[1:], Line(end_ps, "read", took)]

@@ -1,4 +1,4 @@
-"""The events of a run as whole numbers, from its directory or straight from a run that was repeated."""
+"""The events of a run as whole numbers, from its directory or directly from a repeated run."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from kvsim.sim.workload import PS_PER_S
 Int64 = npt.NDArray[np.int64]
 
 NOTHING = -1
-"""In a column: there is no such number."""
+"""In a column: no number."""
 EVENTS = (
     *("refuse", "admit", "decode", "preempt", "swap_out", "swap_in", "fork", "copy", "finish", "reject"),
     *("load", "hand_over", "load_beside", "loaded", "ask", "fetched", "load_first", "move_out", "move_in"),
@@ -29,7 +29,7 @@ _NUMBERS = ("step", "request", "sample", "tokens", "cached", "by", "need", "free
 
 @dataclass(frozen=True)
 class EventLog:
-    """The events in order, as whole numbers; `kind` counts in EVENTS, `reason` in `reasons`."""
+    """The events in order, as whole numbers; `kind` indexes EVENTS, `reason` indexes `reasons`."""
 
     numbers: dict[str, Int64]
     kind: Int64
@@ -45,18 +45,18 @@ class EventLog:
         return EventLog(numbers, self.kind[rows], self.reason[rows], self.reasons)
 
     def row(self, row: int) -> dict[str, int]:
-        """The numbers of an event that apply."""
+        """The numbers that apply to an event."""
         return {name: int(c[row]) for name, c in self.numbers.items() if c[row] != NOTHING}
 
 
 def whole_ps(seconds: npt.NDArray[Any]) -> Int64:
-    """Seconds as picoseconds; NOTHING where there are none."""
+    """Seconds as picoseconds; NOTHING if not finite."""
     known = np.isfinite(seconds)
     return np.where(known, np.rint(np.where(known, seconds, 0.0) * PS_PER_S), NOTHING).astype(np.int64)
 
 
 def read_events(directory: Path) -> EventLog | None:
-    """The events of a run, or None where none were recorded; KvsimError if the file is damaged."""
+    """The events of a run, or None if none were recorded; KvsimError if the file is damaged."""
     path = directory / "events.parquet"
     if not path.exists():
         return None
@@ -65,7 +65,7 @@ def read_events(directory: Path) -> EventLog | None:
 
 
 def event_log(table: Mapping[str, Any] | None, where: str = "events") -> EventLog:
-    """The table of events that a run gives, or that was read: numbers as columns, texts as codes."""
+    """The event log from a table of events, of a run or read from a file: numeric columns, coded texts."""
     if table is None:
         raise KvsimError(f"{where} were not recorded")
     numbers = {"time_ps": whole_ps(np.asarray(table["time_s"], np.float64))}

@@ -1,8 +1,8 @@
-"""What happened to one request, a line each: in words, with the numbers that say why.
+"""What happened to one request, one line per event: in words, with the numbers that say why.
 
-Only what the tables show is told: who was in the queue at its arrival, who needed the room that it lost, what
-a refusal found free when it was first made. The script of the HTML report (story.js) tells the same: whoever
-changes one changes the other, and a test compares them.
+The lines say only what the tables show: how many requests were in the queue at its arrival, which request
+needed the room that it lost, what was free when it was first refused. The script of the HTML report
+(story.js) says the same: change both together; a test compares them.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -21,8 +21,8 @@ from kvsim.sim.workload import PS_PER_S
 
 _NUMBERED = ("no room", "watermark")
 _COPYING = ("paged", "dynamic")
-"""Allocators that copy, each for its own reason."""
-_EACH = 3  # spells at the head of the queue that get a line of their own; more are told together
+"""Allocators that copy, each for a different reason."""
+_EACH = 3  # up to this many spells at the head of the queue get a line each; more are summed up
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Teller:
-    """Puts a track into words."""
+    """Describes a track in words."""
 
     run: Run
     lives: Lives
@@ -44,7 +44,7 @@ class Teller:
     facts: dict[str, Any]
 
     def lines(self) -> Iterator[Line]:
-        """The lines in order of time."""
+        """The lines in order of their times."""
         spans = self.lives.spans(self.track)
         told = [(NOTHING, Line(spans[0].start_ps, "arrive", self._arrival(spans[0].start_ps)))]
         told += self._events()
@@ -54,7 +54,7 @@ class Teller:
         yield from (line for _, line in sorted(told, key=lambda each: (each[1].time_ps, each[0])))
 
     def _rows(self) -> list[int]:
-        """The events of the track, those before a fork and of its own forks included."""
+        """The events of the track, including those before its fork and those of forks from it."""
         lives, track = self.lives, self.track
         parent = int(lives.parent[track])
         rows = np.flatnonzero(lives.track_of == track).tolist()
@@ -80,7 +80,7 @@ class Teller:
         return told
 
     def _alike(self, rows: list[int]) -> Callable[[int], tuple[str, int]]:
-        """What an event is told as; those beside each other for which this is equal are told together."""
+        """A key per event: neighbouring events with equal keys share a line."""
         lives, kind, forks = self.lives, self.lives.log.kind, self._forks(rows)
 
         def key(row: int) -> tuple[str, int]:
@@ -97,7 +97,7 @@ class Teller:
         return key
 
     def _forks(self, rows: list[int]) -> list[int]:
-        """The forks of the candidates of a beam search: they begin no track of their own."""
+        """The forks of a beam search's candidates, which begin no tracks."""
         lives = self.lives
         if lives.parent[self.track] != NOTHING or lives.rejected[self.track]:
             return []
@@ -108,7 +108,7 @@ class Teller:
         return int(self.lives.log.numbers["time_ps"][row])
 
     def _text(self, what: str, group: list[int], again: bool) -> str:
-        """What events that are told together did, and what the tables add to it."""
+        """What the events of one line did, and what the tables add."""
         log = self.lives.log
         numbers, forks = log.row(group[0]), sum(1 for row in group if log.kind[row] == FORK)
         copies = [row for row in group if log.kind[row] == COPY]
@@ -152,7 +152,7 @@ class Teller:
         return text
 
     def _others(self, arrival_ps: int) -> tuple[int, int | None]:
-        """How many were in the queue, and when the last of them entered, if all did before this one."""
+        """How many requests were in the queue, and when the last entered, if all did before this one."""
         lives, request = self.lives, int(self.lives.request[self.track])
         whose = np.repeat(np.arange(len(lives.request)), np.diff(lives.first))
         opening = np.zeros(len(whose), np.bool_)
@@ -179,7 +179,7 @@ class Teller:
         return None
 
     def _queue(self, stay: list[Span]) -> Iterator[tuple[int, Line]]:
-        """Lines on one stay in the queue: when it was first in it, and why it was not admitted."""
+        """Lines on one stay in the queue: when it was at the head, and why it was not admitted."""
         spell = [span for span in stay if span.end_ps > span.start_ps]
         heads = [span for span in spell if span.reason]
         if spell and (len(heads) > _EACH or STATES[spell[0].state] == "preempted"):
@@ -193,7 +193,7 @@ class Teller:
                 yield NOTHING, Line(span.start_ps, "behind", line_text("again", time=_lasted([span])))
 
     def _summed(self, spell: list[Span]) -> str:
-        """A stay in the queue in one line: how long for which reason, and what was first said of it."""
+        """A stay in the queue in one line: how long for each reason, with the reason's first numbers."""
         each = []
         for reason in dict.fromkeys(span.reason for span in spell):
             alike = [span for span in spell if span.reason == reason]
@@ -212,7 +212,7 @@ class Teller:
         return text + (self._spent_on(span.start_ps) if span.reason == "token budget" else "")
 
     def _spent_on(self, now_ps: int) -> str:
-        """Whose prompts, and how many decodes, took the tokens of the step that starts now."""
+        """Which requests' prompts, and how many decodes, took the tokens of the step that starts now."""
         lives = self.lives
         whose = np.repeat(lives.request, np.diff(lives.first))
         now = (lives.start_ps <= now_ps) & (lives.stop_ps > now_ps)

@@ -1,4 +1,4 @@
-"""How often a request was passed over: who came later entered first, and why the policy had it so.
+"""How often later arrivals were admitted before a request, and why the policy did that.
 
 passed over 14 times, as client B was behind
 """
@@ -16,7 +16,7 @@ WHY = {"priority": "they were more urgent", "sjf": "their answers are shorter"}
 
 
 def passed_over(run: Run, log: EventLog) -> dict[int, str]:
-    """Request -> it in words, of those whom others passed; of none, where orders are not a policy's."""
+    """Request -> in words, how often it was passed over; empty if no policy orders the queue."""
     policy = str(run.config.get("scenario", {}).get("engine", {}).get("policy") or "fcfs")
     if policy == "fcfs" or (policy in ENGINES and policy not in WHY):
         return {}
@@ -45,7 +45,7 @@ def passed_over(run: Run, log: EventLog) -> dict[int, str]:
 
 
 def _in_words(later: dict[str, int], mine: str, why: str) -> str:
-    """How many of each client entered before one of `mine`, and why."""
+    """How often requests were admitted before one of client `mine`, and why."""
     times = sum(later.values())
     said = f"passed over {times:,} time{'s' * (times > 1)}"
     if "CLIENT" in why:

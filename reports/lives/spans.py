@@ -1,27 +1,27 @@
-"""Every request's life as spans of time, each with what it waited for or did: worked out from the events.
+"""Every request's life as spans of time, each with what it waited for or did, derived from the events.
 
     arrival |---- behind ----|-- head: no room --|-- prefill --|---- decode ----| last token
 
-A *track* is the life of one sequence: a request, or one of its answers where it has several. Its spans follow
-each other without gaps, from the arrival to the last token, so that they sum to E2E in every picosecond. A
-sample that is forked off begins where the fork is; before, it shares the life of the one it came from.
+A *track* is the life of one sequence: a request, or one of its answers if it has several. Its spans follow
+each other without gaps, from the arrival to the last token, so that they sum to E2E to the picosecond. A
+forked sample's track begins at the fork; until then it shares the life of the sequence it was forked from.
 
-    step       it came when nobody was waiting: until the step under way ended
-    behind     in the queue, behind others; who was set aside, with its memory
+    step       arrived at an empty queue: until the end of the step in flight
+    behind     in the queue behind others; also set aside, keeping its memory
     head       at the head of the queue and not admitted, for a reason
     prefill    admitted, until its prompt is computed
-    decode     until its last token, the steps included in which it stands still for the prompts of others
+    decode     until its last token, including steps in which it stands still for other requests' prompts
     preempted  evicted and in the queue again, at its head or not
-    recompute  admitted again, until all is computed that was thrown away
+    recompute  admitted again, until everything that was thrown away is computed
     swapped    in the host pool
     loading    holds memory, into which keys and values of its prompt are loaded from elsewhere
-    handed     its prompt is computed on another server, and it is on its way; then it waits here
-    moving     the last of its blocks are copied to another replica, then it waits for the step under way
+    handed     its prompt was computed on another server, and it is on its way; then it waits here
+    moving     the last of its blocks are copied to another replica, then it waits for the step in flight
 
-A request that moves between replicas has a track for each stay, which begins with its move: nothing before is
-known there.
+A request that moves between replicas has one track per stay. A track begins with the move: nothing earlier
+is known there.
 
-The candidates of a beam search are one track: nothing tells them apart.
+The candidates of a beam search are one track: the events do not distinguish them.
 """
 
 from dataclasses import dataclass
@@ -68,9 +68,9 @@ STEP, BEHIND, HEAD, PREFILL, DECODING, PREEMPTED, RECOMPUTE, SWAPPED, LOADING, H
     len(STATES)
 )
 ENDS = (FINISH, HAND_OVER, MOVE_OUT)
-"""Events with which a track ends."""
+"""Events that end a track."""
 WAITING = (STEP, BEHIND, HEAD, PREEMPTED)
-"""States in which a track stands in the queue."""
+"""States in which a track is in the queue."""
 
 _SAMPLE_BITS = 20
 _AFTER = {
@@ -88,9 +88,9 @@ _AFTER = {
     _ARRIVE: (BEHIND, BEHIND),
     _DISPLACED: (BEHIND, PREEMPTED),
 }
-"""The state after an event: of a track never preempted before, and of one that was."""
+"""The state after an event: of a track that was never preempted, and of one that was."""
 INNER = (REFUSE, ADMIT, DECODE, PREEMPT, SWAP_OUT, SWAP_IN, LOAD, MOVE_IN, SET_ASIDE, RESUME)
-"""Events that change the state of a life, beside its ends and forks."""
+"""Events that change the state of a track, besides ends and forks."""
 
 
 class Span(NamedTuple):
@@ -101,16 +101,16 @@ class Span(NamedTuple):
     state: int
     reason: str
     row: int
-    """the event that it began with, or NOTHING"""
+    """the event that began it, or NOTHING"""
 
 
 @dataclass(frozen=True)
 class Lives:
     """The spans of all tracks: those of track i are `first[i]` to `first[i + 1]`.
 
-    Tracks are in order of their request, then of their sample. `end_ps` is when one ends, `rejected` whether
-    it was cut off. `parent` is the track that it was forked from, or NOTHING, and `track_of` whose each event
-    is (NOTHING for those of a rejection).
+    Tracks are sorted by request, then by sample. `end_ps` is when a track ends, `rejected` whether it was
+    cut off. `parent` is the track that it was forked from, or NOTHING; `track_of` is the track of each event
+    (NOTHING for rejections).
     """
 
     log: EventLog
@@ -128,7 +128,7 @@ class Lives:
     track_of: Int64
 
     def spans(self, track: int) -> list[Span]:
-        """The whole life of a track, from the arrival on, what it shared before a fork included."""
+        """The whole life of a track from the arrival on, including what it shared before its fork."""
         own = [self._span(place) for place in range(int(self.first[track]), int(self.first[track + 1]))]
         parent = int(self.parent[track])
         if parent == NOTHING:
@@ -147,7 +147,7 @@ class Lives:
 
 
 def lives(log: EventLog, requests: Columns, where: str = "events") -> Lives:
-    """Every track of a run; KvsimError if the events are not those of these requests."""
+    """All tracks of a run; KvsimError if the events do not belong to these requests."""
     arrival_ps, ids = whole_ps(requests["arrival_s"]), np.asarray(requests["request"]).astype(np.int64)
     owner, time_ps, kind = log.numbers["request"], log.numbers["time_ps"], log.kind
     if not np.array_equal(np.unique(owner), ids):
@@ -209,7 +209,7 @@ def lives(log: EventLog, requests: Columns, where: str = "events") -> Lives:
 
 
 def check_same(run: Run, requests: Columns) -> None:
-    """Raise KvsimError unless these are the requests of the run: when they arrived, and when they ended."""
+    """Raise KvsimError unless arrival and finish times of these requests are those of the run."""
     for name in ("arrival_s", "finish_s"):
         then, now = np.asarray(run.columns.requests.get(name, [])), np.asarray(requests[name])
         if len(then) != len(now):
@@ -226,11 +226,11 @@ def check_same(run: Run, requests: Columns) -> None:
 
 
 def _own_samples(log: EventLog) -> tuple[Int64, Bools]:
-    """The sample of each event, and which forks begin one.
+    """The sample of each event, and which forks begin a sample.
 
-    Until it forks, a request with several answers is its sample 0; then it is the last of them, and sample 0
-    is the first to be forked off. Candidates of a beam search all are sample 0, and begin nothing; so are two
-    answers that are dropped together before anything happens to the second.
+    Until it forks, a request with several answers is logged as sample 0. From the first fork on, it is the
+    last sample, and sample 0 is the first one forked off. Beam search candidates are all sample 0 and begin
+    no sample; so are two answers that are dropped together before anything happens to the second.
     """
     owner, sample, kind = log.numbers["request"], log.numbers["sample"].copy(), log.kind
     forks = np.flatnonzero(kind == FORK)
@@ -250,7 +250,7 @@ def _own_samples(log: EventLog) -> tuple[Int64, Bools]:
 
 
 class _Rows(NamedTuple):
-    """What changes the state of a track: whose, the number of the event, what, when."""
+    """Changes of the states of tracks: track, number of the event, kind, time."""
 
     track: Int64
     place: Int64
@@ -262,7 +262,7 @@ class _Rows(NamedTuple):
         return _Rows(*(column[order] for column in self))
 
     def with_displaced(self, alone: Bools) -> "_Rows":
-        """Add where somebody else takes a track's place at the head of the queue: is refused in its stead."""
+        """Add a row when another track takes a track's place at the head of the queue, by being refused."""
         refused = np.sort(self.place[self.kind == REFUSE])
         if not len(refused):
             return self
@@ -275,7 +275,7 @@ class _Rows(NamedTuple):
             np.searchsorted(when, self.time_ps[heads], "left"),
         )
         heads, after = heads[after < len(refused)], after[after < len(refused)]
-        gone = self.place[heads + 1] > refused[after]  # the own next event comes later
+        gone = self.place[heads + 1] > refused[after]  # its own next event comes later
         heads, after = heads[gone], after[gone]
         return _Rows(
             np.concatenate([self.track, self.track[heads]]),
@@ -285,7 +285,7 @@ class _Rows(NamedTuple):
         ).ordered()
 
     def states(self, alone: Bools) -> Int64:
-        """The state that each row begins; of the last row of a track, any."""
+        """The state that each row begins; arbitrary for the last row of a track."""
         table = np.zeros((2, _DISPLACED + 1), np.int64)
         for kind, (never, before) in _AFTER.items():
             table[:, kind] = never, before
@@ -298,9 +298,9 @@ class _Rows(NamedTuple):
 
 
 def _came_alone(table: _Rows, request: Int64, rejected: Bools) -> Bools:
-    """Which tracks came when nobody was waiting."""
+    """Which tracks arrived at an empty queue."""
     arrive, leave = table.kind == _ARRIVE, np.isin(table.kind, (ADMIT, LOAD))
-    leave[1:] &= ~((table.kind[1:] == ADMIT) & (table.kind[:-1] == LOAD))  # it left the queue before
+    leave[1:] &= ~((table.kind[1:] == ADMIT) & (table.kind[:-1] == LOAD))  # it had already left the queue
     dropped = np.flatnonzero((table.kind == REJECT) & rejected[table.track])
     queued = ~np.isin(table.kind[dropped - 1], (ADMIT, DECODE, SWAP_OUT, SWAP_IN, FORK, LOAD))
     at_once = (table.kind[dropped - 1] == _ARRIVE) & (table.time_ps[dropped - 1] == table.time_ps[dropped])

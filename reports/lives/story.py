@@ -1,10 +1,10 @@
 """The life of one request: what happened to it, in lines, and where its time went.
 
     chosen(runs, "slowest")       -> the runs that served it, its number, and how it came to be chosen
-    story(run, lives, request)    -> Story: a line per thing that happened, and how E2E divides
+    story(run, lives, request)    -> Story: a line per event, and how E2E divides
 
-A request with several answers is told by the one that
-ended last, so that the parts of its time sum to E2E in every picosecond.
+The story of a request with several answers is that of the answer that ended last, so that the parts of its
+time sum to E2E to the picosecond.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ _KNOWN |= {"migration_begin_s", "migration_stop_s", "migration_end_s"}
 
 @dataclass(frozen=True)
 class Part:
-    """Time that a request spent in one way; `reason` is why, at the head of the queue."""
+    """Time that a request spent in one state; `reason` is why it waited at the head of the queue."""
 
     state: str
     reason: str
@@ -57,7 +57,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Story:
-    """All that is told of a request; times count from the start of the run."""
+    """The whole story of a request; times count from the start of the run."""
 
     label: str
     request: int
@@ -79,7 +79,7 @@ class Story:
         return self.end_ps - self.arrival_ps
 
     def as_json(self) -> dict[str, Any]:
-        """Everything in JSON's types, seconds beside the picoseconds that sum exactly."""
+        """Everything as JSON types, with seconds beside the picoseconds, which sum exactly."""
         return {
             "run": self.label,
             "request": self.request,
@@ -136,8 +136,8 @@ def _parts_json(parts: list[Part]) -> list[dict[str, Any]]:
 def chosen(runs: Sequence[Run], text: str) -> tuple[list[Run], int, str]:
     """The runs that served the request, its number, and in words how it was chosen.
 
-    A number is looked up in all runs, which must have served the same requests. The `slowest`, `median` and
-    `most-preempted` are sought in all runs; those told are the runs that served that very request.
+    A number is looked up in all runs, which must have served the same requests. `slowest`, `median` and
+    `most-preempted` are searched for in all runs; the runs returned are those that served that request.
     """
     if text in CHOICES:
         return _chosen_by(runs, text)
@@ -168,7 +168,7 @@ def _same_requests(one: Run, other: Run) -> bool:
 
 
 def _chosen_by(runs: Sequence[Run], text: str) -> tuple[list[Run], int, str]:
-    """Of all requests that finished in any of the runs; of equals the last, most preempted the first."""
+    """Choose among finished requests of all runs; the last of equals, but the first if by preemptions."""
     finished = [np.flatnonzero(np.isfinite(run.columns.requests["e2e_s"])) for run in runs]
     place = np.repeat(np.arange(len(runs)), list(map(len, finished)))
     row = np.concatenate(finished)
@@ -197,7 +197,7 @@ def _chosen_by(runs: Sequence[Run], text: str) -> tuple[list[Run], int, str]:
 
 
 def _preemptions(run: Run) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """How often each request was preempted; 0 where nothing is known."""
+    """How often each request was preempted; 0 if unknown."""
     return np.nan_to_num(
         run.columns.requests.get("num_preemptions", np.zeros(len(run.columns.requests["e2e_s"])))
     )
@@ -207,7 +207,7 @@ def _preemptions(run: Run) -> np.ndarray[Any, np.dtype[np.float64]]:
 
 
 def story(run: Run, lives: Lives, request: int, how: str = "", stay: int | None = None) -> Story:
-    """The life of one request, or of one that moved this `stay`."""
+    """The life of one request, or only this `stay` if it moved."""
     of_it = lives.request == request
     tracks = np.flatnonzero(of_it if stay is None else of_it & (lives.sample == stay)).tolist()
     last = max(tracks, key=lambda track: (int(lives.end_ps[track]), not lives.rejected[track], -track))
@@ -242,7 +242,7 @@ def story(run: Run, lives: Lives, request: int, how: str = "", stay: int | None 
 
 
 def divided(spans: list[Span]) -> list[Part]:
-    """How the time divides by state, at the head of the queue also by reason; in the order of a life."""
+    """The time by state, and at the head of the queue also by reason; in the order of STATES."""
     sums: dict[tuple[int, str], int] = {}
     for span in spans:
         why = span.reason if STATES[span.state] == "head" else ""
@@ -252,7 +252,7 @@ def divided(spans: list[Span]) -> list[Part]:
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - a cell of a table
-    """A cell in JSON's types: whole numbers without a point, None where there is none."""
+    """A cell as a JSON type: whole numbers as integers, None if not finite."""
     value = value.item() if isinstance(value, np.generic) else value
     if isinstance(value, float) and not np.isfinite(value):
         return None

@@ -1,7 +1,7 @@
-"""A request's life in the terminal: a line per thing that happened, a bar, and where its time went.
+"""A request's life in the terminal: a line per event, a bar, and where its time went.
 
-The bar is as wide as the lines; each of its cells shows the state that took most of its time. The times
-below it are rounded so that what is shown sums to the E2E that is shown.
+The bar is as wide as the lines; each cell shows the state that took most of the cell's time. The times
+below it are rounded so that the times shown sum to the E2E shown.
 """
 
 import math
@@ -43,7 +43,7 @@ class Told(Story):
 
 
 def story_view(story: Story) -> RenderableType:
-    """All of one request."""
+    """Everything about one request."""
     decimals = _decimals(story.e2e_ps)
     parts: list[RenderableType] = [_heading(story), "", _timeline(story, decimals)]
     if story.e2e_ps:
@@ -56,7 +56,7 @@ def story_view(story: Story) -> RenderableType:
 
 
 def stories_view(stories: Sequence[Story]) -> RenderableType:
-    """The same request in several runs: bars on one scale, its times side by side, a sentence each."""
+    """The same request in several runs: bars on one scale, times side by side, one sentence per run."""
     longest = max(story.e2e_ps for story in stories)
     width = max(len(story.label) for story in stories)
     parts: list[RenderableType] = [_asked(stories[0], _title(stories[0], f"{len(stories)} runs")), ""]
@@ -73,7 +73,7 @@ def stories_view(stories: Sequence[Story]) -> RenderableType:
 
 
 DRAFTS = ("draft_tokens", "accepted_tokens", "acceptance_length")
-"""Columns of a request that one phrase tells."""
+"""Columns of a request that are shown in one phrase."""
 
 
 class Mark(Text):
@@ -149,7 +149,7 @@ class Bar:
     margin: int = 0
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """The bar, and beneath it where it begins and ends."""
+        """The bar, and below it the times of its ends."""
         width = min(options.max_width, _WIDEST - self.margin)
         plain = console.color_system is None or console.no_color
         bar = Text()
@@ -163,7 +163,7 @@ class Bar:
             yield Text("0" + end.rjust(max(len(bar), len(end) + 2) - 1), style="dim")
 
     def cells(self, width: int) -> list[str]:
-        """The state of each cell: the one that takes most of its time."""
+        """The state of each cell: the one that takes most of the cell's time."""
         begin, cells = self.story.arrival_ps, []
         used = -(-self.story.e2e_ps * width // self.scale_ps) if self.scale_ps else 0
         for cell in range(used):
@@ -176,7 +176,7 @@ class Bar:
 
 
 def _division(story: Story, decimals: int) -> Table:
-    """Where the time went: what is shown sums to the whole that is shown."""
+    """Where the time went; the times shown sum to the total shown."""
     table = ruled_table("where its time went")
     table.add_column("s", justify="right", no_wrap=True)
     table.add_column("%", justify="right", no_wrap=True)
@@ -239,11 +239,11 @@ _COLUMNS = {
     "preempted": _LOST,
     "swapped": ("swapped",),
 }
-"""States by heading; what was lost includes what had to be recomputed."""
+"""States by heading; "preempted" includes recomputing."""
 
 
 def _columns(lives: Sequence[Sequence[Part]]) -> list[str]:
-    """The headings; that of loads only where there are any."""
+    """The headings; "loading" only if anything was loaded."""
     loads = any(part.state == "loading" for parts in lives for part in parts)
     return [name for name in _COLUMNS if loads or name != "loading"]
 
@@ -255,7 +255,7 @@ def _times(parts: Sequence[Part], columns: Sequence[str]) -> Iterator[str]:
 
 
 def _sentence(story: Story) -> str:
-    """How long a request waited in a run, and for what."""
+    """How long a request waited in a run, and why."""
     waits = [part for part in story.parts if part.state in _QUEUE]
     waited = sum(part.time_ps for part in waits)
     end = "rejected" if story.facts["status"] == "rejected" else f"E2E {seconds(story.e2e_ps / PS_PER_S)}"
@@ -272,7 +272,7 @@ _WAITS = {"step": "for the step under way", "behind": "behind others", "head": "
 
 
 def _decimals(whole_ps: int) -> int:
-    """So many that the whole has five figures, from one to six."""
+    """Decimals that give the total five significant figures; between one and six."""
     whole = whole_ps / PS_PER_S
     return min(max(_FIGURES - 1 - math.floor(math.log10(whole)), 1), 6) if whole else 3
 

@@ -1,10 +1,10 @@
-"""How a request's life reads, wherever it is told: `sim explain`, the HTML report, timeline traces.
+"""The words for a request's life, shared by `sim explain`, the HTML report and timeline traces.
 
-Everything that says why a request waits or what happens to it takes its words from here: STATES names what
-it does and the colour of that, REASONS why the head of the queue is not admitted, HAPPENED what an event did.
-LINES the rest of a story's lines. The texts are templates with names in braces, many of them those of the
-columns of events.parquet: the HTML report holds all of them (`for_page`) and fills them in by itself, as
-`reason_text`, `event_text` and reports/lives/lines.py do here.
+Everything that says why a request waits or what happens to it takes its words from here: STATES has names
+and colours of states, REASONS why the head of the queue is not admitted, HAPPENED what an event did, LINES
+the rest of a story's lines. The texts are templates with names in braces, many of them columns of
+events.parquet. The HTML report contains all of them (`for_page`) and fills them in itself, as `reason_text`,
+`event_text` and reports/lives/lines.py do here.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Look:
-    """A state of a request: its name in a list, its colour, and its glyph where there is no colour."""
+    """A state of a request: its name in a list, its colour, and its glyph for output without colour."""
 
     name: str
     colour: str
@@ -35,7 +35,7 @@ STATES: dict[str, Look] = {
     "handed": Look("on its way to a decode replica", "#117733", "▥", "h"),
     "moving": Look("moving to another replica", "#882255", "▧", "m"),
 }
-"""In the order of a life; the keys are those of reports/lives/spans.py."""
+"""In the order of a life; keys as in reports/lives/spans.py."""
 
 REASONS: dict[str, str] = {
     "no room": "needs {need} slots, {free} free",
@@ -49,11 +49,11 @@ REASONS: dict[str, str] = {
 }
 """Why the head of the queue is not admitted."""
 IN_PIECES = "needs {need} contiguous slots, largest free extent {largest}; {free} free in total"
-"""Instead of `no room`, where enough is free in all."""
+"""Instead of `no room`, if enough is free in total."""
 NOT_ENOUGH_LEFT = "needs {need} slots; {free} free once the step was decided"
-"""Instead of `no room`, where it would fit by what was left after the decision."""
+"""Instead of `no room`, if what was left after the decision would be enough."""
 SHORT_REASONS = {"batch": "batch not over", "eviction": "step that evicts", "swapped": "swapped come first"}
-"""Beside a number, where the name of the reason alone does not say it."""
+"""Shown beside a number if the reason's name alone does not say it."""
 
 HAPPENED: dict[str, str] = {
     "admit": "admitted with {tokens}",
@@ -83,13 +83,13 @@ HAPPENED: dict[str, str] = {
     "finish": "finished",
     "reject": "rejected: {reason}",
 }
-"""What an event does; `{by}` is `request 17`. To a new answer its own fork is `forked`; the forks of a beam
-search are told together (`candidates`, `survivors`)."""
+"""What an event did; `{by}` is `request 17`. A new answer's own fork is `forked`; the forks of a beam search
+share lines (`candidates`, `survivors`)."""
 BY_ITSELF = {
     "preempt": "preempted itself: no room to grow; {tokens} thrown away, to be computed again",
     "swap_out": "swapped itself out with {tokens}: no room to grow",
 }
-"""Instead, where the request itself needed the room, and was the one to go."""
+"""Used instead if the request that needed the room is the one that was evicted."""
 
 LINES: dict[str, str] = {
     "alone": "arrived; the queue was empty",
@@ -115,11 +115,11 @@ LINES: dict[str, str] = {
     "paged": ", on a write into a shared block",
     "dynamic": ", on a move to a larger extent",
 }
-"""What is said of an arrival, of the queue, and after an event; `paged` and `dynamic`: why those copy."""
+"""Words for arrivals, for the queue, and after an event; `paged` and `dynamic`: why these copy."""
 
 
 def for_page() -> dict[str, Any]:
-    """All words as the HTML report needs them."""
+    """All words, as the HTML report needs them."""
     return {
         "states": {name: {"name": look.name, "colour": look.colour} for name, look in STATES.items()},
         "reasons": REASONS,
@@ -167,7 +167,7 @@ def reason_text(
 def event_text(
     event: str, numbers: Mapping[str, int], again: bool = False, reason: str = "", **more: str
 ) -> str:
-    """What happened, with the numbers of the event and what else to fill in; `again`: after a preemption."""
+    """What happened, filled in with the event's numbers and `more`; `again`: after a preemption."""
     template = HAPPENED.get(f"{event} again" if again else event) or HAPPENED[event]
     by = numbers.get("by")
     if by is not None and by == numbers.get("request"):
@@ -190,7 +190,7 @@ def reason_name(reason: str) -> str:
 
 
 def _filled(template: str, values: Mapping[str, Any]) -> str:
-    """The template with thousands separated."""
+    """The template filled in, with thousands separated."""
     return template.format_map(
         {name: f"{value:,}" if isinstance(value, int) else value for name, value in values.items()}
     )

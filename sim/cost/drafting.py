@@ -1,13 +1,13 @@
-"""What drafts add to the steps of a model: padding to a graph, and the passes of the draft behind it.
+"""What drafts add to a model's steps: padding to a CUDA graph, and the draft model's passes after the step.
 
-    verify   |======= the model, 1 + s tokens a sequence ==|pad|
+    verify   |======= the model, 1 + s tokens/sequence ====|pad|
     propose                                                     |= first pass =|= 2 =|= 3 =|
 
 The first pass computes all tokens of the step, so that the draft has their keys and values too; each later
-one a token a sequence. Their price is that of a step of the draft as a model of its own.
+pass computes one token per sequence. A pass costs the same as a step of the draft as a model of its own.
 
-vLLM replays the CUDA graph of the next size that it captured, in tokens. With drafts all sizes are multiples
-of 1 + K, so that whole sequences fit; what pads a step is priced as drafts of the same sequences.
+vLLM replays the CUDA graph of the next captured size, in tokens. With drafts all sizes are multiples of
+1 + K, so that whole sequences fit; the padding of a step is priced as drafts of the same sequences.
 """
 
 from bisect import bisect_left
@@ -19,17 +19,17 @@ from kvsim.sim.cost.step_cost import CostModel, Spread, StepShape
 
 MOST_CAPTURED: Final = 512
 MOST_ON_BLACKWELL: Final = 1024
-"""Tokens of the largest graph: on GPUs of compute capability 10.x, as B200 and B300, and on others."""
+"""Tokens of the largest graph: 1024 on GPUs of compute capability 10.x, as B200 and B300, 512 on others."""
 
 KNOWN: Final = 1 << 12
-"""Steps of which is kept what the passes behind them take."""
+"""Most steps for which the time of the passes after them is cached."""
 
 
 def captured(drafts: int, seqs: int, budget: int, most: int = MOST_CAPTURED) -> tuple[int, ...]:
-    """Sizes of vLLM's graphs, in tokens, of a server with so many drafts, sequences and tokens a step.
+    """Sizes of vLLM's graphs, in tokens, with `drafts` per sequence, and `seqs` and `budget` tokens per step.
 
-    As `VllmConfig._set_cudagraph_sizes` and `CompilationConfig.adjust_cudagraph_sizes_for_spec_decode` of
-    0.33.0 have them: a grid of tokens and one of whole sequences, rounded up to whole sequences.
+    As in `VllmConfig._set_cudagraph_sizes` and `CompilationConfig.adjust_cudagraph_sizes_for_spec_decode` of
+    0.33.0: a grid of tokens and a grid of whole sequences, rounded up to whole sequences.
     """
     each = drafts + 1
     largest = min(2 * seqs * each, most, budget)
@@ -40,23 +40,23 @@ def captured(drafts: int, seqs: int, budget: int, most: int = MOST_CAPTURED) -> 
 
 
 def _grid(most: int) -> list[int]:
-    """1, 2, 4, multiples of 8 below 256, and of 16 from there on."""
+    """1, 2, 4, multiples of 8 below 256, and multiples of 16 from 256 on."""
     return [size for size in (1, 2, 4, *range(8, 256, 8), *range(256, most + 1, 16)) if size <= most]
 
 
 class Drafting(CostModel):
-    """A model's steps, and its draft's passes behind them.
+    """A model's steps, each followed by its draft's passes.
 
     Parameters
     ----------
     target : CostModel
-        Of the model.
+        Cost of the model.
     draft : CostModel or None
-        Of its draft; None: proposing takes no time.
+        Cost of its draft; None: proposing takes no time.
     words : str
-        What the draft is.
+        Describes the draft.
     sizes : tuple of int
-        Tokens of the graphs that are captured, in ascending order; empty: nothing is padded.
+        Tokens of the captured graphs, in ascending order; empty: nothing is padded.
     """
 
     def __init__(
@@ -66,36 +66,36 @@ class Drafting(CostModel):
         self.source = f"{target.source}; drafts by {words}"
         self.context_tile, self.flags = target.context_tile, target.flags
         self._lines: dict[tuple[int, int, int], tuple[int, int] | None] = {}
-        self._known: dict[StepShape, int] = {}  # passes behind steps of spans
+        self._known: dict[StepShape, int] = {}  # passes after steps of spans
         self._last: tuple[StepShape | None, int] = None, 0  # the same of a single step
-        self._laters: dict[int, tuple[int, int] | None] = {}  # by sequences: those of a later pass
+        self._laters: dict[int, tuple[int, int] | None] = {}  # by sequences: line of a later pass
 
     @property
     def extrapolated_share(self) -> float:
-        """That of the model's own time."""
+        """The share of the model's own time."""
         return self._target.extrapolated_share
 
     def outside(self) -> list[str]:
-        """What the model says."""
+        """What the model reports."""
         return self._target.outside()
 
     def carried_out(self, shape: StepShape, duration_ps: int) -> None:
-        """Tell the model what its own part was."""
+        """Tell the model its own part of the step."""
         self._target.carried_out(self._padded(shape), duration_ps - self.passes_ps(shape))
 
     def span_carried_out(self, decode_seqs: int, context_tokens: int, ends: Sequence[int]) -> None:
-        """Tell the model."""
+        """Pass the span on to the model."""
         self._target.span_carried_out(decode_seqs, context_tokens, ends)
 
     def step_ps(self, shape: StepShape) -> int:
-        """The model's step, and the passes behind it."""
+        """The model's step, and the passes after it."""
         line = self.line(shape)
         if line is not None:
             return line[0] + line[1] * shape.context_tokens
         return self._target.step_ps(self._padded(shape)) + self.passes_ps(shape)
 
     def line(self, shape: StepShape, pairs_each: float = 0.0) -> tuple[int, int] | None:
-        """As in `CostModel`, of steps that only decode."""
+        """As in `CostModel`, for steps that only decode."""
         tokens, _, prompts, seqs, _, copied, came, _, went, _, _, drafts, passes = shape
         if tokens or prompts or copied or came or went or pairs_each or not seqs:
             return None
@@ -135,7 +135,7 @@ class Drafting(CostModel):
         return list(map(add, found, passes))
 
     def _each_passes_ps(self, shape: StepShape, contexts: Sequence[int]) -> list[int]:
-        """All passes behind each of these steps."""
+        """All passes after each of these steps."""
         assert self._draft is not None
         seqs = shape.decode_seqs
         first, later, drafts = *self._passes(shape), shape.draft_tokens
@@ -148,17 +148,17 @@ class Drafting(CostModel):
         return [one + passes * each for one, each in zip(firsts, laters, strict=True)]
 
     def span_ps(self, decode_seqs: int, context_tokens: int, steps: int) -> Sequence[int]:
-        """Of steps without drafts."""
+        """As in `CostModel`, for steps without drafts."""
         return self._target.span_ps(decode_seqs, context_tokens, steps)
 
     def span_ends(
         self, decode_seqs: int, context_tokens: int, steps: int, limit_ps: int, spread: Spread | None = None
     ) -> list[int]:
-        """Of steps without drafts."""
+        """As in `CostModel`, for steps without drafts."""
         return self._target.span_ends(decode_seqs, context_tokens, steps, limit_ps, spread)
 
     def passes_ps(self, shape: StepShape) -> int:
-        """All passes behind a step."""
+        """All passes after a step."""
         if self._draft is None or not shape.draft_passes:
             return 0
         if self._last[0] is shape:
@@ -174,7 +174,7 @@ class Drafting(CostModel):
         return draft.step_ps(first) + (shape.draft_passes - 1) * self._later_ps(later)
 
     def _later_ps(self, later: StepShape) -> int:
-        """A later pass of the draft, which depends on its sequences and contexts alone."""
+        """A later pass of the draft, which depends only on its sequences and contexts."""
         assert self._draft is not None
         seqs = later.decode_seqs
         if seqs not in self._laters:
@@ -183,7 +183,7 @@ class Drafting(CostModel):
         return self._draft.step_ps(later) if line is None else line[0] + line[1] * later.context_tokens
 
     def _passes(self, shape: StepShape) -> tuple[StepShape, StepShape]:
-        """The steps of the draft that its first pass is, and each later one."""
+        """The draft's first pass and each of its later passes, as steps."""
         tokens, pairs, prompts, seqs, context = shape[:5]
         drafts, padding = shape.draft_tokens, self._padding(tokens + seqs + shape.draft_tokens)
         if drafts or padding:  # queries like those of a prompt: only the last of each sequence needs logits
@@ -198,11 +198,11 @@ class Drafting(CostModel):
         return StepShape(tokens, pairs, prompts, seqs, context), later
 
     def _padded(self, shape: StepShape) -> StepShape:
-        """The same step, as large as the graph that is replayed."""
+        """The same step, padded to the graph that is replayed."""
         padding = self._padding(shape.prefill_tokens + shape.decode_seqs + shape.draft_tokens)
         return shape._replace(draft_tokens=shape.draft_tokens + padding) if padding else shape
 
     def _padding(self, tokens: int) -> int:
-        """What so many tokens lack to the next graph; beyond the largest nothing, as none is replayed."""
+        """Tokens missing to the next graph; 0 beyond the largest, as none is replayed there."""
         at = bisect_left(self._sizes, tokens)
         return self._sizes[at] - tokens if tokens and at < len(self._sizes) else 0

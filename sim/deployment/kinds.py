@@ -14,7 +14,7 @@ LAYERS = {"full": "full-attention", "window": "sliding-window", "chunk": "chunke
 
 
 def kinds_in_words(hybrid: "HybridMemory | None", groups: KvGroups | None) -> dict[str, str]:
-    """Of each kind of layers, as the allocator names it; nothing where all layers share a table."""
+    """Words by kind of layer, as the allocator names it; empty if all layers share a table."""
     sizes: dict[str, list[int]] = {}
     if hybrid is not None:
         for group, layer in zip(hybrid.groups, hybrid.layers.groups, strict=False):

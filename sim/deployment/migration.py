@@ -1,4 +1,4 @@
-"""Migration of running requests: what goes with it, and over which link their blocks are copied."""
+"""Migration of running requests: what it can be combined with, and the link that copies their blocks."""
 
 from kvsim.allocators.paged import Paged
 from kvsim.sim.deployment.deployment import Deployment
@@ -17,7 +17,7 @@ WITH = "with migrate"
 
 
 def migrations_of(deployment: Deployment, scheduler: Scheduler, work: Workload) -> Migrations:
-    """The migrations of a fleet of equal servers; KvsimError for what does not go with them."""
+    """The migrations of a fleet of equal servers; KvsimError for options that they exclude."""
     _check(deployment, scheduler)
     if work.samples is not None or work.beam is not None:
         raise KvsimError(f"requests must have one answer each {WITH}, got samples or beams")

@@ -1,8 +1,8 @@
-"""What can be seen of a run while it goes on, from another thread, at hardly any cost to it.
+"""A view of a run in progress, from another thread, at hardly any cost to the run.
 
-Nothing is locked. The engine keeps running between two reads, so numbers of one glance may belong to
-instants a few steps apart; each by itself is right, and a row of the timeline is of one instant. The
-timeline lags behind by its spacing: at most 1/256 of the run.
+Nothing is locked. The engine keeps running between two reads, so the numbers of one glance may be from
+instants a few steps apart. Each number by itself is right, and a row of the timeline is from one instant.
+The timeline lags by its spacing: at most 1/256 of the run.
 """
 
 from collections.abc import Sequence
@@ -15,14 +15,14 @@ from kvsim.sim.serving.engine import Engine
 from kvsim.sim.workload import PS_PER_S
 
 LATEST = 1000
-"""Requests whose time to first token is told."""
+"""Latest requests over which times to first token are taken."""
 
 
 @dataclass(frozen=True)
 class Glance:
-    """A run at a moment; of a fleet, all replicas together.
+    """A run at one moment; for a fleet, all replicas together.
 
-    `rows` are those of the timeline so far, see `TIMELINE_COLUMNS`; the last is the state now.
+    `rows` is the timeline so far, see `TIMELINE_COLUMNS`; the last is the state now.
     `first_token_s` are the median and the 99th percentile of the latest requests, None before the first.
     """
 
@@ -66,7 +66,7 @@ def glance(engine: Engine) -> Glance:
 
 
 def _together(timelines: Sequence[Sequence[tuple[int, ...]]]) -> Sequence[tuple[int, ...]]:
-    """The timeline of a fleet: at each row of any replica, the sum of what holds in each of them."""
+    """The timeline of a fleet: at the time of each row of any replica, the sum over all replicas."""
     if len(timelines) == 1:
         return timelines[0]
     tables = [np.array(rows, np.int64).reshape(-1, len(TIMELINE_COLUMNS)) for rows in timelines]

@@ -1,10 +1,10 @@
-"""The numbers of a run with names and types: a view of `summary.json` that loses nothing.
+"""The numbers of a run, with names and types: a lossless view of `summary.json`.
 
     summary.latency.ttft_s.p99              by attribute, as an editor completes it
     summary["latency"]["ttft_s"]["p99"]     as in the file
     summary.flat()["latency.ttft_s.p99"]    as one row of a table
 
-What each number means stands in docs/output.md; None stands for a number that a run does not have.
+docs/output.md explains each number; None stands for a number that a run does not have.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ from kvsim.sim.cost.trust import Errors
 
 
 class Part(Mapping[str, Any]):
-    """An object of JSON whose names are declared as annotations of a subclass."""
+    """A JSON object whose names are declared as annotations of a subclass."""
 
     __slots__ = ("_values",)
 
@@ -47,7 +47,7 @@ class Part(Mapping[str, Any]):
         return sorted({*super().__dir__(), *_hints(type(self)), *self._values})
 
     def __repr__(self) -> str:
-        """A line for each group of numbers, as a shell shows them; `flat` has them to the last digit."""
+        """A line per group of numbers, for a shell; `flat` has them with all digits."""
         groups: dict[str, list[str]] = {}
         for name, value in self.flat().items():
             group, _, last = name.rpartition(".")
@@ -59,11 +59,11 @@ class Part(Mapping[str, Any]):
         return "\n  ".join([f"<{type(self).__name__}", *lines]) + ">"
 
     def as_json(self) -> dict[str, Any]:
-        """The object of JSON."""
+        """The JSON object."""
         return dict(self._values)
 
     def flat(self) -> dict[str, Any]:
-        """Every number by its whole name, parts joined by dots."""
+        """Every number by its full name, parts joined by dots."""
         found: dict[str, Any] = {}
         for name, value in self._values.items():
             if isinstance(value, Mapping):
@@ -78,7 +78,7 @@ class Part(Mapping[str, Any]):
 
 @cache
 def _hints(part: type) -> dict[str, type]:
-    """Declared name -> the class of its part, or Part."""
+    """Declared name -> the class of that part, or Part."""
     found = {}
     for name, hint in get_type_hints(part).items():
         kinds = [
@@ -89,7 +89,7 @@ def _hints(part: type) -> dict[str, type]:
 
 
 class Spread(Part):
-    """A number over requests or tokens, in the unit that its name says."""
+    """The distribution of a number over requests or tokens, in the unit that its name gives."""
 
     mean: float | None
     p50: float | None
@@ -100,7 +100,7 @@ class Spread(Part):
 
 
 class Requests(Part):
-    """How many requests there were, and what became of them."""
+    """How many requests there were, and how they ended."""
 
     submitted: int
     finished: int
@@ -129,7 +129,7 @@ class Latency(Part):
 
 
 class HeldBack(Part):
-    """Share of the run's time, 0 to 1, in which each limit kept the head of the queue out."""
+    """Share of the run's time, 0 to 1, in which each limit kept the head of the queue from being admitted."""
 
     kv_memory: float | None
     max_num_seqs: float | None
@@ -138,7 +138,7 @@ class HeldBack(Part):
 
 
 class Load(Part):
-    """How much was asked of the server, whether it kept up, and what held requests back (record/load.py)."""
+    """The load on the server, whether it kept up, and what held requests back (record/load.py)."""
 
     arrivals: str
     overloaded: bool
@@ -161,7 +161,7 @@ class Shares(Part):
 
 
 class KindOfLayers(Part):
-    """What one kind of layers holds of the memory, in percent of all of it; `free` where it has a pool."""
+    """What one kind of layer holds, in percent of the whole memory; `free` if the kind has its own pool."""
 
     in_words: str
     average: Shares | None
@@ -171,7 +171,7 @@ class KindOfLayers(Part):
 class Memory(Part):
     """KV memory, time-weighted: over the whole run, and while requests waited (`saturated`).
 
-    `groups`, where unlike layers are kept in groups: a `KindOfLayers` for each kind.
+    `groups`, if unlike layers are kept in groups: a `KindOfLayers` per kind.
     """
 
     capacity_tokens: int
@@ -204,7 +204,7 @@ class Engine(Part):
 
 
 class Speculation(Part):
-    """What became of drafts; the rate is of all that were verified, the length what a verification gave."""
+    """What became of drafts; the rate is of verified drafts, the length is tokens per verification."""
 
     verifications: int
     draft_tokens: int
@@ -215,7 +215,7 @@ class Speculation(Part):
 
 
 class Upkeep(Part):
-    """The other work of an allocator, and its time: steps waited for it, or went on beside it."""
+    """An allocator's other work, and its time: while steps waited for it, or ran beside it."""
 
     maps: int
     unmaps: int
@@ -225,7 +225,7 @@ class Upkeep(Part):
 
 
 class Tier(Part):
-    """The tier below the GPU's memory: what it held, found and moved, and who waited for it."""
+    """The tier below the GPU's memory: what it held, found and moved, and the requests that waited for it."""
 
     capacity_bytes: int
     average_used_share: float | None
@@ -248,7 +248,7 @@ class Tier(Part):
 
 
 class MemoryStats(Part):
-    """What `torch.cuda.memory_stats()` says of an allocator of tensors: largest values, and counts."""
+    """What `torch.cuda.memory_stats()` reports of an allocator of tensors: peaks and counts."""
 
     allocated_peak_bytes: int
     requested_peak_bytes: int
@@ -262,11 +262,11 @@ class MemoryStats(Part):
 
 
 class Validated(Part, Errors):
-    """How far a clock was off against real servers, as shares; a bias above 0 is too long, or too much."""
+    """How far a clock was off from real servers, as shares; a bias above 0 is too long, or too much."""
 
 
 class Cost(Part):
-    """Which clock step times come from, the share of time outside what was measured, how far it was off."""
+    """The clock that step times come from, the share of time outside what was measured, its errors."""
 
     source: str
     extrapolated_share: float | None
@@ -288,7 +288,7 @@ class Fleet(Part):
 
 
 class Pool(Part):
-    """What the servers of a pool did together; `cost` in the currency of `gpu_price`, None without one."""
+    """What the servers of a pool did together; `cost` is in the currency of `gpu_price`, None without it."""
 
     name: str
     role: str
@@ -305,7 +305,7 @@ class Pool(Part):
 
 
 class Faults(Part):
-    """What the death of replicas cost: times of `down_s` are added up."""
+    """What deaths of replicas cost; `down_s` is the sum of all their times."""
 
     deaths: int
     resent_requests: int
@@ -315,7 +315,7 @@ class Faults(Part):
 
 
 class Scaling(Part):
-    """How many replicas there were, and what they cost; `gpu_hours_of_all`: had all been there always."""
+    """How many replicas there were, and what they cost; `gpu_hours_of_all`: if all had always been there."""
 
     policy: str
     gpu_hours: float
@@ -329,7 +329,7 @@ class Scaling(Part):
 
 
 class HandOver(Part):
-    """What went from prefill to decode servers; bytes of all GPUs, the share of one server's KV memory."""
+    """Prompts moved from prefill to decode servers; bytes of all GPUs, share of one server's KV memory."""
 
     requests: int
     read_bytes: int
@@ -339,7 +339,7 @@ class HandOver(Part):
 
 
 class Migration(Part):
-    """Requests that moved while they ran; `given_up`: how often others did not, by why; bytes of all GPUs."""
+    """Migrations of running requests; `given_up`: how many were given up, by reason; bytes of all GPUs."""
 
     migrations: int
     requests: int
@@ -351,7 +351,7 @@ class Migration(Part):
 
 
 class LimitMet(Part):
-    """One limit of the SLO: what was measured, and the share of all requests within it, 0 to 1."""
+    """One limit of the SLO: the measured value, and the share of all requests within the limit, 0 to 1."""
 
     limit_s: float
     measured_s: float | None
@@ -360,7 +360,7 @@ class LimitMet(Part):
 
 
 class Slo(Part):
-    """Whether the latency limits of `slo` were met, see attainment.py; `by_limit`: a LimitMet of each."""
+    """Whether the latency limits of `slo` were met, see attainment.py; `by_limit`: a LimitMet per limit."""
 
     limits: str
     met: bool
@@ -389,7 +389,7 @@ class Price(Part):
 
 
 class SimulationTime(Part):
-    """How long the simulation took on this machine: the one part that differs between equal runs."""
+    """How long the simulation took on this machine: the only part that differs between equal runs."""
 
     cpu_s: float
     wall_s: float
@@ -397,7 +397,7 @@ class SimulationTime(Part):
 
 
 class Service(Part):
-    """Of requests that say whose they are, or what is due: see sim/record/service.py."""
+    """Service to requests that name a client or a due time: see sim/record/service.py."""
 
     longest_wait_s: float | None
     attained_share: float | None
@@ -410,9 +410,9 @@ class Service(Part):
 class Summary(Part):
     """The numbers of a run.
 
-    Of a fleet also `fleet`, and under `replicas` those of each by itself; of unlike servers also `pools`, a
-    Pool of each, and where replicas die or come and go `faults` or
-    `scaling`; `slo`, `per_gpu` and `price` where goals were set.
+    A fleet also has `fleet`, and under `replicas` the numbers of each replica; unlike servers also have
+    `pools`, one Pool each. If replicas die there is `faults`, if they come and go `scaling`; `slo`, `per_gpu`
+    and `price` are there if goals were set.
     """
 
     label: str

@@ -29,7 +29,7 @@ RUNS = 24
 
 
 def given(function, many, jobs=2):
-    """What comes back, in the order of the numbers."""
+    """The results, in the order of their numbers."""
     with results(function, [(number,) for number in range(many)], jobs) as found:
         return [value for _, value in sorted(found)]
 
@@ -110,7 +110,7 @@ def test_a_wrong_backend_is_told(options, complaint):
 
 
 def swept(directory, where, killed=lambda: None):
-    """The bytes of the tables of a sweep; `killed` is called when a few runs are done."""
+    """The bytes of a sweep's tables; `killed` is called when a few runs are done."""
     directory.mkdir()
     planned, journal = sweeping.planned(GIVEN), Journal(directory / "runs.jsonl")
     called = []
@@ -132,7 +132,7 @@ def local(tmp_path_factory):
 
 
 def crashed(where, **kept):
-    """A sweep with a run that ends its process."""
+    """A sweep with a run that exits its process."""
     return kvsim.sweep(allocator=["paged", Crashes, "contiguous"], num_prompts=20, **vars(where), **kept)
 
 
@@ -146,7 +146,7 @@ def test_a_run_that_ends_its_process_is_a_row_and_is_tried_again_by_the_next_com
 
 @pytest.fixture
 def importable(monkeypatch):
-    """Lets processes that others start find kvsim, and the calls."""
+    """Lets processes started by others find kvsim, and the calls."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "tests")]))
 
 

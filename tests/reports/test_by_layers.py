@@ -1,4 +1,4 @@
-"""What each kind of layers holds, in the terminal, on the page and in the figure of waste."""
+"""What each kind of layer holds, in the terminal, on the page and in the figure of waste."""
 
 from pathlib import Path
 

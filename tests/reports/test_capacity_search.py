@@ -1,4 +1,4 @@
-"""The search for a capacity: bracket, bisection, windows, and what is said of it."""
+"""The search for a capacity: bracket, bisection, windows, and its words."""
 
 import numpy as np
 import pytest
@@ -101,7 +101,7 @@ def test_a_run_may_be_too_short_or_grow():
 
 
 def above(**changes):
-    """What is known of a load that misses."""
+    """What is known about a load that misses."""
     return {
         "load": 2.1,
         "overloaded": False,
@@ -196,7 +196,7 @@ def on(clock, load, gpu):
 
 
 def test_systems_on_different_clocks_are_not_ranked():
-    """The roofline's 21 requests/s say nothing against 13 that were measured."""
+    """The roofline's 21 requests/s cannot be compared with 13 measured ones."""
     rows = [on("roofline", 21.0, "l40s"), on("measured", 13.0, "h100"), on("measured", 12.0, "b200")]
     gpus = [each["gpu"] for each in rows]
     found = described(rows, price=None)

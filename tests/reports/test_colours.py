@@ -1,4 +1,4 @@
-"""The colour of a system: by the name of its allocator, scheduler or GPU, off the ledger, for all eyes."""
+"""The colour of a system: by its allocator, scheduler or GPU, unlike the ledger's, safe for all eyes."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""DistServe's figures: step times as its simulator has them, closed forms of what binds, verdicts."""
+"""DistServe's figures: step times as in its simulator, closed forms of what binds, verdicts."""
 
 import json
 from dataclasses import replace
@@ -28,7 +28,7 @@ def series(panel, system, choice=""):
 
 
 def system(panel, name, seeds=2):
-    """What is run of a system in a panel."""
+    """The runs of a system in a panel."""
     one = series(panel, name)
     return attainment_of(one.cell["arguments"], one.settings["limits"], seeds)
 
@@ -78,7 +78,7 @@ def test_a_prompt_of_which_one_token_is_left_is_a_decode():
 
 
 def test_opt_175b_is_scaled_from_opt_66b_and_meets_the_step_of_another_paper():
-    """83.0 ms against the 85.0 ms of Figure 12 of the PagedAttention paper, on as many GPUs."""
+    """83.0 ms against the 85.0 ms of the PagedAttention paper's Figure 12, on as many GPUs."""
     large, small = model_named("opt-175b"), model_named("opt-66b")
     alone = StepShape(decode_seqs=1, context_tokens=1)
     ms = cost("OPT-175B, ShareGPT", "vLLM", "vllm").step_ps(alone) / MS
@@ -102,7 +102,7 @@ def test_what_the_profile_does_not_know_is_refused(change, words):
 
 
 def test_longer_prompts_than_were_fitted_are_refused():
-    """Behind 27,000 tokens the square of a prompt, whose constant is negative, would make a step shorter."""
+    """Beyond 27,000 tokens a prompt's quadratic term, whose constant is negative, would shorten a step."""
     fleet = system("OPT-66B, ShareGPT", "vLLM").fleet
     longer = replace(fleet, engine=replace(fleet.engine, max_model_len=130_000))
     with pytest.raises(KvsimError, match=r"max_model_len must be at most 2,048 with cost .*, got 130,000"):
@@ -142,7 +142,7 @@ def test_step_by_step_gives_the_same():
 
 
 def test_prompts_too_long_for_the_limit_are_late_on_an_idle_server():
-    """With hardly any load those are within both limits whose prompt takes less by itself."""
+    """With hardly any load, requests are within both limits if their prompt alone takes less."""
     idle = system("OPT-66B, HumanEval", "vLLM", seeds=1)
     first_ms = 42.9655 + 2 + (0.212866 + 0.0001) * idle.lengths[0] + 4.60102e-5 * idle.lengths[0] ** 2
     assert idle.attained(rate=1e-4) == pytest.approx((first_ms <= 125).mean(), abs=0.03)
@@ -189,19 +189,19 @@ TASKS = {"ShareGPT": "chat", "HumanEval": "code", "LongBench": "summaries"}
 
 
 def cells(begins):
-    """The cells of the row of a table that begins so."""
+    """The cells of the table row with this beginning."""
     (found,) = (each for each in PAGE.splitlines() if each.startswith(f"| {begins} |"))
     return [cell.strip() for cell in found.split("|")[2:-1]]
 
 
 def of(panel, system, value="goodput"):
-    """Published and simulated."""
+    """Published and simulated values."""
     row = ROWS[panel, system, value]
     return row["published"], row["simulated"]
 
 
 def told(pair):
-    """As the page has it."""
+    """As the page shows it."""
     return " - ".join(f"{each:#.3g}" for each in pair)
 
 

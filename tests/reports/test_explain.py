@@ -136,7 +136,7 @@ def test_a_request_of_one_token_in_an_empty_server():
 
 
 def test_a_prompt_in_pieces():
-    """9 tokens, 4 a step."""
+    """9 tokens, 4 per step."""
     lines, parts = life("vllm-v1", 99, workload([(0, 9, 1)]), 0, max_num_batched_tokens=4, max_num_seqs=4)
     assert lines[1] == "0 admitted with 4 tokens; the prompt has 9"
     assert parts == [("prefill", "", 3)]
@@ -229,7 +229,7 @@ def test_candidates_of_a_beam_search_are_one_life():
 
 
 def test_a_request_displaced_from_the_head_is_behind_again():
-    """While 2 heads the queue, 1 is evicted: it comes back before 2, which is behind it meanwhile."""
+    """While 2 heads the queue, 1 is evicted: it comes back before 2, which is then behind it."""
     work = workload([(0, 7, 5), (0, 7, 4), (1, 7, 2)])
     lines, parts = life("vllm-v1", 4, work, 2, max_num_seqs=3)
     assert lines[1] == "1 headed the queue for 1.00 s: needs 8 slots, 0 free"
@@ -238,7 +238,7 @@ def test_a_request_displaced_from_the_head_is_behind_again():
 
 
 def test_who_heads_the_queue_for_many_reasons_gets_one_line():
-    """As its reasons change with every eviction, they are summed up, and the first is said in full."""
+    """As the reasons change with every eviction, they are summed up; the first is given in full."""
     for seed in range(200):
         case = draw_case(Random(seed), "vllm-v1@0.33.0")
         engine = build_engine(case.scenario, case.work, events=True)
@@ -258,7 +258,7 @@ def test_who_heads_the_queue_for_many_reasons_gets_one_line():
 
 
 def naive(engine, case, table):  # noqa: PLR0912, PLR0915 - a walk with all its cases
-    """(request, sample) -> [(start, end, state, reason)], walking through the events one by one."""
+    """(request, sample) -> [(start, end, state, reason)], from the events one by one."""
     found = rows(engine.replica.events)
     arrival = np.rint(table["arrival_s"] * PS_PER_S).astype(np.int64).tolist()
     forks, admitted = {}, set()
@@ -344,7 +344,7 @@ def naive(engine, case, table):  # noqa: PLR0912, PLR0915 - a walk with all its 
 
 
 def joined(spans):
-    """Without those that take no time, and with neighbours of one kind as one."""
+    """Spans without empty ones, and with equal neighbours joined."""
     out = []
     for start, end, state, reason in spans:
         if start == end:
@@ -436,7 +436,7 @@ def test_every_event_state_and_reason_has_words():
 
 
 def seen(what, width=80):
-    """What the terminal shows, without colour."""
+    """The terminal's output, without colour."""
     console = Console(width=width, color_system=None, force_terminal=False, highlight=False)
     with console.capture() as captured:
         console.print(what)
@@ -577,7 +577,7 @@ def directories(tmp_path_factory):
 
 @pytest.fixture
 def explain(directories, capsys, monkeypatch):
-    """Carry out `sim explain`: exit code, stdout and stderr."""
+    """Run `sim explain`: exit code, stdout and stderr."""
     monkeypatch.chdir(directories)
     monkeypatch.setenv("COLUMNS", "80")
 
@@ -682,7 +682,7 @@ def test_parts_of_one_state_and_reason_are_added_up():
 
 
 def test_a_run_of_an_engine_that_hides_its_host_is_repeated_as_it_was(tmp_path, capsys):
-    """SGLang's steps hide the work of its host, unless that is switched off."""
+    """SGLang's steps hide its host's work, unless that is switched off."""
     for said in ([], ["--no-async-scheduling"]):
         out = tmp_path / f"run{len(said)}"
         words = (

@@ -1,4 +1,4 @@
-"""The life of a request on the two replicas that served it, prompts apart."""
+"""The life of a request on the two replicas that served it, with separate prefill."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What reports say of fairness: the figure, and who was passed over."""
+"""What reports say about fairness: the figure, and which requests were passed over."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ def told(directory, request, capsys):
 
 
 def test_who_is_passed_over_is_told_how_often_and_why(tmp_path, capsys):
-    """Under vtc of A, who asks much, but never of those who come first; under fcfs of nobody."""
+    """Under vtc for A, which asks much, but never for first arrivals; under fcfs for none."""
     fair = run(tmp_path / "vtc", "--policy", "vtc", *MIX)
     lines = [told(fair, request, capsys) for request in (0, 20, 60, 80)]
     assert not lines[0]
@@ -33,7 +33,7 @@ def test_who_is_passed_over_is_told_how_often_and_why(tmp_path, capsys):
 
 
 def test_those_that_pass_by_length_are_counted(tmp_path, capsys):
-    """At once, one seat: 0 has the longest answer of three and goes last."""
+    """Simultaneous, one seat: 0 has the longest answer of three and goes last."""
     trace = tmp_path / "three.jsonl"
     rows = [{"arrival_s": 0, "prompt_tokens": 5, "output_tokens": size} for size in (30, 9, 4)]
     trace.write_text("".join(json.dumps(row) + "\n" for row in rows))

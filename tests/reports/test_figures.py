@@ -1,4 +1,4 @@
-"""The figures: of whatever runs there are each is a picture, or says what it needs; and it is true."""
+"""The figures: for any runs each is a picture, or says what it needs; and what it shows is true."""
 
 import io
 import itertools
@@ -59,7 +59,7 @@ def run_of(path, name=None, **how):
 
 
 def figure_of(name, runs, **choices):
-    """A figure as the catalogue draws it, before it is saved."""
+    """A figure as drawn by the catalogue, before it is saved."""
     choices = Choices(**choices)
     with matplotlib.rc_context(choices.style.settings):
         return figures.FIGURES[name].draw(systems(runs), choices)
@@ -113,7 +113,7 @@ NOTHING_MUCH = {
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
-    """Runs of hardly anything, carried out by the command line: (case, shape) -> directory."""
+    """Tiny runs from the command line: (case, shape) -> directory."""
     few = ["--cost", "constant:0.03", "--no-plots", "-q", "--record-map", "5"]
     found = {}
     for case, how in NOTHING_MUCH.items():
@@ -124,7 +124,7 @@ def recorded(tmp_path_factory):
 
 
 def empty_runs(tmp_path, shape):
-    """Without a request; the command line does not make them."""
+    """Runs without requests; the command line does not make them."""
     hows = {"one run": [{}], "several runs": [{"label": "buddy"}, {}], "several seeds": [{}, {"seed": 1}]}
     rows = [] if shape == "one run" else [(0.0, 0, 1, "", 0, 0)]
     return [
@@ -198,7 +198,7 @@ def test_a_ranking_tells_who_serves_nothing_apart_from_the_slowest(tmp_path):
 
 
 def many_runs(tmp_path, how):
-    """What a sheet may have to hold: all that there is to draw of a few, or very many with long names."""
+    """What a sheet may have to hold: everything about a few runs, or very many runs with long names."""
     if how == "many":
         hows = {f"{at} $x_[/b]$ a long name that nobody cut": {"request_rate": 2**at} for at in range(9)}
     else:
@@ -220,7 +220,7 @@ def many_runs(tmp_path, how):
 
 
 def drawn_texts(figure, monkeypatch):
-    """All texts that are drawn, with the places that they take: left, bottom, right, top."""
+    """All drawn texts, with their extents: left, bottom, right, top."""
     seen = []
     draw = Text.draw
 
@@ -393,7 +393,7 @@ BLIND = {  # Machado, Oliveira and Fernandes 2009, severity 1, on linear RGB
 
 
 def seen_as(colour, blindness):
-    """CIE L*a*b* of a colour as such eyes see it."""
+    """CIE L*a*b* of a colour as seen by such eyes."""
     linear = np.clip(np.array(BLIND[blindness]) @ np.array(to_rgb(colour)) ** 2.2, 0, 1)
     to_xyz = np.array([[0.434, 0.376, 0.190], [0.213, 0.715, 0.072], [0.018, 0.109, 0.873]])  # by white
     x, y, z = np.cbrt(to_xyz @ linear)
@@ -810,7 +810,7 @@ def test_runs_of_one_label_are_told_apart_by_their_paths(tmp_path):
 
 
 def painted(figure, place=0):
-    """The rectangles of a panel by the order in which they were painted: (left, right, row) of each."""
+    """The rectangles of a panel in the order of painting: (left, right, row) of each."""
     return [
         [(*np.round(path.vertices[:2, 0], 6).tolist(), int(path.vertices[0, 1])) for path in each.get_paths()]
         for each in figure.axes[place].collections

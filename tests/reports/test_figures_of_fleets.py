@@ -1,4 +1,4 @@
-"""Figures of fleets whose prompts are computed apart, and of those that grow and shrink."""
+"""Figures of fleets with separate prefill servers, and of those that grow and shrink."""
 
 import numpy as np
 import pytest
@@ -41,7 +41,7 @@ def test_the_figure_of_hand_overs_tells_stages_and_transfer_times(apart):
 
 
 def test_what_the_figure_of_hand_overs_holds_is_what_the_ledger_holds(apart):
-    """Over the whole run, of all replicas: the timeline has a row of each at most every so often."""
+    """Over the whole run, of all replicas: the timeline's rows of each have a minimum spacing."""
     axes = apart.plot("hand-over").axes[0]
     tops = [path.vertices for layer in axes.collections for path in layer.get_paths()]
     drawn = max(float(np.trapezoid(*_upper(each).T[::-1])) for each in tops) / apart.summary.duration_s

@@ -1,4 +1,4 @@
-"""The heat map of goals met, of rows as a sweep over policies writes them."""
+"""The heat map of goals met, from rows as a sweep over policies writes them."""
 
 from kvsim.reports.figures.style import SCREEN
 from kvsim.reports.figures.swept.goals import goals
@@ -6,7 +6,7 @@ from kvsim.reports.sweeps.systems import systems
 
 
 def rows(met, **more):
-    """Rows of policies -> shares met, at two loads, of two seeds each."""
+    """Rows of policies -> shares met, at two loads, with two seeds each."""
     usual = {"status": "finished", "throughput.requests_per_s": 1.0, "case": "chat"}
     return [
         {

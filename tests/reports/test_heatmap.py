@@ -8,7 +8,7 @@ from kvsim.reports.sweeps.systems import System
 
 
 def drawn(across, cells):
-    """The headline and the colours where (allocator, value of `across`) serves so many tokens per second."""
+    """The headline and the colours if (allocator, value of `across`) serves this many tokens per second."""
     systems = [
         System(
             f"{row} {column}",

@@ -1,4 +1,4 @@
-"""The dashboard: what it shows of a made-up run, what it reads of a real one, and what it leaves behind."""
+"""The dashboard: what it shows of a made-up run, what it reads from a real one, what it leaves behind."""
 
 import json
 import os
@@ -370,7 +370,7 @@ def workplace(tmp_path, monkeypatch):
 
 
 def in_a_terminal(*arguments, term="xterm-256color", interrupt_after=None, by=signal.SIGINT, columns=80):
-    """Exit code and all that a terminal of 24 lines gets to see; Ctrl-C or so after some text was seen."""
+    """Exit code and all that a terminal of 24 lines receives; Ctrl-C or so after some text was seen."""
     import fcntl
     import struct
     import termios

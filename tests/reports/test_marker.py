@@ -1,4 +1,4 @@
-"""Whose files are whose: only what kvsim's marker lists is ever replaced or removed."""
+"""File ownership: only what kvsim's marker lists is ever replaced or removed."""
 
 import json
 import os
@@ -22,7 +22,7 @@ ROOT = Path(cli.__file__).resolve().parent
 
 
 def tree(directory):
-    """All that lies below: relative path -> bytes, None for directories, the target of a link."""
+    """Everything below: relative path -> bytes, None for directories, the target of a link."""
     return {
         str(path.relative_to(directory)): os.readlink(path)
         if path.is_symlink()
@@ -41,19 +41,19 @@ def out(tmp_path):
 
 
 def again(out, **how):
-    """Write another run there, by force."""
+    """Write another run there, with force."""
     write_run(out, **fake_run(seed=2), force=True, **how)
 
 
 def dead_pid():
-    """The number of a process that has ended."""
+    """The id of a process that has ended."""
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     return process.pid
 
 
 def refused(out, *names):
-    """Force is refused, every foreign name is told, and nothing has changed."""
+    """Force is refused, every foreign name is reported, and nothing has changed."""
     before = tree(out.parent)
     with pytest.raises(KvsimError) as told:
         again(out)

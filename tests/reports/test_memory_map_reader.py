@@ -28,7 +28,7 @@ def write(path, rows):
 
 
 def random_rows(rng, slots=60, instants=12):
-    """An arena that is cut anew in places at each instant, every cut covering whole ranges."""
+    """An arena that is partly recut at each instant; every cut covers whole ranges."""
     arena = [(0, slots, "", 0, 0)]
     rows = [(0.0, *arena[0])]
     for instant in range(1, instants):
@@ -47,7 +47,7 @@ def random_rows(rng, slots=60, instants=12):
 
 
 def replayed(rows, at_s):
-    """Slot -> what the newest row so far says of it, and that row's place."""
+    """Slot -> what the newest row so far says about it, and that row's place."""
     slots = [None] * rows[0][2]
     for time_s, start, size, *what in rows:
         if time_s <= at_s:
@@ -107,7 +107,7 @@ def test_the_map_of_a_run_holds_the_tokens_that_the_run_ends_with(tmp_path):
 
 
 def test_what_kinds_of_layers_hold_is_told_at_each_instant_and_on_average(tmp_path):
-    """Two pools of 10 slots, at 0, 1 and 3 s; the last instant is over at once."""
+    """Two pools of 10 slots, at 0, 1 and 3 s; the last instant has no duration."""
     rows = [
         *((0.0, 0, 10, "", "full"), (0.0, 10, 10, "", "window")),
         *((1.0, 0, 5, "1", "full"), (1.0, 10, 8, "1", "window")),

@@ -1,4 +1,4 @@
-"""A run at a pace: it waits until its time has come, and computes what it would have computed anyway."""
+"""A run at a pace: it waits for its time, and computes what it would have computed anyway."""
 
 import pytest
 from support.serving import everything
@@ -14,7 +14,7 @@ from kvsim.sim.models.catalog import gpu_named, model_named
 
 
 class Clock:
-    """A clock that moves only while somebody sleeps."""
+    """A clock that moves only during sleeps."""
 
     def __init__(self, late_s=0.0):
         self.now_s, self.slept, self.late_s = 100.0, [], late_s

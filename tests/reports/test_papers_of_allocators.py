@@ -54,7 +54,7 @@ def test_mooncakes_utilisations_are_met():
 
 @pytest.mark.parametrize("size", [2_097_169, 2_306_867, 1_887_436, 131_072, 144_179, 3_274_752])
 def test_in_the_steady_state_of_one_size_the_store_is_as_full_as_the_class(size):
-    """Less what the last part of the memory leaves, which is below one class."""
+    """Minus what the last part of the memory leaves, which is less than one class."""
     pool, lent = 1 << 28, class_size(class_up(size, 3), 3)
     utilisation = full_store(pool=pool, rounds=True, count=500, store={"size": size})["utilisation"]
     assert utilisation == pytest.approx(100 * (pool // lent) * size / pool)

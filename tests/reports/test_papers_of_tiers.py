@@ -1,4 +1,4 @@
-"""llm-d's fleet with CPU blocks below its GPUs': what agrees, and which way the others miss."""
+"""llm-d's fleet with CPU blocks below its GPUs': what agrees, and in which direction the others miss."""
 
 import pytest
 

@@ -15,7 +15,7 @@ LONG = "vllm-bench-serve-llama-3.1-8b-instruct-request-rate-10.5-num-prompts-100
 
 
 def made(requests, off=1.0, spread=0.1, **changes):
-    """A replay of so many requests, by its errors."""
+    """A replay of this many requests, by its errors."""
     rng = np.random.default_rng(1)
     ttft, tpot = rng.lognormal(-1.5, 0.6, requests), rng.lognormal(-3.6, 0.2, requests)
     measured = {"TTFT": ttft, "TPOT": tpot, "E2E": ttft + tpot * rng.integers(1, 300, requests)}
@@ -24,7 +24,7 @@ def made(requests, off=1.0, spread=0.1, **changes):
 
 
 def served(replayed, share):
-    """The same, of which only a share was served in the replay."""
+    """The same, with only a share served in the replay."""
     kept = int(share * len(replayed.latencies["E2E"][0]))
     pairs = {
         what: (one, np.r_[two[:kept], np.full(len(two) - kept, np.nan)])
@@ -34,7 +34,7 @@ def served(replayed, share):
 
 
 def of_one_token(replayed):
-    """The same, where answers have one token and TPOT is 0."""
+    """The same, with answers of one token and a TPOT of 0."""
     nothing = np.zeros_like(replayed.latencies["TPOT"][0])
     return replace(replayed, latencies={**replayed.latencies, "TPOT": (nothing, nothing)})
 

@@ -42,7 +42,7 @@ KINDS_OF_RUNS = {
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
-    """A run of each kind, with its map; made when it is first asked for."""
+    """A run of each kind, with its map; made on first use."""
     root = tmp_path_factory.mktemp("recorded")
 
     def made(kind):

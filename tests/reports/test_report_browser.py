@@ -73,7 +73,7 @@ def every_page(reports, tmp_path_factory):
 
 
 def until(page, holds, arg=None):
-    """Look until a function of the page holds; Playwright's own way needs eval, which the page forbids."""
+    """Poll until a function of the page holds; Playwright's own way needs eval, which the page forbids."""
     end_s = time.monotonic() + PATIENCE_S
     while not page.evaluate(holds, arg):
         assert time.monotonic() < end_s, holds
@@ -81,7 +81,7 @@ def until(page, holds, arg=None):
 
 
 class Opened:
-    """A page, and all that it complained of or asked the network for."""
+    """A page, its error messages and its network requests."""
 
     def __init__(self, browser, path, size="wide", **options):
         options |= {"viewport": viewport(size), "reduced_motion": "reduce"}
@@ -112,7 +112,7 @@ class Opened:
         return self.page.locator(selector).all_text_contents()
 
     def slot_of(self, request, place=1):
-        """Where to point, in a map, to hit a request: x and y in the window."""
+        """Where to point in a map to hit a request: x and y in the window."""
         return self.page.evaluate(
             """([request, place]) => {
                 const { player } = kvsim, { arena, painter, canvas } = player.maps[place];
@@ -148,7 +148,7 @@ def shared_page(browser, reports):
 
 @pytest.fixture
 def two(shared_page):
-    """The page of two runs, as it was when it was opened."""
+    """The page of two runs, as when it was opened."""
     shared_page.page.evaluate(
         """() => { const { player, table } = kvsim;
                    player.pause(); player.hide(); player.follow(null); player.magnify(0);
@@ -303,7 +303,7 @@ def test_shared_slots_say_how_many_share_them(browser, reports):
 
 
 def test_pools_of_unlike_layers_stand_apart_below_their_names(browser, reports):
-    """Each slot lies once on the map, in a line of its pool; the average and the most are told."""
+    """Each slot is on the map once, in a line of its pool; the average and the maximum are shown."""
     opened = Opened(browser, reports["pools"])
     slots, pools, beside = opened.page.evaluate(
         """() => {
@@ -390,7 +390,7 @@ def test_following_by_number_goes_to_a_moment_at_which_it_is_in_memory(two):
 
 
 def test_the_page_tells_of_every_request_what_explain_tells(browser, reports):
-    """To the letter, as all times of these runs are whole microseconds: the page rounds to those."""
+    """Word for word, as all times of these runs are whole microseconds, to which the page rounds."""
     opened = Opened(browser, reports["lives"])
     told = {}
     runs = [run for name in LIVES for run in read_runs(reports["lives"].parent / name)]

@@ -42,7 +42,7 @@ def figure_2(system, *changes, n=1500):
 
 
 def by_stay(x, output):
-    """The mean of x, weighed by how long a request stays."""
+    """The mean of x, weighted by how long a request stays."""
     return (x * output).mean() / output.mean()
 
 
@@ -103,7 +103,7 @@ def test_the_histograms_have_the_printed_means():
 
 
 def judged_2(numbers):
-    """The checks of Figure 2 on these numbers by system."""
+    """The checks of Figure 2 for these numbers by system."""
     figure = PAPER.figures["2"]
     found = {}
     for system, values in numbers.items():
@@ -142,7 +142,7 @@ def test_without_rounding_to_powers_of_two_figure_2_misses():
 
 
 def test_with_gb_for_gib_orca_max_is_no_longer_7_of_15_744():
-    """12 GB are 14,648 slots: still 7 of 2,048, but with 2 % and not 9 % left over."""
+    """12 GB are 14,648 slots: still 7 of 2,048, but with 2 % instead of 9 % left over."""
     tokens = int(12 * GB / model_named("opt-13b").kv_bytes_per_token)
     assert tokens == 14_648
     assert int(12 * GIB / model_named("opt-13b").kv_bytes_per_token) // 16 == 983
@@ -173,7 +173,7 @@ def figure_15(panel, system_change=None):
 
 
 def test_without_sharing_figure_15_saves_nothing():
-    """An engine that does not fork (vllm-v1) makes n samples n requests."""
+    """An engine that does not fork (vllm-v1) turns n samples into n requests."""
     alone = {"scheduler": "vllm-v1@0.11.0", "watermark": 0.0, "num_cpu_blocks": None}
     alone = {"engine": {**alone, "enable_chunked_prefill": True}}
     assert figure_15("Alpaca, parallel 2") == pytest.approx(6.09, abs=1.5)
@@ -205,7 +205,7 @@ def test_on_straight_lines_a_crossing_lies_where_the_drawn_line_crosses():
 
 
 def test_a_batch_answers_at_its_end():
-    """Two come at 0 s, for 1 and 4 tokens of a second each: both have their answers at 4 s."""
+    """Two arrive at 0 s, for 1 and 4 tokens of a second each: both have their answers at 4 s."""
     batch = {"engine": {"scheduler": "static", "allocator": "contiguous", "reserve": "max"}}
     cell = {"model": "opt-13b", "gpu": "a100-40gb", "kv_tokens": 15744, "cost": "constant:1", **batch}
 

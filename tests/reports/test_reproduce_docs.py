@@ -26,7 +26,7 @@ ORCAS = ("Orca (Max)", "Orca (Pow2)", "Orca (Oracle)")
 
 
 def judged(number):
-    """What the checks say of the shipped numbers."""
+    """What the checks say about the shipped numbers."""
     found, figure = {}, FIGURES[number]
     values = {name: value for value, name in PAPER.figures[number].settings.get("names", {}).items()}
     for row in figure["rows"]:
@@ -48,20 +48,20 @@ def row(number, panel, system, value=None):
 
 
 def line(start):
-    """The row of the table of verdicts that begins so."""
+    """The row of the table of verdicts with this beginning."""
     (found,) = (line for line in PAGE.splitlines() if line.startswith(f"| {start},"))
     return found
 
 
 def told(rows):
-    """`published - simulated` of some rows, as the page has it."""
+    """`published - simulated` of some rows, as the page shows it."""
     return " - ".join(
         ", ".join(palette.figures(row[which]) for row in rows) for which in ("published", "simulated")
     )
 
 
 def ratios(number, panels, of="vLLM", over="Orca (Oracle)"):
-    """The same of the ratios between two systems."""
+    """The same for the ratios between two systems."""
     pairs = [(row(number, panel, of, "rate"), row(number, panel, over, "rate")) for panel in panels]
     return " - ".join(
         ", ".join(f"{one[which] / other[which]:.2f}" for one, other in pairs)

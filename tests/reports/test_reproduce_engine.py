@@ -88,7 +88,7 @@ def test_whoever_came_alone_fills_what_a_group_leaves():
 
 @pytest.mark.parametrize("seed", range(12))
 def test_buddies_are_left_as_they_were_when_a_group_does_not_fit(seed):
-    """`Story` compares step by step, with the memory counted anew, and fast-forward."""
+    """`Story` compares step by step, with the memory recounted, and fast-forward."""
     rng = Random(seed)
     rows = [
         (rng.randint(0, 12), rng.randint(1, 9), [rng.randint(1, 30)] * rng.choice([1, 2, 4, 6]))

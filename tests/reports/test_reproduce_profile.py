@@ -1,4 +1,4 @@
-"""The profile of the PagedAttention paper's servers: its calibration figures, and what a step is made of."""
+"""The profile of the PagedAttention paper's servers: its calibration figures, and the parts of a step."""
 
 import pytest
 
@@ -53,7 +53,7 @@ def test_the_profile_has_its_calibration_figures():
 
 
 def test_all_tokens_of_a_step_share_its_products():
-    """Beyond 178 tokens the products take longer than reading the weights, whosever tokens they are."""
+    """Beyond 178 tokens the products take longer than reading the weights, for any tokens."""
     ms, token = 10**9, (38.10 - 0.419) / 256
     assert 26.24 / token == pytest.approx(178, abs=1)
     for prompts, decodes in ((0, 300), (100, 200), (250, 50)):
@@ -86,7 +86,7 @@ def test_sequences_of_a_request_may_share_the_work_of_the_host():
 
 
 def test_a_beam_without_shared_blocks_copies_what_a_survivor_takes_over():
-    """Of 6 candidates 5 are copied, with half a block more than their contexts: read once, written once."""
+    """5 of 6 candidates are copied, with half a block more than their contexts: read once, written once."""
     shape = StepShape(decode_seqs=60, context_tokens=60 * 50)
     slots, gpu = 5 / 6 * 60 * (50 + 8), gpu_named("a100-40gb")
     bytes_per_s = gpu.bandwidth_bytes_per_s * gpu.bandwidth_efficiency

@@ -127,7 +127,7 @@ def test_a_replacement_that_fails_leaves_the_old_run(tmp_path, monkeypatch, fail
 
 
 def taken(path, force=False):
-    """Try whether a directory may be written."""
+    """Check whether a directory may be written."""
     with claimed(path, force):
         pass
 
@@ -193,7 +193,7 @@ def test_remains_of_a_killed_process_are_cleared(tmp_path):
 
 
 def changed(path, change):
-    """A JSON file with its value changed in place."""
+    """A JSON file, its value changed in place."""
     value = json.loads(path.read_text())
     change(value)
     path.write_text(json.dumps(value))

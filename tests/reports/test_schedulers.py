@@ -24,7 +24,7 @@ def test_every_request_ends_after_a_step_for_each_token(settings):
 
 @pytest.mark.parametrize("policy", ["priority", "sjf", *POLICIES])
 def test_six_requests_show_what_a_policy_does(policy):
-    """No picture is that of fcfs."""
+    """No picture equals that of fcfs."""
     assert drawn(policy=policy) != drawn(policy="fcfs")
 
 

@@ -457,7 +457,7 @@ def test_a_mistake_in_a_helper_process_is_one_line_and_leaves_nothing(capsys):
 
 
 def test_who_alone_has_a_number_is_not_the_best_of_its_row():
-    """Waste while requests waited, where one system never let any wait: 99.7 % had the star."""
+    """Waste while requests waited, if one system never let any wait: 99.7 % had the star."""
     never = copy.deepcopy(PAGED)
     never["memory"]["saturated"] = None
     lines = plain(report_table([[never], [BUDDY]], compared=True)).splitlines()

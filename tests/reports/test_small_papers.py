@@ -1,4 +1,4 @@
-"""Papers without a server: every figure agrees, and misses as soon as what it rests on is another."""
+"""Papers without a server: every figure agrees, and misses as soon as its basis changes."""
 
 import pytest
 import typer

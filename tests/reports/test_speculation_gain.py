@@ -11,7 +11,7 @@ MTP = '{"method": "mtp", "num_speculative_tokens": 1}'
 
 
 def told(capsys, *words):
-    """What the command prints."""
+    """The command's output."""
     assert cli.main(["speculation", *words]) == 0
     return capsys.readouterr().out
 

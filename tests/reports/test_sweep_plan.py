@@ -1,4 +1,4 @@
-"""Sweeps: how lists and ranges are read, which runs they make, and what survives of them."""
+"""Sweeps: how lists and ranges are read, which runs they make, and what is kept of them."""
 
 import json
 
@@ -195,7 +195,7 @@ def test_names_carry_units_and_times_of_the_simulation_are_left_out():
 
 
 def row(gpu, rate, seed, served, e2e_s):
-    """A row as a sweep has it."""
+    """A row as in a sweep."""
     return {
         "gpu": gpu, "request_rate": rate, "num_prompts": rate * 10, "seed": seed, "status": "finished",
         "throughput.requests_per_s": served, "latency.e2e_s.mean": e2e_s,

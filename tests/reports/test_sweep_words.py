@@ -1,4 +1,4 @@
-"""What a sweep says: the answer in words, its bound at the grid's edge, and the curves that go with it."""
+"""What a sweep says: the answer in words, its bound at the grid's edge, and its curves."""
 
 from support.summaries import plain
 

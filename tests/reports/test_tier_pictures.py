@@ -1,4 +1,4 @@
-"""What is shown of a tier below the memory: by size, over time, and in the life of a request."""
+"""Pictures of a tier below the memory: by size, over time, and in the life of a request."""
 
 import json
 import re
@@ -16,7 +16,7 @@ from kvsim.reports.sweeps.words import sweep_words
 
 SIZE = "kv_offloading_size"
 TOKEN_BYTES = 131_072
-"""Of llama-3.1-8b's keys and values."""
+"""Keys and values of llama-3.1-8b."""
 
 
 def row(size, mean_s, **more):

@@ -26,7 +26,7 @@ from kvsim.sim.workload import PS_PER_S, Beam, Workload
 
 
 def trace_of(tmp_path, *traced, first=0, last=None, name="trace.json"):
-    """The file of these runs, read back and checked."""
+    """The file of these runs, read and checked."""
     write_trace(traced, tmp_path / name, first, last)
     with (gzip.open if name.endswith(".gz") else open)(tmp_path / name, "rt", encoding="utf-8") as file:
         trace = json.load(file)
@@ -137,7 +137,7 @@ def test_steps_are_drawn_with_what_they_compute(tmp_path):
 
 
 NOBODY_IN_PARTICULAR = ("sglang", "lightllm", "past-future", "tensorrt-llm")
-"""Engines that evict because memory is short for all, before they ask who grows: no arrows."""
+"""Engines that evict because memory is short for all, before requests grow: no arrows."""
 
 
 @pytest.mark.slow
@@ -267,7 +267,7 @@ def directories(tmp_path_factory):
 
 @pytest.fixture
 def sim(directories, capsys, monkeypatch):
-    """Carry out `sim trace-events`: exit code, stdout and stderr."""
+    """Run `sim trace-events`: exit code, stdout and stderr."""
     monkeypatch.chdir(directories)
 
     def sim(*arguments):

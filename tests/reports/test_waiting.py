@@ -1,4 +1,4 @@
-"""What reports say first of a server that cannot keep up, and which limits they name."""
+"""What reports say first about a server that cannot keep up, and which limits they name."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""Beam search in spans: whoever looks ahead finds the survivors that are drawn step by step."""
+"""Beam search in spans: looking ahead finds the same survivors as drawing step by step."""
 
 from collections import Counter
 from dataclasses import replace
@@ -15,7 +15,7 @@ from kvsim.sim.workload import Beam
 
 
 def in_steps(survivors: Survivors, searches: int, steps: int):
-    """(step, search, pairs) of all that drop somebody, drawn one by one."""
+    """(step, search, pairs) of all draws that drop a candidate, one by one."""
     found = []
     for step in range(1, steps + 1):
         for each in range(searches):
@@ -65,7 +65,7 @@ def test_who_has_no_child_gives_way_to_who_has_several(parents, pairs):
 
 
 def run(case, max_span: int, check: bool):
-    """What a run tells, without events, and the order in which it leaves the free blocks."""
+    """The results of a run, without events, and the order of its free blocks at the end."""
     engine = build_engine(case.scenario, case.work, max_span=max_span, check=check)
     engine.replica.pricing.cost = COSTS[case.cost]()
     engine.replica.recorder.timeline_rows = case.timeline_rows
@@ -101,7 +101,7 @@ def test_spans_that_go_on_behind_drops_are_its_steps_one_by_one(process, monkeyp
 
 @pytest.mark.parametrize("seed", [1479, 1486])
 def test_candidates_whose_pages_are_copied_at_once_own_their_last_page(seed):
-    """Over `mlc` they have slots that nobody will write from the fork on."""
+    """Over `mlc` they have slots from the fork on that will never be written."""
     case = draw_case(Random(seed), "vllm-v0+mlc")
     fast, slow = (
         told(build_engine(case.scenario, case.work, max_span=span, check=True).run()) for span in (1 << 20, 1)

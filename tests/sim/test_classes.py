@@ -1,4 +1,4 @@
-"""A class of one's own behind a name: what it must be, said in one line."""
+"""A user's own class behind a name: errors say in one line what it must be."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def test_a_class_handed_over_is_found_by_its_name():
 
 @pytest.mark.parametrize("chosen", [VllmV1, dict])
 def test_a_class_of_another_kind_is_refused(chosen):
-    """Also after others were seen to be allocators: nothing is remembered about classes."""
+    """Also after other classes were found to be allocators: nothing about classes is cached."""
     assert isinstance(Whole(1600), Allocator)
     with pytest.raises(KvsimError, match=r"must be a subclass of kvsim\.allocators\.base\.Allocator"):
         class_named("allocator", name_of(chosen), ALLOCATORS, Allocator)

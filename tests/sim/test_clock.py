@@ -1,4 +1,4 @@
-"""Every answer names its clock, and how far that clock was off for its model and GPU."""
+"""Every answer names its clock and the clock's error for its model and GPU."""
 
 import pytest
 

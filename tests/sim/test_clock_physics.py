@@ -1,4 +1,4 @@
-"""What physics says of every profile that ships: fewer bytes are no slower, no memory beats its datasheet."""
+"""Physics of all shipped profiles: fewer bytes are no slower, no memory beats its datasheet."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -66,7 +66,7 @@ def test_where_no_experts_of_few_bits_were_measured_they_still_decode_no_slower(
 @pytest.mark.parametrize("bits", ["awq", "gptq"])
 @pytest.mark.parametrize(("gpu", "model"), [("a100-80gb", "llama-3.1-70b"), ("l40s", "llama-3.1-8b")])
 def test_one_client_of_a_model_in_4_bits_waits_for_reading_alone(gpu, model, bits):
-    """Published: about 25 ms for 70B on an A100 and 8 ms for 8B on an L40S, with all that a step is."""
+    """Published: about 25 ms for 70B on an A100 and 8 ms for 8B on an L40S, for the whole step."""
     scenario = served(gpu, model, bits, host_time="none")
     roofline = replace(scenario, cost="roofline", profile=None)
     one = StepShape(decode_seqs=1, context_tokens=300)
@@ -76,7 +76,7 @@ def test_one_client_of_a_model_in_4_bits_waits_for_reading_alone(gpu, model, bit
 
 @pytest.mark.parametrize("norm", [1, 1.5, 3, "max"])
 def test_reading_4_bits_hides_unpacking_them_whatever_norm_16_bits_were_fitted_with(norm):
-    """One token of 8,192 x 8,192: half a byte a weight, at 0.89 of the bandwidth, and a kernel's start."""
+    """One token of 8,192 x 8,192: half a byte per weight at 0.89 of the bandwidth, plus a kernel's start."""
     profile = served("a100-80gb", "llama-3.1-70b").profile["parts"]["product"]
     part = Part("product", profile | {"form": profile["form"] | {"p": norm}})
     byte_ps = 1e12 / (0.89 * 2.039e12)
@@ -93,7 +93,7 @@ def test_prompts_compute_as_long_with_small_weights_as_with_16_bits(gpu, model):
 
 
 def test_gpt_oss_on_an_a100_is_marlins_on_an_l40s_scaled_and_says_so():
-    """Of three products of 2,880 x 2,880, 4 of 32 experts a token: 0.53 of the peak; of the L40S 0.46."""
+    """Three products of 2,880 x 2,880, 4 of 32 experts per token: 0.53 of the peak; on the L40S 0.46."""
     scenario = served("a100-80gb", "gpt-oss-20b")
     priced = parts("a100-80gb", "gpt-oss-20b").body.products[-1].priced(8192)
     flops = 6 * 8192 * 4 * 2880 * 2880
@@ -174,7 +174,7 @@ def test_a_step_of_more_sequences_takes_no_less_but_for_what_was_measured(gpu, b
 
 @pytest.mark.parametrize("gpu", GPUS)
 def test_a_step_of_more_sequences_of_experts_takes_no_less(gpu):
-    """5 to 12 % less were priced once: gpt-oss-120b on an A100 from 1 to 4, DeepSeek-V3 on a B200 from 1."""
+    """Prices once fell by 5 to 12 %: gpt-oss-120b on an A100 from 1 to 4, DeepSeek-V3 on a B200 from 1."""
     for model, tp in (("gpt-oss-20b", 1), ("gpt-oss-120b", 1), ("deepseek-v3", 8)):
         found = layers_ps(range(1, 129), gpu, model, tp=tp)
         assert all(later > 0.995 * before for before, later in pairwise(found)), model
@@ -209,7 +209,7 @@ def test_latent_attention_has_all_its_products_and_their_weights(model, tp):
 
 
 def test_deepseek_on_eight_h200_takes_what_its_launches_take():
-    """Real servers have a TPOT of 10 to 15 ms with one client; reading alone would be 1.7 ms."""
+    """Real servers have a TPOT of 10 to 15 ms with one client; reading alone would take 1.7 ms."""
     scenario = served("h200", "deepseek-v3", tp=8)
     found = cost_named(scenario.cost, scenario)
     one = StepShape(decode_seqs=1, context_tokens=1000)

@@ -124,7 +124,7 @@ def test_groups_beyond_a_node_or_a_profile_have_a_price_and_say_so(model, gpu, s
 
 @pytest.mark.parametrize("cost", [None, "roofline"])
 def test_a_second_node_costs_what_its_network_takes(cost):
-    """As many GPUs, eight to a node or sixteen: the difference is the network's."""
+    """The same number of GPUs, eight or sixteen per node: the difference is the network's."""
     there = server("llama-3.1-70b", "h100", cost, tensor_parallel_size=16)
     together = replace(there, gpu=replace(there.gpu, node_gpus=16))
     for shape in (DECODE, PROMPT):

@@ -1,4 +1,4 @@
-"""Specs refuse what cannot be, with the field, the value and what is allowed; the tables are right."""
+"""Specs refuse impossible values, naming the field, the value and what is allowed; the tables are right."""
 
 from dataclasses import FrozenInstanceError, replace
 

@@ -1,4 +1,4 @@
-"""Facts about shared content: what texts have in common, token by token."""
+"""Facts about shared content: what texts share, token by token."""
 
 from itertools import pairwise
 
@@ -165,7 +165,7 @@ def tokens_of(request, row, earlier):
 
 
 def in_common(one, other):
-    """How many tokens two texts begin with together."""
+    """The length of the common prefix of two texts."""
     differ = [at for at, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]]
     return differ[0] if differ else min(len(one), len(other))
 

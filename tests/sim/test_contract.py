@@ -1,4 +1,4 @@
-"""Every built-in scheduler keeps the rules of sim/contract.py; broken ones are caught, each by its rule."""
+"""All built-in schedulers keep the rules of sim/contract.py; broken ones are each caught by their rule."""
 
 import json
 from collections import deque
@@ -43,7 +43,7 @@ def test_vllm_v1_keeps_the_rules_with_drafts(method, caching, asynchronous):
 
 
 class LosesDrafts(VllmV1):
-    """Forgets in each third step what was rejected."""
+    """Forgets rejected drafts in every third step."""
 
     def schedule(self, server):
         super().schedule(server)
@@ -96,7 +96,7 @@ class ShortestFirstInTurn(ShortestFirst):
 
 
 class FirstThatFits(Scheduler):
-    """Looks at everybody who waits, not at the head alone."""
+    """Looks at all waiting requests, not only at the head."""
 
     def schedule(self, server):
         server.grow_due()
@@ -109,7 +109,7 @@ class FirstThatFits(Scheduler):
 
 
 class OrcaOfTheShortest(Orca):
-    """A built-in one whose queue somebody has sorted."""
+    """A built-in scheduler with a sorted queue."""
 
     def schedule(self, server):
         server.waiting = deque(sorted(server.waiting, key=lambda request: request.known_tokens))
@@ -122,7 +122,7 @@ def test_who_looks_at_others_than_the_head_decides_alike_in_spans_and_in_steps(o
 
 
 class TurnsAwayLongPrompts(Orca):
-    """Whoever asks with more than 30 tokens can never be served."""
+    """Prompts of more than 30 tokens can never be served."""
 
     def refusal(self, server, request, sequences):
         too_long = request.prompt_tokens > 30
@@ -142,7 +142,7 @@ def test_who_can_never_be_served_is_turned_away_by_the_schedulers_own_rule(max_s
 
 
 class NeverReleases(Orca):
-    """Keeps the memory of whoever is finished."""
+    """Keeps the memory of finished requests."""
 
     def finish(self, server, request):
         server.depart(request)
@@ -165,7 +165,7 @@ class LosesTime(VllmV0):
 
 
 class Starves(Orca):
-    """Sends the newest away again, for ever."""
+    """Preempts the newest request again and again, forever."""
 
     def schedule(self, server):
         super().schedule(server)

@@ -1,4 +1,4 @@
-"""How long a step takes: spans equal their steps, more work never takes less, known sizes of real servers."""
+"""Step times: spans equal their steps, more work never takes less time, known sizes of real servers."""
 
 from dataclasses import replace
 
@@ -76,7 +76,7 @@ def test_a_span_in_which_the_windows_fill_is_its_steps_one_by_one(model, seqs, s
 
 
 def decode_s(cost, seqs, context):
-    """A step in which so many sequences of that length decode."""
+    """A step in which this many sequences of that length decode."""
     return cost.step_ps(StepShape(decode_seqs=seqs, context_tokens=seqs * context)) / 1e12
 
 

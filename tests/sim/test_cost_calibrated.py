@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 PROFILE = settings()
 PARTS = PROFILE["parts"]
 INSIDE = 2**-20
-"""Tokens from the ends of a stretch of steps to where its pieces are counted: they are those of its steps."""
+"""Tokens from the ends of a stretch of steps to where its pieces are counted: its steps have the same."""
 EARLIER = of_an_earlier_kernel()
 H200 = gpu_named("h200")
 
@@ -51,7 +51,7 @@ def cost(*args, **choices):
 
 
 def without_latents():
-    """The example, as quick profiles and those of earlier versions are."""
+    """The example without latents, like quick profiles and those of earlier versions."""
     found = settings()
     del found["parts"]["latent"]
     return found
@@ -82,7 +82,7 @@ COSTS = {
 
 
 def spread_of(contexts, tile):
-    """What the server would tell of these contexts, counted one by one."""
+    """What the server would report of these contexts, counted one by one."""
     found = Contexts(tile)
     for context in contexts:
         found.add(context)
@@ -90,7 +90,7 @@ def spread_of(contexts, tile):
 
 
 def shape_of(contexts, tile, steps=0):
-    """Of a step in which the server's contexts were rounded up so many steps ago."""
+    """The shape of a step `steps` steps after the server's contexts were rounded up."""
     return StepShape(
         decode_seqs=len(contexts),
         context_tokens=sum(contexts),
@@ -152,7 +152,7 @@ def test_a_span_ends_at_the_first_step_that_reaches_the_limit(name, contexts, st
 
 @given(st.lists(st.tuples(st.integers(-300, 300), st.integers(0, 200), st.booleans()), min_size=1), st.data())
 def test_contexts_are_counted_where_the_clock_is_a_multiple_of_the_tile(turns, data):
-    """Whoever comes and goes: the longest exactly, the rounded sum as it was there, a token a step since."""
+    """Even as requests come and go: the longest exactly, the sum as rounded there, plus a token per step."""
     found, living, now = Contexts(64), [], 0
     for base, steps, leaves in turns:
         if leaves and living:
@@ -193,7 +193,7 @@ def form_decode_s(shape, kv_heads, group, head_dim, block_size=16, profile=PROFI
 
 
 def later(shape, steps, longer=0, tile=64):
-    """So many steps later, all of them longer by so much where they are alike, else the longest of them."""
+    """This many steps later; all are longer by that if they are alike, else the longest is."""
     seqs, spread = shape.decode_seqs, shape.spread.later(steps, shape.decode_seqs)
     total, longest = shape.context_tokens + steps * seqs, spread.longest + longer
     alike = spread.longest * seqs == total and longer
@@ -213,7 +213,7 @@ def form_bytes_s(name, moved):
 
 
 def form_tokens_s(n, m, model, tp):
-    """All but attention, written down from the format's own description of a step."""
+    """All but attention, written from the format's own description of a step."""
     heads, kv_heads, inner = model.heads // tp, -(-model.kv_heads // tp), model.intermediate_size // tp
     hidden, dim = model.hidden_size, model.head_dim
     layer = (
@@ -269,7 +269,7 @@ def test_attention_over_latents_is_what_the_calibration_measured(name, tp, heads
 
 
 def test_a_latent_is_written_and_copied_once_for_all_heads():
-    """As many numbers as one key and one value of 288: 576, not those of 128 heads."""
+    """As many numbers as a key and a value of 288: 576, not those of 128 heads."""
     copied = StepShape(decode_seqs=1, context_tokens=100, copied_tokens=1_000_000)
     plain = StepShape(decode_seqs=1, context_tokens=100)
     found, one_head = cost("deepseek-v3", 8), cost("llama-3.1-8b")
@@ -279,7 +279,7 @@ def test_a_latent_is_written_and_copied_once_for_all_heads():
 
 
 def test_between_multiples_of_64_tokens_the_straight_line_is_close_for_latents_too():
-    """Of two tiles of 32: a step that just fills its tiles counts with the ones that it begins."""
+    """With two tiles of 32: a step that just fills its tiles counts with the ones it begins."""
     found, errors = cost("deepseek-v3", 8), []
     tile_s = 1 / PARTS["latent"]["form"]["work_per_s"]
     for seqs, context in product((1, 4, 16, 33, 64, 100, 200), range(1, 4000, 37)):
@@ -325,7 +325,7 @@ def test_a_decode_step_is_the_sum_of_the_calibrations_own_forms(case, name, tp, 
 def test_between_multiples_of_64_tokens_the_straight_line_is_close_to_the_forms():
     """Of attention alone, also where tiles and shares begin.
 
-    A step at a multiple, where all contexts just fill their tiles, counts as those behind it: with the tile
+    A step at a multiple, where all contexts just fill their tiles, counts as those after it: with the tile
     that they begin. It is too long by that tile, at most one in each program.
     """
     found, errors = COSTS["llama"], []
@@ -371,7 +371,7 @@ def without(name):
 
 @pytest.mark.parametrize(("model", "times"), [("llama-3.1-8b", 1), ("gpt-oss-20b", 2), ("deepseek-v3", 1)])
 def test_contexts_are_shared_out_once_a_step_in_which_sequences_decode(model, times):
-    """For all layers, once for those with a window; not before prompts alone; older profiles say nothing."""
+    """For all layers, and once for windowed ones; not before prompts alone; older profiles lack it."""
     tp = 8 if model == "deepseek-v3" else 1
     found, before = (cost(model, tp, profile=profile) for profile in (PROFILE, without("cut_s")))
     cut_ps = times * PROFILE["launch"]["cut_s"] * 1e12
@@ -383,7 +383,7 @@ def test_contexts_are_shared_out_once_a_step_in_which_sequences_decode(model, ti
 
 
 def test_without_graphs_a_small_step_takes_what_launching_its_kernels_takes():
-    """On 8 GPUs 32 layers of 13 kernels, and three behind the last; a large step takes what the GPU does."""
+    """On 8 GPUs 32 layers of 13 kernels, and three after the last; a large step takes the GPU's time."""
     graphs, eager = (cost("llama-3.1-8b", 8, enforce_eager=off) for off in (False, True))
     small = StepShape(decode_seqs=1, context_tokens=100)
     large = StepShape(decode_seqs=256, context_tokens=10**6)
@@ -411,7 +411,7 @@ def test_copies_on_write_cost_what_the_calibration_says():
 
 @pytest.mark.parametrize(("case", "least", "most"), [("llama", 0.99, 1.02), ("each context cut alone", 4, 5)])
 def test_one_long_context_among_short_ones_costs_what_its_pieces_do(case, least, most):
-    """Even shares fill the GPU; where each context is cut alone, 8 programs read half of all."""
+    """Even shares fill the GPU; if each context is cut alone, 8 programs read half of everything."""
     found = COSTS[case]
     even, skewed = [4000] * 64, [1000] * 63 + [4000 * 64 - 63_000]
     times = [found.step_ps(shape_of(contexts, found.context_tile)) for contexts in (even, skewed)]
@@ -478,7 +478,7 @@ def test_what_no_calibration_measures_counts_with_its_own_time():
 
 
 def test_latents_that_were_measured_are_outside_only_where_they_lie_outside():
-    """Prompts of such models are of no part: their queries and keys are of other sizes than any."""
+    """Prompts of such models belong to no part: the sizes of their queries and keys differ from all parts."""
     found = cost("deepseek-v3", 8)
     steps = StepShape(decode_seqs=8, context_tokens=8000), StepShape(2000, 2001000, 1)
     said = []
@@ -493,7 +493,7 @@ def test_latents_that_were_measured_are_outside_only_where_they_lie_outside():
 
 
 def dense():
-    """Models of four products a layer, and how many GPUs of 141 GB they can be spread over."""
+    """Models with four products per layer, and how many GPUs of 141 GB they can be spread over."""
     models = [model_named(name) for name in model_names()]
     recurrent = {model.name for model in models if any(layers.state for layers in model.kv_layers)}
     plain = [model for model in models if not (model.kv_latent_dim or model.active_parameters)]
@@ -535,7 +535,7 @@ def test_all_reduces_that_were_not_measured_are_the_rooflines_and_named():
 UNEVEN = settings(
     decode={"context_tokens": [24, 40], "sequence_heads": [8, 60]}, prefill={"tokens": [6, 8192]}
 )
-"""Ranges that the small cases of the random tests leave now and then."""
+"""Ranges that the small cases of the random tests sometimes leave."""
 
 
 @pytest.mark.parametrize("scheduler", ["vllm-v1@0.33.0", "vllm-v0", "nano-vllm", "orca", "static"])

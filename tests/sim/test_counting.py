@@ -1,4 +1,4 @@
-"""Spans counted one by one, as a compiled recorder does, come to the sums that are counted in bulk."""
+"""Spans counted one by one, as a compiled recorder does, give the sums that are counted in bulk."""
 
 from operator import mul
 from random import Random
@@ -15,7 +15,7 @@ PER_TOKEN = 3
 
 
 def planned(*facts, grown=None):
-    """A span of these facts."""
+    """A span with these facts."""
     ends, *start = facts
     return ends, tuple(start), grown
 

@@ -1,4 +1,4 @@
-"""Profiles measured elsewhere: which GPUs have one, what is in them, and that a run keeps what it needs."""
+"""Profiles measured elsewhere: which GPUs have one, their contents, and that a run keeps what it needs."""
 
 import json
 import os
@@ -24,7 +24,7 @@ from kvsim.sim.models.catalog import gpu_named, model_named
 
 GPUS = ("a100-80gb", "b200", "b300", "gb200", "h100", "h200", "l40s", "rtx-4090", "rtx-pro-6000-server")
 TABLED = tuple(gpu for gpu in GPUS if gpu != "rtx-4090")
-"""By kernels, with any shapes; of the other GPU one model's layers were measured."""
+"""Measured by kernel, with any shapes; on the other GPU one model's layers were measured."""
 FP8 = {"quantization": "fp8", "weight_bits": 8.0, "quantized_parameters": 6_979_321_856}
 GPT_OSS = {
     "parameters": 116_829_156_672,
@@ -197,7 +197,7 @@ def attention_beside_a_prompt_ps(scenario, seqs, context):
 @pytest.mark.slow
 @pytest.mark.parametrize("gpu", GPUS)
 def test_beside_prompts_decoding_takes_longer_where_one_launch_does_both(gpu):
-    """Up to a group times, where the keys of a head do not stay in the cache; elsewhere as long as alone."""
+    """Up to group times as long if the keys of a head do not stay in the cache; otherwise as alone."""
     scenario = served(gpu, host_time="none")
     alone = decode_ps(scenario, 128, 8000) - decode_ps(scenario, 128, 1)
     ratio = attention_beside_a_prompt_ps(scenario, 128, 8000) / alone

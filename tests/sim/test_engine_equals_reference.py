@@ -45,7 +45,7 @@ LOADS = {"light": 0.4, "near saturation": 1.0, "overload": 20.0}
 
 
 def logged(allocator: Allocator) -> tuple[Allocator, list[object]]:
-    """The allocator, writing down at each release where the sequence lay."""
+    """The allocator, logging at each release where the sequence was."""
     log: list[object] = []
     release = allocator.release
 

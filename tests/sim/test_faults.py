@@ -41,7 +41,7 @@ def served(case, fail, router, max_span=1 << 20, seed=0):
 
 
 def drawn(rng, end_ps):
-    """Some deaths while the run goes on, of which one replica at most never comes back."""
+    """Some deaths during the run; at most one replica never comes back."""
     found, mortal = [], rng.randrange(REPLICAS)
     for place in range(REPLICAS):
         at_s = 0.0

@@ -1,4 +1,4 @@
-"""Several replicas on one clock: a fleet is the servers that it consists of, no more and no less."""
+"""Several replicas on one clock: a fleet is exactly the servers that it consists of."""
 
 from dataclasses import fields, replace
 from random import Random

@@ -1,4 +1,4 @@
-"""What a fleet writes down of each request and of each memory: as servers of their own would."""
+"""What a fleet records of each request and each memory: the same as separate servers would."""
 
 from dataclasses import fields, replace
 from random import Random
@@ -36,7 +36,7 @@ def served(case, work=None, max_span=1 << 20, map_instants=12, **fleet):
 
 
 def rows_of(table):
-    """The rows of a table, as texts: NaN is equal to NaN then."""
+    """The rows of a table, as texts, so that NaN equals NaN."""
     columns = [
         [column.texts[code] for code in column.codes]
         if isinstance(column, Texts)
@@ -109,7 +109,7 @@ def test_who_looks_at_a_fleet_sees_all_its_replicas_together():
 
 
 def test_a_part_of_a_workload_has_its_rows_of_every_column():
-    """A column of requests that is added to `Workload` is taken apart, too."""
+    """A column of requests that is added to `Workload` is split, too."""
     rows = np.array([1, 3])
     n, column = 4, np.arange(10, 14)
     whole = Workload("w", column, column, column, priority=column, held_ps=column, labels={"session": column})

@@ -1,6 +1,6 @@
 """Stories of forks, copies, swaps, caches and queues, worked out by hand.
 
-A step takes one second and blocks hold 4 tokens. "A5" is the number of tokens that A holds in a step; where a
+A step takes one second and blocks hold 4 tokens. "A5" is the number of tokens that A holds in a step; if a
 prompt is computed in step k, the first token is there at k + 1. Every story is told twice, step by step with
 the memory recounted and in fast-forward, and must end the same.
 """

@@ -1,4 +1,4 @@
-"""The front end: what it adds to TTFT and E2E, prompt after prompt, and by clients of a closed loop."""
+"""The front end: what it adds to TTFT and E2E, prompt by prompt, and with clients of a closed loop."""
 
 from dataclasses import replace
 
@@ -65,7 +65,7 @@ def test_it_is_in_ttft_and_e2e_but_not_in_tpot():
 
 
 def test_a_request_pays_for_its_prompt_and_for_those_before_it():
-    """Prompts of 1,000, 3,000 and 500 tokens at 1 ms a token: the second waits 0.6 s, the third 3.4 s."""
+    """Prompts of 1,000, 3,000 and 500 tokens at 1 ms per token: the second waits 0.6 s, the third 3.4 s."""
     lengths, arrival_s = np.array([1000, 3000, 500, 100]), np.array([0.0, 0.4, 0.6, 9.0])
     arrival_ps = np.round(arrival_s * PS_PER_S).astype(np.int64)
     work = Workload("few", arrival_ps, lengths, np.array([1, 1, 1, 1]))
@@ -159,7 +159,7 @@ def test_a_front_end_is_at_least_0():
 @pytest.mark.slow
 @pytest.mark.parametrize(("rate", "prompt"), [(20.0, 1000), (50.0, 1500), (20.0, 3500)])
 def test_paced_arrivals_wait_as_m_d_1_says(rate, prompt):
-    """Poisson arrivals at one process that takes s for each: s + rho s / (2 (1 - rho))."""
+    """Poisson arrivals at one process that takes s per prompt: s + rho s / (2 (1 - rho))."""
     service_s, n = USUAL.per_token_s * prompt, 4000
     rho, found = rate * service_s, []
     load = f"{1e6 * USUAL.per_token_s:g}+{1e6 * USUAL.per_client_s:g}"

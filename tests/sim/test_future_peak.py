@@ -1,4 +1,4 @@
-"""LightLLM's admission by future peak, against its own in every recorded state and worked by hand."""
+"""Admission by future peak, against LightLLM's own in every recorded state and worked by hand."""
 
 import pytest
 from support.zoo_lightllm import recorded
@@ -12,7 +12,7 @@ def chunk_waits(missing: int, chunk: int, wait: int) -> int:
 
 
 def as_seen(request: dict, config: dict, busy: bool) -> Expected:
-    """A recorded request in the rule's eyes."""
+    """A recorded request as the rule sees it."""
     most, out = request["max_new"], request["out"]
     if not (busy or request["ignore_eos"]):
         most = longest_answer(most, out, config["router_max_new_token_len"])

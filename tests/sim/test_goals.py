@@ -12,7 +12,7 @@ THROUGHPUT = {"requests_per_s": 0.5, "output_tokens_per_s": 100.0, "total_tokens
 
 
 def table(ttft, tpot, rejected=0):
-    """Requests of these latencies, and some that were rejected."""
+    """Requests with these latencies, and some that were rejected."""
     nothing = [np.nan] * rejected
     return {
         "ttft_s": np.array([*ttft, *nothing]),

@@ -107,7 +107,7 @@ def test_the_command_in_a_process_of_its_own_answers_the_same(name, tmp_path):
 
 
 def spoiled(case):
-    """(what, the golden with one number changed) for each number that the comparison must look at."""
+    """(what, the golden with one number changed) for each number that the comparison must check."""
     for column in STEP_COLUMNS[case["engine"]]:
         for step in {busy_steps(case)[0], busy_steps(case)[-1]}:
             wrong = copy.deepcopy(case)

@@ -1,6 +1,6 @@
 """With asynchronous scheduling kvsim decides, step by step, what the genuine vLLM 0.33.0 decides.
 
-The engine calls `schedule()` of a step before the update of the step before, so that only what is decided can
+The engine calls `schedule()` of a step before the update of the previous step, so that only decisions can
 be compared: see the last section of `../shared/goldens/README.md`.
 """
 

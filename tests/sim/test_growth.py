@@ -1,4 +1,4 @@
-"""The growth calendar against a list that is searched from end to end."""
+"""The growth calendar against a list that is searched completely."""
 
 from itertools import accumulate, cycle, islice
 
@@ -30,7 +30,7 @@ class NaiveCalendar:
         return sorted(seq for seq in self.plans if self.grows(seq, clock))
 
     def full(self, clock):
-        """Who grows at the clock and never again."""
+        """Sequences that grow at the clock and never again."""
         return sorted(seq for seq in self.due(clock) if clock + self.unit >= self.plans[seq][1])
 
     def next_due(self, seq, clock):
@@ -38,7 +38,7 @@ class NaiveCalendar:
 
 
 def filled(unit, seqs, clock=0):
-    """Both calendars with the sequences, in an order in which the ids do not ascend."""
+    """Both calendars with the sequences, whose ids are not in ascending order."""
     calendar, naive = GrowthCalendar(unit), NaiveCalendar(unit)
     for seq, (wait, stay) in reversed([*enumerate(seqs)]):
         first = clock + wait % unit
@@ -48,13 +48,13 @@ def filled(unit, seqs, clock=0):
 
 
 def take(calendar, clock):
-    """Who is due at the clock, and who of them needs no more, as the server asks for it."""
+    """Sequences due at the clock, and those of them that need no more, as the server asks for them."""
     due = calendar.due(clock)[:]
     return due, sorted(calendar.pop_full(clock))
 
 
 def content(calendar):
-    """All that a calendar holds."""
+    """Everything in a calendar."""
     return calendar.last, calendar.residues, calendar._irregular
 
 

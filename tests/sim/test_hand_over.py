@@ -236,7 +236,7 @@ def test_what_waits_to_be_read_is_a_kind_of_its_own_of_the_prefill_side():
 
 
 def test_a_block_that_several_held_prompts_share_is_held_once():
-    """The largest share is that of the ledger, which the tokens of all held prompts exceed."""
+    """The largest share is the ledger's; the tokens of all held prompts exceed it."""
     asked = {**HELD_LONG, "pool": "prefill:2:kv_tokens=4000 decode:1:kv_tokens=9000", "max_model_len": 2000}
     run = kvsim.simulate(**{**asked, "trace": "synthetic", "input_len": "200", "output_len": "200"})
     assert run.summary["hand_over"]["peak_held_share"] == run.columns.timeline["held"].max() / 4000 < 1

@@ -1,6 +1,6 @@
 """Prefill and decode apart decide, step by step, what two vLLM 0.33.0 schedulers with the NIXL connector do.
 
-Admissions, allocations for whole prompts, reads, what is held and until when, under pressure on either side,
+Admissions, allocations for whole prompts, reads, what is held and for how long, under pressure on both sides,
 with aborts, lost and late answers, synchronous and asynchronous.
 """
 

@@ -1,4 +1,4 @@
-"""Prefill and decode servers that die and come back: requests begin anew, no block is lost or held twice."""
+"""Prefill and decode servers that die and come back: requests restart, no block is lost or held twice."""
 
 from dataclasses import replace
 from random import Random
@@ -14,7 +14,7 @@ from kvsim.sim.workload import PS_PER_S
 
 
 def run(deployment, case, max_span):
-    """The engine after its run, every step recounted."""
+    """The engine after its run; every step was recounted."""
     engine = build_engine(deployment, case.work, max_span=max_span, check=True)
     make = engine.lives._make
 
@@ -32,7 +32,7 @@ def run(deployment, case, max_span):
 
 
 def drawn(rng, replicas, end_ps):
-    """Deaths while the run goes on, of which some replicas never come back."""
+    """Deaths during the run; some replicas never come back."""
     found = []
     for place in range(replicas):
         at_s = 0.0

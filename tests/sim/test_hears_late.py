@@ -1,4 +1,4 @@
-"""Asynchronous scheduling on the clock: a step is decided when the one before it begins; who comes waits."""
+"""Asynchronous scheduling on the clock: a step is decided when the previous one begins; arrivals wait."""
 
 from dataclasses import replace
 from random import Random
@@ -23,7 +23,7 @@ def first_tokens(rows, waits=None, **options):
 
 
 def test_who_comes_while_a_step_is_computed_enters_the_one_after_the_next():
-    """One second a step: at 2.5 the step that starts at 3 is decided, so the first token is there at 5."""
+    """One second per step: at 2.5 the step that starts at 3 is decided, so the first token is there at 5."""
     rows = [(0, 10, 9), (2.5, 10, 2), (3.0, 10, 2)]
     assert first_tokens(rows) == [1, 4, 4]
     assert first_tokens(rows, hears_late=True) == [1, 5, 5]

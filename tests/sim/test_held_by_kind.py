@@ -1,4 +1,4 @@
-"""The ledger by kind of layers: it adds up to the whole in every integer, and is what lies in the arena."""
+"""The ledger by kind of layer: it adds up to the whole in every integer, and matches the arena."""
 
 from collections import Counter
 
@@ -80,7 +80,7 @@ def engine_over(groups, allocator, caching, late, drawn, spare=0, max_span=1 << 
 
 
 def assert_adds_up(result):
-    """All kinds of layers together are the whole, to the last slot-picosecond."""
+    """All kinds of layers together are the whole, to the slot-picosecond."""
     held = result.by_kind
     for sums, by_kind in ((result.saturated, held.saturated), (result.unsaturated, held.unsaturated)):
         whole, parts = kinds(sums, result.capacity_slots, ("idle",)), held.ledger(by_kind, sums)
@@ -92,7 +92,7 @@ def assert_adds_up(result):
 
 
 class FromTheArena(Observer):
-    """Counts at each decision, page by page, what each kind holds, and compares."""
+    """Counts what each kind holds page by page at each decision, and compares."""
 
     def __init__(self, replica, groups):
         super().__init__()
@@ -161,7 +161,7 @@ def test_a_fleet_is_the_sum_of_its_replicas(allocator):
 
 
 def test_the_promised_growth_is_that_of_the_books():
-    """Without prefixes `hybrid` keeps counts; the books of tables hold the same, kind by kind."""
+    """Without prefixes `hybrid` keeps counts; the block tables agree with them, kind by kind."""
     found = []
     for serves in (True, False):
         with pytest.MonkeyPatch.context() as patch:

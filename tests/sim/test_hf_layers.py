@@ -1,4 +1,4 @@
-"""A config.json says which of its layers keep what; what is not known is an error that names it."""
+"""A config.json says what each of its layers keeps; unknown kinds are an error that names them."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Weights have the precision of their checkpoint: which are quantized, and in how many bits."""
+"""Weights have the precision of their checkpoint: which ones are quantized, and to how many bits."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""HiCache on the clock: times worked by hand, laws of hits, modes that agree, what is refused.
+"""HiCache on the clock: times worked by hand, laws of hits, agreement of modes, errors.
 
 Its tree equals recordings of SGLang's own: tests/allocators/test_sglang_hicache.py.
 """
@@ -27,7 +27,7 @@ SGLANG = {
     "max_num_batched_tokens": 512,
 }
 A_MS_A_TOKEN = "0.8192"
-"""GB/s: a token of opt-13b has 819,200 bytes."""
+"""GB/s for one token per ms: a token of opt-13b has 819,200 bytes."""
 
 
 def run(rows, blocks=60, block_size=1, **settings):
@@ -38,7 +38,7 @@ def run(rows, blocks=60, block_size=1, **settings):
 
 
 def in_turn(*groups):
-    """A prompt of 40 tokens each second, one token long its answer; equal groups have equal prompts."""
+    """A prompt of 40 tokens per second, with an answer of one token; equal groups have equal prompts."""
     return [Row(10, 40, [1], "same", group, 0) for group in groups]
 
 
@@ -46,7 +46,7 @@ def in_turn(*groups):
 
 
 def test_a_load_goes_on_beside_the_step_layer_by_layer():
-    """39 tokens take 39 ms, the last layer is computed behind that; 0.39 ms are over long before the step."""
+    """39 tokens take 39 ms, the last layer is computed after that; 0.39 ms end long before the step."""
     slow = run(in_turn(0, 1, 0), hicache_link=A_MS_A_TOKEN)
     assert first_tokens_ps(slow) == [20 * MS, 20 * MS, 39 * MS + MS // 100 + MS // 2]
     quick = run(in_turn(0, 1, 0), hicache_link="81.92")
@@ -57,14 +57,14 @@ def test_a_load_goes_on_beside_the_step_layer_by_layer():
 
 
 def test_what_is_copied_is_not_evicted():
-    """The first prompt is still being copied when the second needs its room, which comes 40 ms later."""
+    """The first prompt is still being copied when the second needs its room, which it gets 40 ms later."""
     rows = [Row(0, 40, [1], "same", 0, 0), Row(0, 40, [1], "same", 1, 0)]
     assert first_tokens_ps(run(rows, hicache_link=A_MS_A_TOKEN)) == [20 * MS, 80 * MS + MS // 100]
     assert first_tokens_ps(run(rows, enable_hierarchical_cache=False)) == [20 * MS, 40 * MS]
 
 
 def test_an_eviction_waits_for_its_copy_with_write_back():
-    """Each evicts 40 tokens first, which takes 40 ms; the third then loads 39."""
+    """Each first evicts 40 tokens, which takes 40 ms; the third then loads 39."""
     result = run(in_turn(0, 1, 0), hicache_link=A_MS_A_TOKEN, hicache_write_policy="write_back")
     wait = 40 * MS + MS // 100
     assert first_tokens_ps(result) == [20 * MS, wait + 20 * MS, wait + 39 * MS + MS // 100 + MS // 2]
@@ -81,7 +81,7 @@ def test_when_each_policy_writes(policy, stored):
 
 
 def test_fewer_than_ten_tokens_are_computed_not_loaded():
-    """A prompt of which 9 tokens, or 10, are on the host alone."""
+    """A prompt with 9 or 10 tokens that are only on the host."""
     for tokens, loaded in ((10, 0), (11, 10)):
         rows = [Row(10, tokens, [1], "same", 0, 0), *in_turn(1), Row(10, tokens, [1], "same", 0, 0)]
         assert run(rows, blocks=48).tier.hit_tokens == loaded
@@ -92,7 +92,7 @@ def test_fewer_than_ten_tokens_are_computed_not_loaded():
     [(1, 0, 50 + 30), (10, 0, 50 + 3), (10, 60, 60 + 30), (4, 0, 50 + 8)],
 )
 def test_the_last_layer_is_computed_when_it_is_there(layers, ready, end):
-    """A load until 50 beside 30 of computing; a step that may begin at 60 finds all of it."""
+    """A load until 50 beside 30 of computing; a step that may begin at 60 finds it complete."""
     assert LayerLoad(5, 50, layers).end_ps(ready, 30) == end
 
 
@@ -104,7 +104,7 @@ def test_a_step_longer_than_its_load_waits_for_the_first_layer():
 
 
 def repeated(rng, count):
-    """Prompts of whole pages of 16 and a token, of which many begin alike."""
+    """Prompts of whole pages of 16 plus one token; many share a prefix."""
     kinds = ["alone", "system", "same", "same"]
     return [
         Row(200, 16 * rng.randint(1, 6) + 1, [1], rng.choice(kinds), rng.randint(0, 4), 0)
@@ -137,7 +137,7 @@ def test_the_tier_may_be_off_as_before():
 
 
 def test_the_host_is_sized_as_in_sglang_and_paid_for():
-    """A ratio of the GPU's pages, or GB on each GPU; a page more."""
+    """A ratio of the GPU's pages, or GB per GPU; plus one page."""
     price = Goals(gpu_price=2.0, host_price=0.5)
     for said, tokens in (({}, 2 * 160 + 16), ({"hicache_size": 1}, (10**9 // 819_200 // 16 + 1) * 16)):
         engine = engine_above(spaced(in_turn(0)), 10, **{**SGLANG, "block_size": 16, **said})
@@ -219,12 +219,12 @@ STORED = {
     "hicache_storage_backend": "file:1GiB:0.8192",
     "hicache_prefetch_threshold": 30,
 }
-"""A host for two prompts of 40 tokens above a storage that reads and writes a token in a millisecond."""
+"""A host for two prompts of 40 tokens above a storage that reads or writes a token per millisecond."""
 SHORT = 20 * MS + 2 * MS // 100
 
 
 def test_what_the_host_forgot_is_fetched_before_its_request_enters():
-    """10 us until it is known what there is, 39 ms to read it, 10 us to begin; then it is loaded."""
+    """10 us to look up what is there, 39 ms to read it, 10 us to begin; then it is loaded."""
     result = run(in_turn(0, 1, 2, 0), **STORED)
     fetched = 39 * MS + 2 * MS // 100
     last = first_tokens_ps(result)[3]
@@ -240,7 +240,7 @@ def test_best_effort_waits_for_nothing(policy, fetched):
 
 
 def test_who_waits_too_long_takes_what_is_there():
-    """A token takes 8 ms: 128 of 159 are there when 1 s and 159/4096 s are over, the others after 1.27 s."""
+    """A token takes 8 ms: 128 of 159 are there after 1 s and 159/4096 s, the others after 1.27 s."""
     rows = [Row(60, 160, [1], "same", group, 0) for group in (0, 1, 2, 0)]
     for policy, there, least, most in (("timeout", 128, 1038, 1090), ("wait_complete", 159, 1272, 1320)):
         store = {"hicache_storage_backend": "file:1GiB:0.1024", "hicache_storage_prefetch_policy": policy}
@@ -250,7 +250,7 @@ def test_who_waits_too_long_takes_what_is_there():
 
 
 def busy(rng, count):
-    """Prompts of up to 120 tokens in a few texts, close together, with answers of some tokens."""
+    """Prompts of up to 120 tokens from a few texts, arriving close together, with short answers."""
     return [
         Row(
             rng.choice([0, 0, 1, 30]), rng.randint(20, 120), [rng.randint(1, 9)], "same", rng.randint(0, 7), 0

@@ -15,7 +15,7 @@ GAPS = st.lists(st.tuples(st.lists(VALUES, min_size=1, max_size=8), st.integers(
 
 
 def filled(spans):
-    """A histogram of (gaps, weight) pairs, given in bulk: a span holds the running sums of its gaps."""
+    """A histogram of (gaps, weight) pairs, added in bulk: a span holds the running sums of its gaps."""
     histogram = Histogram()
     ends = [[sum(gaps[: i + 1]) for i in range(len(gaps))] for gaps, _ in spans]
     histogram.add_spans(ends, [weight for _, weight in spans])

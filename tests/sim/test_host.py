@@ -1,4 +1,4 @@
-"""The host's time of a step: what it adds, and what hides."""
+"""The host's time in a step: what it adds, and what is hidden."""
 
 import numpy as np
 import pytest
@@ -74,7 +74,7 @@ def test_a_host_belongs_to_measured_gpu_times_unless_it_is_asked_for():
 
 
 class Own(Scheduler):
-    """Whole prompts, one after the other, by nobody's host that is known."""
+    """Whole prompts, one after the other; its host's time is unknown."""
 
     def schedule(self, server):
         server.grow_due()
@@ -92,7 +92,7 @@ HIDE = ("vllm-v1@0.33.0", *sorted({*SCHEDULERS} - {"vllm-v1", "vllm-v0", "nano-v
 
 
 def served_alone(scheduler, **facts):
-    """One request, 600 + 50 tokens, of a server that is left as it starts."""
+    """One request of 600 + 50 tokens on a server with default settings."""
     allocator = {"sglang": "sglang"}.get(scheduler, "paged")
     where = {"model": "llama-3.1-8b", "gpu": "h100", "scheduler": OWN.get(scheduler, scheduler)}
     if scheduler == "sarathi":

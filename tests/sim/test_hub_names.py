@@ -1,4 +1,4 @@
-"""Names of the Hugging Face hub find the built-in model of the same geometry, and results say which."""
+"""Names on the Hugging Face hub find the built-in model of the same geometry, and results say which."""
 
 import json
 from pathlib import Path

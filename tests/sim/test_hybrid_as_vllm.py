@@ -1,8 +1,8 @@
 """The engine over hybrid layers decides, in every step, what the genuine vLLM 0.33.0 decided.
 
-Windows, chunked local attention and recurrent states, with their prefixes and without. The recordings lay out
+Windows, chunked local attention and recurrent states, with and without prefixes. The recordings lay out
 small groups that no model has, so the groups are handed to the run; the rest is a run like any other. With
-asynchronous scheduling only what is decided can be compared (tests/sim/test_goldens_async.py).
+asynchronous scheduling only decisions can be compared (tests/sim/test_goldens_async.py).
 """
 
 import gzip
@@ -39,7 +39,7 @@ def unzipped(path):
 
 
 def workload(name):
-    """The requests of a workload; None where only their lengths were recorded."""
+    """The requests of a workload; None if only their lengths were recorded."""
     for folder in ("hybrid/workloads", "workloads"):
         if (Path(goldens("README.md")).parent / folder / f"{name}.json.gz").exists():
             return unzipped(f"{folder}/{name}.json.gz")["requests"]
@@ -76,14 +76,14 @@ def entries_of(allocator):
 
 
 def tables_of(allocator, seq):
-    """The pages of a sequence as vLLM numbers them: from 1, 0 for what is not kept."""
+    """The pages of a sequence as vLLM numbers them: from 1, with 0 for those not kept."""
     if isinstance(allocator, Hybrid):
         return allocator.block_tables(seq)
     return [[0 if page is None else page + 1 for page in table] for table in allocator.block_tables(seq)]
 
 
 def queue_of(allocator):
-    """The free pages, numbered likewise."""
+    """The free pages, numbered in the same way."""
     return [page + (not isinstance(allocator, Hybrid)) for page in allocator.free_queue()]
 
 

@@ -1,7 +1,7 @@
 """The engine over recurrent layers decides as the plain loop that equals vLLM's recordings, on random cases.
 
-The loop is tests/support/hybrid_engine.py. Budgets are multiples of blocks in many cases, so that a piece of
-a long prompt takes all of a step and those behind it get nothing.
+The loop is tests/support/hybrid_engine.py. In many cases budgets are multiples of blocks, so that a piece of
+a long prompt takes a whole step and later requests get nothing.
 """
 
 from random import Random
@@ -20,7 +20,7 @@ COLUMNS = (
 
 
 def random_case(seed, asynchronous=False):
-    """A case as a recording has it, with the plain loop's numbers; and the steps that pass somebody over."""
+    """A case in the form of a recording, with the plain loop's numbers; and the steps that skip a request."""
     rng = Random(seed)
     size = rng.choice([4, 8])
     budget = size * rng.choice([2, 4, 6]) + rng.choice([0, 0, 1, 3])

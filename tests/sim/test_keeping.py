@@ -1,4 +1,4 @@
-"""Who is set aside keeps the memory: `mlfq` computes nothing anew while there is enough."""
+"""Requests that are set aside keep their memory: `mlfq` recomputes nothing while there is enough."""
 
 from random import Random
 
@@ -16,7 +16,7 @@ SEATS = 8
 
 
 def work(seed, count=250, gap_s=0.1):
-    """Requests that come a little faster than they can be served."""
+    """Requests that arrive a little faster than they can be served."""
     rng = Random(seed)
     arrival = np.cumsum([round(rng.expovariate(1 / gap_s) * PS_PER_S) for _ in range(count)])
     prompts = np.array([rng.randint(1, 60) for _ in range(count)])
@@ -38,7 +38,7 @@ def engine_for(requests, kv_tokens=40_000, events=False, **settings):
 
 
 def counted(engine):
-    """Its result, and how often its server set somebody aside."""
+    """Its result, and how often its server set a request aside."""
     server, aside = engine.replica.server, 0
     set_aside = server.set_aside
 

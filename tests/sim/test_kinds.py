@@ -25,7 +25,7 @@ def scenario(allocator, model, **settings):
 
 
 def outcome(allocator, model, max_span, **settings):
-    """A crowded server whose prompts begin alike."""
+    """An overloaded server whose prompts share prefixes."""
     workload = workloads.build(
         "sharegpt", num_prompts=30, request_rate=inf, burstiness=1.0, seed=0, shared_prefix="3x700"
     )
@@ -78,7 +78,7 @@ def test_large_pages_that_do_not_fit_are_refused_with_their_size():
 
 
 def fit_at_once(allocator, model, tokens, **settings):
-    """Sequences of so many tokens, computed in pieces of 2,048, until one finds no room."""
+    """Sequences of this many tokens, computed in pieces of 2,048, until one finds no room."""
     deployed = scenario(allocator, model, max_num_batched_tokens=None, **settings)
     memory, seq = build_allocator(deployed, build_scheduler(deployed)), 0
     while True:

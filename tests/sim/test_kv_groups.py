@@ -1,4 +1,4 @@
-"""Layers in groups over one pool of blocks, and what is freed behind a window: as vLLM 0.11.0 does it."""
+"""Layers in groups over one pool of blocks, and what is freed behind a window, as in vLLM 0.11.0."""
 
 from dataclasses import replace
 
@@ -68,7 +68,7 @@ def test_a_window_of_one_token_sees_the_token_itself_only():
     st.lists(st.integers(1, 40), min_size=1, max_size=30),
 )
 def test_it_is_a_block_table_step_by_step(block_size, window, chunks):
-    """Each step: drop blocks no later query sees, take blocks for the chunk, never drop what one sees."""
+    """Each step: drop blocks that no later query sees, take blocks for the chunk, drop no visible one."""
     groups, table, computed = KvGroups(1, 1, 2, window), [], 0
     for chunk in chunks:
         first_seen = max(0, computed - window + 1)

@@ -1,4 +1,4 @@
-"""LMCache below vLLM: times worked by hand, laws of hits, and the recordings of the genuine 0.5.6.
+"""LMCache below vLLM: times worked by hand, laws of hits, and recordings of the genuine 0.5.6.
 
 Spans and steps agree with it in tests/sim/test_tiers.py.
 """
@@ -19,7 +19,7 @@ RECORDED = Path(__file__).parents[1] / "data" / "lmcache-0.5.6.json.gz"
 
 
 def lmcache(chunks, link="1000000", tokens=4, **more):
-    """LMCache's memory for so many chunks of so many tokens."""
+    """LMCache's memory for this many chunks of this many tokens."""
     return {
         "kv_offloading_size": mib(chunks, tokens),
         "kv_offloading_link": link,
@@ -32,7 +32,7 @@ def lmcache(chunks, link="1000000", tokens=4, **more):
 
 
 def test_a_step_waits_for_its_load_and_then_for_its_store_chunk_by_chunk():
-    """40 tokens in chunks of 8: five stores of 8.01 ms behind a step; 39 are found, in ten blocks."""
+    """40 tokens in chunks of 8: five stores of 8.01 ms after a step; 39 are found, in ten blocks."""
     rows = [Row(10, 40, [1], "same", group, 0) for group in (0, 1, 0)]
     engine = engine_above(spaced(rows), 12, enable_prefix_caching=False, **lmcache(20, "0.8192", 8))
     result = engine.run()
@@ -50,7 +50,7 @@ def test_only_whole_chunks_of_prompts_are_stored():
 
 
 def test_what_the_gpu_has_behind_a_chunk_is_not_loaded_again():
-    """Two chunks of 16 are there; the GPU still has five blocks of the same prompt, which are left out."""
+    """Two chunks of 16 are stored; the GPU still has five blocks of the same prompt, which are left out."""
     rows = [Row(10, 41, [1], "same", 0, 0), Row(10, 24, [1], "alone", 0, 0), Row(10, 41, [1], "same", 0, 0)]
     result = engine_above(spaced(rows), 11, **lmcache(20, tokens=16)).run()
     assert (result.hit_tokens, result.tier.hit_tokens) == (20, 12)
@@ -98,7 +98,7 @@ class Replay:
             request.content = tuple(tuple(run) for run in content)
 
     def ask(self, own, known, here, found):
-        """A look-up finds as much behind what the GPU has."""
+        """A look-up finds the same length after what the GPU has."""
         request = self.requests[own]
         request.known_tokens = known
         assert self.connector.look_up(self.connector.user(request), here) == found
@@ -107,7 +107,7 @@ class Replay:
         self.connector.begin(self.connector.user(self.requests[own]), self.requests[own], here, below)
 
     def step(self, computed, there):
-        """Of those who compute, as many chunks are stored; afterwards these are there, in this order."""
+        """Requests that compute store as many chunks; then the same ones are there, in the same order."""
         server, size = self.server, self.connector.chunk_bytes
         self.connector.begin_step()
         stored = {}
@@ -131,7 +131,7 @@ class Replay:
 
 @pytest.mark.golden
 def test_look_ups_stores_and_evictions_are_those_of_lmcache():
-    """40 runs beside the genuine adapter, engine, host memory and policies, on a CPU."""
+    """40 runs against the genuine adapter, engine, host memory and policies, on a CPU."""
     calls = 0
     for case in recorded():
         replay = Replay(case)

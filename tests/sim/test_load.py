@@ -17,7 +17,7 @@ WIDE = 1 << 20
 
 
 def arriving(gaps_s):
-    """Requests of one token each, so many seconds after the one before."""
+    """Requests of one token each, with these gaps between them in seconds."""
     arrival_ps = np.cumsum(np.rint(np.multiply(gaps_s, PS_PER_S)).astype(np.int64))
     ones = np.ones_like(arrival_ps)
     return Workload("test", arrival_ps, ones, ones)
@@ -28,7 +28,7 @@ def one_seat(work):
 
 
 def poisson(seed, rate, n=1_000, shape=1.0):
-    """Arrivals at this rate; a shape below 1 makes them come in bursts."""
+    """Arrivals at this rate; with a shape below 1 they come in bursts."""
     rng = np.random.default_rng(seed)
     return arriving(rng.gamma(shape, 1 / (rate * shape), n))
 
@@ -110,7 +110,7 @@ def test_requests_that_can_never_be_served_neither_come_nor_wait():
 
 
 def held_s(rows, slots=WIDE, scheduler="vllm-v1", **options):
-    """Seconds for which each limit held the queue back, those that did."""
+    """Seconds for which each limit held the queue back, for limits that did."""
     result = serve(workload(rows), Paged(slots, 16), scheduler, **options)
     assert sum(result.held_ps.values()) == result.saturated.time_ps
     assert set(result.held_ps) == set(LIMITS)

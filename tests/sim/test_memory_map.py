@@ -1,4 +1,4 @@
-"""The memory map and the events: replayed, they are what the allocators say; and they change no result."""
+"""The memory map and the events: replayed, they equal what the allocators say; they change no result."""
 
 from collections import Counter
 from cProfile import Profile
@@ -28,7 +28,7 @@ CAUSES = {"refuse", "admit", "decode", "finish"}
 
 
 class Watched(MemoryMap):
-    """Also keeps what the allocator says, slot by slot: (owners, holds a token, cached)."""
+    """Also records what the allocator says, slot by slot: (owners, holds a token, cached)."""
 
     def __init__(self, tokens, instants, server):
         super().__init__(tokens, instants)
@@ -65,7 +65,7 @@ def run(case, max_span, recorded):
 
 
 def replay(found, capacity):
-    """(time, who holds what slot by slot) at each instant, from the table alone."""
+    """(time, owners slot by slot) at each instant, from the table alone."""
     columns, texts = found.table()
     owners = texts["owners"]
     lines = zip(
@@ -81,12 +81,12 @@ def replay(found, capacity):
 
 
 SET_ASIDE = ("lightllm", "past-future", "sglang", "tensorrt-llm", "vtc-artifact")
-"""Engines that set memory aside for the answers of those who run: hardly one is evicted."""
+"""Engines that reserve memory for the answers of running requests: hardly one is evicted."""
 
 
 @pytest.mark.parametrize("scheduler", HAPPENS)
 def test_recording_changes_nothing_and_tells_what_the_allocator_says_in_both_modes(scheduler, monkeypatch):
-    """However many instants wait to be put into columns."""
+    """Regardless of how many instants wait to be put into columns."""
     happened = Counter()
     for seed in range(1000, 1040):
         monkeypatch.setattr(memory_map, "_REGIONS", (1, 100, 1 << 18)[seed % 3])
@@ -121,7 +121,7 @@ def test_recording_changes_nothing_and_tells_what_the_allocator_says_in_both_mod
 
 
 def check_events(case, engine, result):
-    """The events add up to the totals of the run; returns how many there are of each."""
+    """Check that events add up to the totals of the run; returns how many there are of each."""
     found = rows(engine.replica.events)
     count = Counter(row["event"] for row in found)
     server, recorder = engine.replica.server, engine.replica.recorder
@@ -162,7 +162,7 @@ def engine_of(scheduler, blocks, work, **settings):
 
 
 def story(engine):
-    """Each event as one line: second, what, whom, and the numbers that apply."""
+    """Each event as one line: second, event, request, and the numbers that apply."""
     return [
         f"{row.pop('time_ps') / 1e12:g} {row.pop('event')} {row.pop('request')} "
         + " ".join(f"{name}={value}" for name, value in row.items() if name not in ("step", "sample"))
@@ -232,7 +232,7 @@ def test_a_region_is_filled_as_far_as_its_longest_owner_goes():
 @pytest.mark.slow
 @pytest.mark.parametrize("allocator", ["sglang", "sglang-dual"])
 def test_ten_pictures_of_a_large_memory_cost_no_more_than_the_run(allocator):
-    """Of pools by the token, of which the map once asked for every slot: thirty times the calls."""
+    """For pools of tokens, where the map once asked for every slot: thirty times the calls."""
 
     def calls(**recorded):
         profile = Profile()

@@ -27,7 +27,7 @@ def seconds(*values):
 
 
 def made_up(finished=(True, True, True, False), **changes):
-    """A of one token; B of five, with one gap twice as long; C cut from 9 to 2 tokens; D rejected.
+    """A with one token; B with five, with one gap twice as long; C cut from 9 to 2 tokens; D rejected.
 
     | | arrival | scheduled | first | last |
     | A | 0 | 0 | 1 | 1 |

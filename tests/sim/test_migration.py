@@ -41,7 +41,7 @@ def burst(migrate, rate=12.0, num_prompts=300, check=False, **settings):
 
 
 def test_freeness_is_what_is_free_for_each_request():
-    """(1000 - 400) / 3 = 200; a head that needs 700: (1000 - 400 - 700) / 4 = -25; nobody: infinite."""
+    """(1000 - 400) / 3 = 200; a head that needs 700: (1000 - 400 - 700) / 4 = -25; no request: infinite."""
     assert freeness(seen(0, 400, 3)) == 200
     assert freeness(seen(0, 400, 3, head=700)) == -25
     assert freeness(seen(0, 0, 0)) == np.inf
@@ -81,7 +81,7 @@ def test_requests_on_their_way_have_their_seat():
 
 
 def outcome(case, fleet, max_span, watched):
-    """What a run and its migrations were; its memory is empty in the end."""
+    """The results of a run and its migrations; its memory is empty at the end."""
     deployment = replace(case.scenario, fleet=fleet)
     engine = build_engine(
         deployment, case.work, max_span=max_span, check=True, events=True, map_instants=watched
@@ -143,7 +143,7 @@ def test_each_gpu_copies_its_part_of_a_block(tp, pp):
 
 
 def test_equal_replicas_under_equal_load_move_nothing():
-    """Two requests each; and nobody is full: with the smallest thresholds nobody is a source."""
+    """Two requests each, and no replica is full: with the smallest thresholds none is a source."""
     engine, result = burst("llumnix", num_prompts=4, replicas=2, kv_tokens=None)
     assert engine.migrations.moves == []
     assert result.stages is not None
@@ -151,7 +151,7 @@ def test_equal_replicas_under_equal_load_move_nothing():
 
 
 def keep_few(engine, rows):
-    """Keep so few instants that spans do not end for them."""
+    """Keep so few timeline instants that they end no spans."""
     for replica in engine.replicas:
         replica.recorder.timeline_rows = rows
 
@@ -168,7 +168,7 @@ def stops(scenario, work, max_span):
 
 @pytest.mark.parametrize("full", [0, 1])
 def test_a_target_whose_step_ends_with_the_sources_is_the_same_in_spans_as_in_steps(full):
-    """Steps of 20 ms from 0 on: both end at one instant, of which the target was first, or was not."""
+    """Steps of 20 ms from 0 on: both end at the same instant, and the target's was first, or not."""
     prompts = np.tile([300, 16] if full == 0 else [16, 300], 12)
     work = Workload("unlike", np.zeros(24, np.int64), prompts, np.full(24, 400))
     asked = ASKED | {"replicas": 2, "kv_tokens": 4000, "cost": "constant:0.02", "async_scheduling": False}
@@ -180,7 +180,7 @@ def test_a_target_whose_step_ends_with_the_sources_is_the_same_in_spans_as_in_st
 
 @pytest.mark.parametrize("cost", ["constant:0.02", "roofline"])
 def test_a_request_stops_after_the_step_under_way_also_where_nobody_can_enter(cost):
-    """A span goes on while others wait for room; not beyond the step after which a request moves."""
+    """A span goes on while others wait for room, but not beyond the step after which a request moves."""
     work = workloads.build("sharegpt", num_prompts=300, request_rate=12.0, burstiness=0.3, seed=1)
     scenario = Scenario(**ASKED, migrate="llumnix:every=0.31", cost=cost)
     one, other = (stops(scenario, work, max_span) for max_span in (1, 1 << 20))
@@ -188,7 +188,7 @@ def test_a_request_stops_after_the_step_under_way_also_where_nobody_can_enter(co
 
 
 def test_who_prefills_stays_behind_all_that_decode_also_where_others_enter():
-    """vLLM looks there for the prompt that it has begun: else it would wait for whoever came in behind it."""
+    """vLLM looks there for the prompt it has begun: else it would wait for requests that entered after it."""
     scenario = Scenario(
         **ASKED, migrate="llumnix:source=48,target=48", max_num_batched_tokens=64, max_num_seqs=64
     )
@@ -218,7 +218,7 @@ def test_who_prefills_stays_behind_all_that_decode_also_where_others_enter():
 
 
 def test_every_token_is_generated_once_wherever_it_is():
-    """A gap lies before each token but the first of a request, also where it moved in between."""
+    """There is a gap before each token of a request but the first, even if it moved in between."""
     engine, result = burst("llumnix", check=True)
     work = engine.workload
     assert engine.migrations.totals().migrations > 100
@@ -244,7 +244,7 @@ def test_the_shortest_of_the_lowest_priority_moves():
 
 
 def test_in_a_burst_fewer_are_preempted_and_first_tokens_come_sooner():
-    """What Llumnix is for, where the router does not look at memory."""
+    """The purpose of Llumnix, if the router ignores memory."""
     stays, moves = (burst(each, 8.0, 400)[1] for each in (None, "llumnix"))
     assert moves.preemptions < 0.8 * stays.preemptions
     ttft_s = [

@@ -1,10 +1,10 @@
 """Fast-forward equals step mode in every integer, and the books of memory are right, for all engines.
 
-Here are the features that the naive reference does not know: prefix caches, samples that fork, beams,
-swapping, priorities, asynchronous scheduling. Both modes run the same random workload on memory so small that
-somebody is evicted nearly always, and some requests never fit. What happened to each request must be equal
-too, event by event. In step mode the memory is counted anew at every step, from block tables and texts, by
-code that knows nothing of the engine's running sums.
+These are the features that the naive reference lacks: prefix caches, samples that fork, beams,
+swapping, priorities, asynchronous scheduling. Both modes run the same random workload in memory so small that
+requests are nearly always evicted, and some never fit. What happened to each request must be equal
+too, event by event. In step mode the memory is recounted at every step, from block tables and texts, by
+code that does not use the engine's running sums.
 """
 
 from collections import Counter
@@ -36,7 +36,7 @@ KINDS = ("token", "reserved", "internal", "cached", "external", "free")
 
 
 class Timed(CostModel):
-    """A cost model, writing down the duration of the last single step."""
+    """A cost model that records the duration of the last single step."""
 
     source = "test"
 
@@ -54,7 +54,7 @@ class Timed(CostModel):
 
 
 class Books:
-    """Counts the memory anew at each step of step mode: from block tables, texts and lengths alone."""
+    """Recounts the memory at each step of step mode, from block tables, texts and lengths alone."""
 
     def __init__(self, engine) -> None:
         self.engine, self.server, self.allocator = (
@@ -70,7 +70,7 @@ class Books:
         engine.replica.pricing.cost = self.cost = Timed(engine.replica.pricing.cost)
 
     def close(self, now_ps: int | None) -> None:
-        """The step, or the time without one, has passed: add it to the integrals."""
+        """The step, or the time without one, has passed: add to the integrals."""
         if self._open and not (now_ps is None and self._open[3]):
             start_ps, held, saturated, idle = self._open
             duration = now_ps - start_ps if idle else self.cost.last
@@ -80,7 +80,7 @@ class Books:
         self._open, self.cost.last = None, 0
 
     def check(self) -> None:
-        """What `check=True` does, and all that it takes for granted."""
+        """What `check=True` does, and everything that it assumes."""
         self._check()
         server, allocator = self.server, self.allocator
         if not (server.waiting or server.running or server.swapped):
@@ -125,7 +125,7 @@ class Books:
         self.most_tokens = max(self.most_tokens, token)
 
     def living(self):
-        """Who holds memory: those who run, and those who were set aside."""
+        """The requests that hold memory: running ones, and those set aside."""
         server = self.server
         assert not server.running.keys() & server.batch.aside.keys()
         assert all(request in server.waiting for request in server.batch.aside.values())
@@ -164,7 +164,7 @@ class Books:
         }
 
     def check_texts(self, lengths: dict[int, int], keys: Mapping[int, int]) -> None:
-        """Every block that can be found holds the text it is found by, as far as sequences say."""
+        """Every block that can be found holds the text it is found by, as far as sequences show."""
         allocator, size = self.allocator, self.allocator.block_size
         for seq, table in allocator._tables.items():
             request = self.living()[seq]
@@ -236,7 +236,7 @@ FIRST = 8
 
 @pytest.mark.parametrize("scheduler", HAPPENS)
 def test_the_first_cases_agree(scheduler):
-    """The slow test below goes on with the next."""
+    """The slow test below continues with the next cases."""
     for seed in range(FIRST):
         check_case(draw_case(Random(seed), scheduler))
 
@@ -266,7 +266,7 @@ def test_fast_forward_equals_step_mode_and_the_memory_counted_anew(scheduler, bl
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_the_first_cases_of_each_policy_agree(policy):
-    """Those that reorder or displace by time among them; the slow test below goes on."""
+    """Including those that reorder or displace by time; the slow test below continues."""
     for seed in range(FIRST):
         check_case(draw_keyed(Random(seed), policy))
 
@@ -292,20 +292,20 @@ def test_a_request_with_several_answers_is_rejected_once():
 
 
 def test_what_holds_the_queue_back_is_one_limit_for_a_whole_span():
-    """The token budget, as decodes go on; memory is short, too, only from its third step on."""
+    """The token budget, as decodes continue; memory is also short, but only from the span's third step on."""
     check_case(draw_case(Random(10354), "vllm-v0@0.1.0"))
 
 
 def test_a_token_granted_in_a_step_that_computed_nothing_is_not_found():
-    """Whoever decoded evicted itself; the clock of decode steps stands still until others decode."""
+    """The decoding request evicted itself; the clock of decode steps stands still until others decode."""
     check_case(draw_case(Random(10033), "vllm-v0"))
 
 
 @pytest.mark.parametrize("seed", [397, 579])
 def test_a_head_that_asks_by_what_is_cached_is_asked_again_when_growth_evicts_that(seed):
-    """With 397, in step 91 it asks for 58 slots, 57 of them cached; a step later for 31, 23 of them cached.
+    """With 397, it asks in step 91 for 58 slots, 57 of them cached; a step later for 31, 23 of them cached.
 
-    With 579 an evicted text goes before one that nobody could find.
+    With 579, an evicted text is evicted before one that no request could find.
     """
     result = check_case(draw_case(Random(seed), "vllm-v1@0.11.0"))
     assert result.preemptions > 0

@@ -1,4 +1,4 @@
-"""No kind of slot is ever negative, in production too: a wrong count stops the run with its numbers."""
+"""No kind of slot is ever negative, in production either: a wrong count stops the run with its numbers."""
 
 import pytest
 
@@ -11,7 +11,7 @@ CHUNKED = {
     **{"allocator": "dynamic-cache", "scheduler": "vllm-v1", "trace": "agents", "num_prompts": 8},
     **{"model": "deepseek-v2-lite", "gpu": "h200", "kv_tokens": 1_000_000, "cost": "constant:0.03"},
 }
-"""Memory that is made anew for each chunk of a prompt has slots to spare after one, not after the next."""
+"""Memory that is reallocated for each chunk of a prompt has slots to spare after one, not after the next."""
 KINDS = ["token", "reserved", "internal", "external", "free"]
 
 
@@ -22,14 +22,14 @@ def test_what_a_chunk_left_empty_the_next_may_fill():
 
 
 class Wasteful(Contiguous):
-    """Says that each sequence leaves more slots empty than there are."""
+    """Claims that each sequence leaves more slots empty than there are."""
 
     def surplus(self, seq: int, tokens: int) -> int:
         return super().surplus(seq, tokens) + 10**9
 
 
 class Scattered(Contiguous):
-    """Says that more of what is free serves nobody than there is."""
+    """Claims that more slots are external than are free."""
 
     def external_slots(self, need: int) -> int:
         return super().external_slots(need) + 10**9
@@ -44,7 +44,7 @@ def test_a_wrong_count_of_slots_stops_the_run(wrong):
 @pytest.mark.parametrize("scheduler", ["sarathi", "sarathi@osdi24", "splitfuse"])
 @pytest.mark.parametrize("allocator", ["dynamic", "dynamic-cache", "streaming-llm", "h2o", "buddy"])
 def test_who_grows_at_odd_times_grows_under_chunks_too(scheduler, allocator):
-    """Sarathi-Serve counts who must grow before it lets them."""
+    """Sarathi-Serve counts the sequences that must grow before it grows them."""
     where = {"allocator": allocator, "scheduler": scheduler, "gpu": "h200", "kv_tokens": 4000}
     fast, slow = (
         kvsim.simulate(**where, num_prompts=50, cost="roofline", step_mode=mode) for mode in (False, True)

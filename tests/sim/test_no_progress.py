@@ -1,4 +1,4 @@
-"""What cannot be served is refused with its reason, also when that shows only after it was evicted."""
+"""Requests that cannot be served are refused with a reason, even if that shows only after an eviction."""
 
 import pytest
 
@@ -9,7 +9,7 @@ MADE_ANEW = {
     **{"kv_tokens": 2000, "max_num_batched_tokens": 256, "max_model_len": 2048, "request_rate": float("inf")},
     **{"num_prompts": 20, "seed": 190, "cost": "constant:0.03"},
 }
-"""A copy needs room beside what it copies: a request that fits may not grow, with all memory to itself."""
+"""A copy needs room beside its source: a request that fits may be unable to grow, even with all memory."""
 
 GROWN = {
     **{
@@ -49,7 +49,7 @@ def test_a_request_that_came_back_too_long_is_refused_and_the_others_are_served(
 @pytest.mark.parametrize("scheduler", ["lightllm", "past-future"])
 @pytest.mark.parametrize("kv_tokens", [4096, 4097, 4100, 4200])
 def test_a_memory_about_as_large_as_the_longest_request_serves_or_refuses_each(scheduler, kv_tokens):
-    """LightLLM admits strictly below its memory: a head that may need all of it waited for ever at step 0."""
+    """LightLLM admits strictly below its memory: a head that may need all of it waited forever at step 0."""
     options = {"allocator": "lightllm", "scheduler": scheduler, "model": "llama-2-7b", "gpu": "h200"}
     found = served(**options, kv_tokens=kv_tokens, num_prompts=60)
     assert found["finished"] + found["rejected"] == 60
@@ -57,7 +57,7 @@ def test_a_memory_about_as_large_as_the_longest_request_serves_or_refuses_each(s
 
 
 def test_a_memory_about_as_large_as_the_longest_request_is_enough_in_the_middle_of_a_run():
-    """Two waited for ever from step 1,076 on."""
+    """Two waited forever from step 1,076 on."""
     options = {"allocator": "lightllm", "scheduler": "lightllm", "model": "llama-2-7b", "gpu": "h200"}
     lengths = {"input_len": "uniform:3900:4100", "output_len": "uniform:1:200", "reserve": "oracle"}
     found = served(**options, **lengths, kv_tokens=4100, num_prompts=200, seed=897017)

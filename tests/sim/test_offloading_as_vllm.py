@@ -1,6 +1,6 @@
 """A CPU tier below the GPU's memory decides, step by step, what vLLM 0.33.0's OffloadingConnector decides.
 
-Look-ups, admissions, loads, stores, what the tier accepts and evicts, who is waited for, block tables, the
+Look-ups, admissions, loads, stores, what the tier accepts and evicts, requests waited for, block tables, the
 tier itself: under preemption and aborts, synchronous and asynchronous, with LRU and ARC.
 """
 

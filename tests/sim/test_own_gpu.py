@@ -1,4 +1,4 @@
-"""A user's own GPU in a file: TOML or JSON, told from a profile by content, and what is said of mistakes."""
+"""A user's own GPU in a file: TOML or JSON, told from a profile by its content, and errors for mistakes."""
 
 import json
 import tomllib
@@ -24,7 +24,7 @@ MINE = {
 
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
-    """An empty directory, and no profiles but its own."""
+    """An empty directory, with no other profiles."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KVSIM_PROFILES", str(tmp_path / "own"))
 

@@ -1,4 +1,4 @@
-"""A cost or a router with an option of its own, in one file: it is wherever an option is."""
+"""A cost or a router with its own option, in one file: the option is available wherever options are."""
 
 import inspect
 import json
@@ -187,7 +187,7 @@ def test_one_run_looks_up_each_name_once(monkeypatch, server):
 
 
 def test_a_setting_of_all_parts_is_declared_once():
-    """What a run has beside its user's choices is narrower, or is not the user's to choose."""
+    """What a run has besides its user's choices is narrower, or not for the user to choose."""
     beside = {each.name for kind in (EngineConfig, Deployment) for each in fields(kind)} - {"options"}
     assert not set(Scenario.__annotations__) & beside
     for kind in (EngineConfig, Deployment):

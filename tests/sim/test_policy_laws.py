@@ -1,4 +1,4 @@
-"""Laws of policies: what each must be where its rule leaves no choice, and what theory says of it."""
+"""Laws of policies: what each must do if its rule leaves no choice, and what theory says of it."""
 
 from collections import Counter
 from heapq import heappop, heappush
@@ -22,7 +22,7 @@ from kvsim.sim.workload import PS_PER_S, Workload
 
 
 def work(seed, count=250, gap_s=0.15, longest=60, clients="a"):
-    """Requests that come a little faster than they can be served."""
+    """Requests that arrive a little faster than they can be served."""
     rng = Random(seed)
     arrival = np.cumsum([round(rng.expovariate(1 / gap_s) * PS_PER_S) for _ in range(count)])
     prompts = np.array([rng.randint(1, longest) for _ in range(count)])
@@ -66,7 +66,7 @@ def times(requests, **settings):
     ids=str,
 )
 def test_where_all_are_equal_who_came_first_is_first(settings, scheduling):
-    """Equal predictions, one client, deadlines that all are far: then each is fcfs, preemptions included."""
+    """With equal predictions, one client and distant deadlines each policy is fcfs, preemptions included."""
     for seed in range(3):
         requests = work(seed)
         plain = times(requests, async_scheduling=scheduling)
@@ -115,7 +115,7 @@ def test_splitfuse_fills_the_budget_while_anybody_waits():
 
 
 def test_who_is_not_refused_early_meets_the_goal_that_an_oracle_foresaw():
-    """One seat, steps of equal length: what is foreseen comes, so nobody who is served is late by a step."""
+    """One seat, steps of equal length: predictions come true, so no served request is late by a step."""
     requests = work(3, gap_s=0.4)
     settings = {"policy": "early-rejection", "usual_slo": 4.0, "max_num_seqs": 1, "async_scheduling": False}
     result = engine_for(requests, kv_tokens=8192, **settings).run()
@@ -142,7 +142,7 @@ def test_nobody_is_displaced_more_often_than_andes_allows():
 
 @pytest.mark.parametrize("few", [1, 5, 1 << 12])
 def test_andes_finds_the_same_head_however_many_stand_in_its_heap(few, monkeypatch):
-    """Also the one that it finds by asking for each key by itself."""
+    """Also the head that it finds by computing each key separately."""
     requests = work(6, gap_s=0.01)
     settings = {"policy": "andes", "andes_preemptions": 2, "max_num_seqs": 4, "kv_tokens": 2000}
     plain = times(requests, **settings)
@@ -175,7 +175,7 @@ def poisson(seed, count, load, mean):
 
 
 def shortest_first(requests):
-    """SRPT by hand: at each step whoever has the fewest steps left has the seat, of equals who runs."""
+    """SRPT by hand: in each step the request with the fewest steps left has the seat; ties: the running."""
     step_ps = round(STEP_S * PS_PER_S)
     waiting, finish, at, now_ps = [], {}, 0, 0
     arrivals, answers = requests.arrival_ps.tolist(), requests.output_tokens.tolist()
@@ -199,7 +199,7 @@ def shortest_first(requests):
 
 
 def test_srpt_with_one_seat_is_srpt():
-    """Step by step: an answer that is computed anew after a preemption loses no step."""
+    """Step by step: an answer that is recomputed after a preemption loses no step."""
     for seed in range(3):
         requests = poisson(seed, 400, 0.8, 12)
         result = engine_for(
@@ -256,7 +256,7 @@ def test_no_policy_has_a_smaller_mean_response_time_than_srpt():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_service_of_backlogged_clients_differs_by_at_most_vtcs_bound(seed):
-    """Theorem 4.4: 2 max(w_p L, w_q M) between two that always wait; one asks twice as often, for longer."""
+    """Theorem 4.4: 2 max(w_p L, w_q M) between backlogged clients; one asks twice as often, for longer."""
     rng = Random(seed)
     count, longest = 400, 40
     owner = np.array(["a" if rng.random() < 2 / 3 else "b" for _ in range(count)], dtype=object)

@@ -1,4 +1,4 @@
-"""Fleets of unlike servers: pools, each with GPUs and settings of its own."""
+"""Fleets of unlike servers: pools, each with its own GPUs and settings."""
 
 from dataclasses import replace
 from random import Random

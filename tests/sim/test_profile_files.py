@@ -1,4 +1,4 @@
-"""Profiles as files: found by path, by name, by GPU; the newest first; damaged ones named in one line."""
+"""Profiles as files: found by path, by name, by GPU; newest first; damaged ones named in one line."""
 
 import json
 from dataclasses import asdict
@@ -19,7 +19,7 @@ SMALL = ("--model", "llama-3.1-8b", "--num-prompts", "20", "--request-rate", "in
 
 @pytest.fixture(autouse=True)
 def own(tmp_path, monkeypatch):
-    """The user's own directory, empty; and nothing around, nor any profile that ships."""
+    """The user's own directory, empty, with nothing around it and no shipped profiles."""
     monkeypatch.setattr("kvsim.sim.cost.profile_files._shipped", lambda gpu=None: iter(()))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KVSIM_PROFILES", str(tmp_path / "own"))

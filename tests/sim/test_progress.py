@@ -1,4 +1,4 @@
-"""Sequences that get several tokens a step: spans, ledger, gaps and the naive reference agree.
+"""Sequences that get several tokens per step: spans, ledger, gaps and the naive reference agree.
 
 The scheduler draws for every sequence how many tokens each of its steps adds, from 1 to 4, as speculative
 decoding does. Nothing else in the engine knows of it.
@@ -33,14 +33,14 @@ ALLOCATORS = {
 
 
 def drawn(index, generated):
-    """1 to 4 tokens a step, for the rest of this answer."""
+    """1 to 4 tokens per step, for the rest of this answer."""
     rng = Random(1000 * index + generated)
     while True:
         yield rng.randint(1, 4)
 
 
 def drawing(scheduler):
-    """The scheduler, its sequences getting a drawn number of tokens per step."""
+    """The scheduler, with a drawn number of tokens per step for each sequence."""
 
     class Drawing(scheduler):
         def new_server(self, allocator, bound):
@@ -94,7 +94,7 @@ def test_spans_steps_and_the_reference_agree_with_1_to_4_tokens_a_step(allocator
 
 
 class Speculating(Continuous):
-    """The reference where every step of a sequence that decodes adds as many tokens as were drawn."""
+    """The reference, in which each step of a decoding sequence adds the drawn number of tokens."""
 
     def advance(self, request, tokens):
         if not request.decoding:

@@ -1,4 +1,4 @@
-"""What speculation gained on real servers, beside what kvsim says; docs/speculation.md has reasons."""
+"""What speculation gained on real servers, and what kvsim says; docs/speculation.md has the reasons."""
 
 import json
 
@@ -15,7 +15,7 @@ ANGELSLIM = {
 """Model -> tokens/s without and with EAGLE-3 at a batch of one, tokens of a verification: means of four tasks
 in AngelSlim's benchmark of speculative decoding. It names neither the GPU nor K; no length is above 2.2."""
 ORACLE = {1: (125, 1309, 12), 8: (898, 4739, 12), 32: (2726, 9538, 16)}
-"""At most so many sequences -> tokens/s without drafts, with drafts that are always right, K: Qwen3-8B, H100,
+"""Most sequences -> tokens/s without drafts, with drafts that are always right, K: Qwen3-8B, H100,
 vLLM 0.31.0 without asynchronous scheduling (results for its pull request 62258). Prompts count."""
 EAGLE_3_AT_64 = 1.38
 """Llama-3.1-8B on an H100 in SGLang at a batch of 64, a chain of three (arXiv 2503.01840)."""

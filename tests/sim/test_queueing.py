@@ -22,7 +22,7 @@ MAX_LEN = 4096
 
 
 def poisson(rng, rate, outputs):
-    """Requests of one prompt token and the given outputs; `rate` arrivals a second."""
+    """Requests of one prompt token and the given outputs; `rate` arrivals per second."""
     arrivals = np.cumsum(rng.exponential(1 / rate, len(outputs)) * PS_PER_S).astype(np.int64)
     return Workload("test", arrivals, np.ones_like(outputs), outputs)
 
@@ -36,9 +36,9 @@ def waits_s(result):
 
 
 def assert_agrees(measured, expected):
-    """The mean of what was measured with several seeds lies within 3.5 standard errors of what is expected.
+    """The mean measured over several seeds is within 3.5 standard errors of the expected value.
 
-    And those are small: below 4 %.
+    The errors themselves are small: below 4 %.
     """
     error = np.std(measured, ddof=1) / np.sqrt(len(measured))
     assert error < 0.04 * np.mean(expected)
@@ -128,7 +128,7 @@ LOADS = pytest.mark.parametrize(
 
 
 def in_system(result):
-    """Times at which the number in the system changes, and the number from then on."""
+    """Times at which the number in the system changes, and the number from each on."""
     times = np.concatenate([result.workload.arrival_ps, result.requests["finish_ps"]])
     changes = np.repeat([1, -1], len(result.workload))
     order = np.argsort(times, kind="stable")

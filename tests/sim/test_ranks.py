@@ -1,4 +1,4 @@
-"""Data-parallel attention and pipeline stages: a round takes as long as its largest batch needs."""
+"""Data-parallel attention and pipeline stages: a round takes as long as its largest batch."""
 
 from dataclasses import replace
 

@@ -13,7 +13,7 @@ from kvsim.sim.options.scenario import Scenario
 
 
 class Told(CostModel):
-    """A second a step; keeps what it is told of decode steps."""
+    """One second per step; records what it is told about decode steps."""
 
     source = "test"
     context_tile = 16
@@ -29,7 +29,7 @@ class Told(CostModel):
 
 
 def told(allocator):
-    """What the cost model is told in a run of a long prompt that leaves, and a short one that goes on."""
+    """What the cost model is told in a run of a long prompt that leaves, and a short one that continues."""
     cost, rows = Told(), [(0.0, 600, 3), (0.0, 100, 6)]
     serve(workload(rows), allocator, "orca", max_model_len=1_024, cost=cost, max_span=1)
     return cost
@@ -64,6 +64,6 @@ def test_spans_end_as_single_steps(allocator):
 
 
 def test_a_run_takes_longer_than_where_holes_are_not_read():
-    """Who fits is the same, or nearly: only the reading differs."""
+    """The requests that fit are (nearly) the same: only the reading differs."""
     scattered, paged = (run_of(name, 1 << 20).end_ps for name in ("llama-scattered", "paged"))
     assert scattered > paged

@@ -1,4 +1,4 @@
-"""Time of recurrent layers: states move once a step whatever the contexts, prompts are scanned in a line."""
+"""Time of recurrent layers: states move once per step regardless of contexts, prompts take linear time."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The roofline against public tables of measured kernels: its errors are as stated, and get no worse."""
+"""The roofline against public tables of measured kernels: its errors are as stated and do not grow."""
 
 import importlib.util
 import re
@@ -22,7 +22,7 @@ MEDIAN = {
     ("linear", "all"): 13.0,
     ("linear", "  65 to 512"): 28.2,
 }
-"""(table, region) -> the most that the median absolute error may be, in per cent."""
+"""(table, region) -> the largest allowed median absolute error, in per cent."""
 
 
 def _loaded():
@@ -37,7 +37,7 @@ roofline = _loaded()
 
 @cache
 def errors(name):
-    """Region -> errors, of one table."""
+    """Region -> errors of one table."""
     return dict(roofline.regions(name, roofline.errors(name, shared("data/gpu_tables"))))
 
 

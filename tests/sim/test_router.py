@@ -1,4 +1,4 @@
-"""What chooses a layer's experts is launched, in its own precision, where the experts' own times lack it."""
+"""A layer's router is launched, in its own precision, if the experts' times do not include it."""
 
 from dataclasses import replace
 
@@ -46,7 +46,7 @@ def test_the_choice_is_a_launch_where_the_tables_experts_were_told_it():
 
 @pytest.mark.parametrize("model", ["minimax-m2", "glm-4.5-air"])
 def test_routers_in_32_bits_compute_on_cuda_cores_and_twice_as_long_as_16_at_best(model):
-    """989 TFLOP/s in 16 bits and 67 in 32 on an H100: of 8,192 tokens and 80 % of the peak."""
+    """989 TFLOP/s in 16 bits and 67 in 32 on an H100: with 8,192 tokens and 80 % of the peak."""
     wide = model_named(model)
     assert wide.router_bits == 32 and model_named("qwen3-235b-a22b").router_bits == 16
     flops = 2 * 8192 * wide.hidden_size * wide.experts

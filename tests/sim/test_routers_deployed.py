@@ -1,4 +1,4 @@
-"""Routers as production has them: each rule by cases worked by hand, and by what must always hold."""
+"""Routers as in production: each rule by cases worked by hand, and by what must always hold."""
 
 from collections import Counter
 from math import exp
@@ -50,7 +50,7 @@ def sessions(*names):
 
 
 def test_d2lpm_keeps_a_client_at_its_prefix_until_its_deficit_there_is_used_up():
-    """A quantum of 200: 160 tokens less 64 cached are charged, so the third of them goes elsewhere."""
+    """A quantum of 200: 160 tokens minus 64 cached are charged, so the third request goes elsewhere."""
     found = router(D2lpm, d2lpm_quantum=200)
     found.begin(SimpleNamespace(labels={"client": np.array(["a", "a", "a", "a", "b"])}))
     replicas = [replica(0), replica(1, cached=64)]

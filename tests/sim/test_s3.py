@@ -24,7 +24,7 @@ ANSWER = 5
 
 
 def packed(sizes, capacity):
-    """The bins of first-fit decreasing, as lists of the items' indices, each in order of its filling."""
+    """The bins of first-fit decreasing, as lists of item indices, each in the order of filling."""
     bins, left = [], []
     for index in sorted(range(len(sizes)), key=lambda index: (-sizes[index], index)):
         for at, room in enumerate(left):
@@ -39,14 +39,14 @@ def packed(sizes, capacity):
 
 
 def served(rows, allocator, scheduler=S3):
-    """A run in steps of a second, whose reservations are what requests need."""
+    """A run with steps of one second, whose reservations are what requests need."""
     chosen = scheduler(EngineConfig(async_scheduling=False, max_num_seqs=1_000, scheduler="s3"), 64)
     server = chosen.new_server(allocator, reservation("oracle", 64))
     return engine_of(workload(rows), server, chosen, Constant(1), 64, check=True).run()
 
 
 def batches(prompts, capacity, scheduler=S3):
-    """Who entered together, in order of time."""
+    """Requests that entered together, in order of time."""
     result = served([(0.0, prompt, ANSWER) for prompt in prompts], Contiguous(capacity), scheduler)
     steps = {}
     for index, step in enumerate(request_table(result)["first_scheduled_step"]):
@@ -115,7 +115,7 @@ def test_spans_end_as_single_steps_over_other_allocators_too(allocator):
 
 
 def test_packing_serves_a_backlog_faster_than_first_come_first_served():
-    """S3's claim in kind: the same predictions, the same memory, less of it left empty."""
+    """S3's claim in principle: the same predictions, the same memory, less of it left empty."""
     options = {"allocator": "contiguous:predicted:s3", "request_rate": inf, "num_prompts": 300}
     s3, orca = (simulate(scheduler=name, **options).summary["throughput"] for name in ("s3", "orca"))
     assert s3["requests_per_s"] > orca["requests_per_s"]

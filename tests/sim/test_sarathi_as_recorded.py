@@ -32,7 +32,7 @@ def flags(config):
 
 
 class Noted:
-    """An engine whose decisions are written down as in the recording."""
+    """An engine whose decisions are logged as in the recording."""
 
     def __init__(self, engine, case):
         self.ids = [request["id"] for request in by_arrival(case)]

@@ -1,6 +1,6 @@
-"""The default scenario under a queue that never empties: where the memory of OPT-13B on an A100-40GB goes.
+"""The default scenario with a queue that never empties: the use of OPT-13B's memory on an A100-40GB.
 
-All requests arrive at once. "Saturated" is the time during which somebody waits.
+All requests arrive at once. "Saturated" is the time during which requests wait.
 """
 
 from dataclasses import asdict

@@ -47,7 +47,7 @@ def test_a_schedule_says_how_many_from_when_on():
 
 
 def test_a_threshold_wants_what_brings_the_mean_to_its_target():
-    """Two replicas with 12 waiting each, 4 aimed at: 3 x 2 = 6, the most is 5."""
+    """Two replicas with 12 waiting each, a target of 4: 3 x 2 = 6, the most is 5."""
     policy = policy_of("threshold:queue=4,kv=0.8,cool=0", 5)
     assert policy.target(15, [load(12), load(12)], 2) == 5
     assert policy.target(30, [load(6), load(4)], 2) == 3
@@ -216,7 +216,7 @@ def test_the_policy_of_a_text():
 
 
 def test_a_look_lets_nobody_into_a_step_that_began_before_they_came():
-    """Steps of 50 ms, looks every 10 ms: some find a replica in whose step somebody has come."""
+    """Steps of 50 ms, looks every 10 ms: some find a replica in whose step a request has arrived."""
     asked = {
         **ASKED,
         "cost": "constant:0.05",

@@ -1,4 +1,4 @@
-"""A server is of a few parts, and what each part holds stays few enough to be read at once."""
+"""A server has a few parts, and each part has few enough attributes to be understood at a glance."""
 
 import pytest
 

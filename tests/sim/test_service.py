@@ -1,4 +1,4 @@
-"""Service by client: what a few requests by hand come to."""
+"""Service by client: a few requests worked by hand."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def test_service_is_prompts_and_twice_the_answers():
 
 
 def test_the_difference_counts_only_while_both_wait():
-    """Both wait for 4 s, in which a gets 10 + 2 x 30; what b gets later, while it waits no more, does not."""
+    """Both wait for 4 s, in which a gets 10 + 2 x 30; what b gets later, no longer waiting, does not."""
     found = service(table(client=np.array(["a", "b", "a"], dtype=object)))
     assert found["largest_difference"] == pytest.approx(70.0, rel=0.01)
 

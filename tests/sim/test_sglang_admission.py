@@ -1,7 +1,7 @@
 """kvsim admits, and preempts by priority, as the genuine SGLang 0.5.23 does: request by request.
 
-The recordings' budget is theirs (`available`, `evictable` and what runs); whom the scheduler lets in, with
-how much of which prompt, and what is left after each, is kvsim's.
+The budget is the recordings' (`available`, `evictable` and what runs); which requests are admitted, with
+how much of each prompt, and what is left after each, is kvsim's.
 """
 
 import pytest
@@ -21,7 +21,7 @@ LONGEST = 1 << 20
 
 
 class Told(Sglang):
-    """SGLang's scheduler, whose requests may generate what the recording says; each may ignore its end."""
+    """SGLang's scheduler, whose requests may generate what the recording says; each may ignore its EOS."""
 
     limits: dict[int, tuple[int, bool]]
 
@@ -43,7 +43,7 @@ def scheduler_over(allocator, ratio, **settings):
 
 
 class Locks:
-    """Notes what a round locks in the tree, to give it back behind it: each round is by itself."""
+    """Records what a round locks in the tree, to unlock it afterwards: rounds are independent."""
 
     def __init__(self, cached):
         self.cached, self.nodes = cached, []
@@ -60,7 +60,7 @@ class Locks:
 
 
 def set_aside(running, ratio):
-    """What the adder begins with, as the README says."""
+    """What the adder starts with, as the README says."""
     return sum(min(r["max_new"] - r["out"], 4096) * (1 if r["ignore_eos"] else ratio) for r in running)
 
 
@@ -136,7 +136,7 @@ def test_whom_a_step_admits_is_as_in_sglang(name):
 
 
 class Batch:
-    """Who runs, by id."""
+    """Running requests by id."""
 
     def __init__(self, running):
         self.running = running
@@ -146,7 +146,7 @@ class Batch:
 
 
 def running_of(round_, sign):
-    """Who runs in a round and is not finished, and when each came."""
+    """Running requests of a round that are not finished, and when each arrived."""
     found, entries = {}, {}
     for number, priority, entry, most, generated, _, finished in round_["running"]:
         if finished:

@@ -1,4 +1,4 @@
-"""What SGLang's scheduler reckons with, where the lengths of answers are known."""
+"""What SGLang's scheduler expects, if the lengths of answers are known."""
 
 from random import Random
 
@@ -11,7 +11,7 @@ from kvsim.sim.schedulers.sglang_budget import Budget, FixedAnswers
 
 
 def lasts(free, answers):
-    """The same, counted at the end of each answer: the memory has more than a token for everyone."""
+    """The same, counted at the end of each answer: the memory has more than one token per sequence."""
     return all(
         free
         + sum(held for left, held in answers if left < now)

@@ -1,4 +1,4 @@
-"""kvsim's orders of who waits are those of the genuine SGLang 0.5.23, round by round."""
+"""kvsim's orders of the waiting queue are those of the genuine SGLang 0.5.23, round by round."""
 
 import pytest
 from support.scheduled import names_in, recording
@@ -15,14 +15,14 @@ FOLDER = "policies/sglang"
 
 
 def policy_of(config):
-    """SGLang's priorities are a switch of its policies fcfs and lof; kvsim's are a policy of their own."""
+    """SGLang's priorities are a switch of its policies fcfs and lof; kvsim's are a separate policy."""
     if config["enable_priority_scheduling"] and config["policy"] == "fcfs":
         return "priority"
     return config["policy"]
 
 
 def running(told):
-    """Who runs, by its routing key."""
+    """Running requests by routing key."""
     request = Request(0, 1, 1)
     request.facts = Facts(client=told["rk"] or "")
     return request

@@ -29,7 +29,7 @@ def work() -> Workload:
 
 
 def turns() -> Workload:
-    """Conversations behind one of two system prompts, each turn with all that was said before."""
+    """Conversations after one of two system prompts; each turn includes all earlier ones."""
     rng = np.random.default_rng(5)
     builder, prompts, answers, said = TextBuilder(), [], [], dict.fromkeys(range(8), 0)
     for who in rng.integers(0, 8, 40):
@@ -44,7 +44,7 @@ def turns() -> Workload:
 
 
 def twice() -> Workload:
-    """The same prompt again, when all is quiet."""
+    """The same prompt again, when the server is idle."""
     builder, prompts = TextBuilder(), np.array([150, 150])
     for _ in prompts:
         builder.add(150, 200, segments=[("prompt", 150)])

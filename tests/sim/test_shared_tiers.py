@@ -1,4 +1,4 @@
-"""A tier that a fleet shares: alone a server is as before, several find what any of them stored."""
+"""A tier that a fleet shares: a lone server is as before, several find what any of them stored."""
 
 from dataclasses import replace
 from random import Random
@@ -18,7 +18,7 @@ ROUTERS = ("round-robin", "random", "least-requests", "least-kv", "prefix", "llm
 
 
 def above_shared(rng, case, shared=":shared"):
-    """The same case with a tier, often too small for a text and one or two below it, one of them shared."""
+    """The same case with a tier, often too small for a text, and one or two below it, one of them shared."""
     count = rng.choice([1, 1, 2, 3])
     chunk = count * case.engine.block_size
     remote = f"remote:{mib(rng.choice([4, 40, 400, 400]), chunk)}:{rng.choice(['0.05', '1/0.2', '20'])}"
@@ -111,7 +111,7 @@ def test_fast_forward_equals_step_mode_in_more_cases(router):
 
 
 def found(work, replicas, below):
-    """Tokens of prompts that were found below servers that keep next to nothing themselves."""
+    """Prompt tokens found below servers that keep next to nothing themselves."""
     settings = {"kv_offloading_size": mib(14), "kv_offloading_link": "1000000", "secondary_tiers": below}
     return hits(work, 32, FleetConfig(replicas=replicas), enable_prefix_caching=False, **settings)
 
@@ -147,7 +147,7 @@ def two_servers(max_span, rows, **settings):
 def test_who_waits_finds_what_another_server_has_stored_meanwhile(max_span):
     """The second server decodes up to 600 ms, and has no room for a prompt that the first computes at 350 ms.
 
-    That is on the first one's host at 423 ms, handed on by its step of 430 and whole below at 528: the second
+    It is on the first one's host at 423 ms, passed on by its step of 430 and whole below at 528: the second
     finds it in its step of 540, before there is room, and has it on its own host 525 ms later.
     """
     rows = [Row(0, 4, [1], "alone", 0, 0), Row(0, 64, [30], "alone", 1, 0)]

@@ -1,4 +1,4 @@
-"""The planner that keeps goals: what a replica serves, when one comes or goes, and its laws in whole runs."""
+"""The planner that keeps goals: what a replica serves, when one starts or stops, its laws in whole runs."""
 
 import re
 from dataclasses import replace
@@ -21,7 +21,7 @@ PROMPT, ANSWER = 1000, 100
 
 
 class Log:
-    """So many requests finish each second, all alike."""
+    """This many requests finish each second, all alike."""
 
     def __init__(self, per_s):
         self.per_s = per_s
@@ -33,7 +33,7 @@ class Log:
 
 
 def load(waiting_tokens=0, decode_tokens=0):
-    """A replica whose steps take 10 ms, 0.1 ms a prompt token, and 1 ms each 1,000 tokens of contexts."""
+    """A replica whose steps take 10 ms, 0.1 ms per prompt token, and 1 ms per 1,000 tokens of contexts."""
     return SimpleNamespace(
         waiting_tokens=waiting_tokens,
         decode_tokens=decode_tokens,
@@ -45,12 +45,12 @@ def load(waiting_tokens=0, decode_tokens=0):
 
 
 def planner(per_s=1.0, most=8, **given):
-    """One that has seen how long requests are."""
+    """A planner that has seen the lengths of requests."""
     return slo_planner({"look": 5.0, "every": 60.0, **given}, most, Log(per_s))
 
 
 def test_a_replica_serves_the_largest_batch_within_both_goals():
-    """A batch of x takes 10 + 1 x + 1.05 x ms a step: at 50 ms 19, and 19 / (100 x 48.95 ms) requests/s."""
+    """A batch of x takes 10 + 1 x + 1.05 x ms per step: at 50 ms 19, and 19 / (100 x 48.95 ms) requests/s."""
     found = planner(ttft=9.0)
     found._observe(5 * PS_PER_S, load(), False)
     assert found._served_per_s(load()) == pytest.approx(19 / (ANSWER * 0.04895))
@@ -63,7 +63,7 @@ def test_a_replica_serves_the_largest_batch_within_both_goals():
 
 
 def test_the_least_is_what_the_requests_of_the_last_interval_need():
-    """3.88 requests/s a replica: 20 each second need six; in between looks do not go below."""
+    """3.88 requests/s per replica: 20 per second need six; looks in between do not go below."""
     found = planner(20.0, ttft=9.0)
     assert [found.target(5 * look, [load()], 1) for look in range(1, 12)] == [1] * 11
     assert found.target(60, [load()], 1) == 6
@@ -103,7 +103,7 @@ def test_nothing_changes_while_a_replica_starts_or_before_anybody_has_finished()
 
 
 def test_an_interval_in_which_nobody_finishes_leaves_the_least_as_it_is():
-    """As in Dynamo's code, which skips it: its mean lengths are 0, and then it knows of no rate to serve."""
+    """As in Dynamo's code, which skips it: mean lengths are 0, so that no rate to serve is known."""
     found = planner(20.0, ttft=9.0)
     assert [found.target(5 * look, [load()], 1) for look in range(1, 13)][-1] == 6
     found.log.per_s = 0

@@ -1,4 +1,4 @@
-"""Laws of speculative decoding, whatever an engine decides: tokens, steps, memory and time add up."""
+"""Laws of speculative decoding, regardless of engine: tokens, steps, memory and time add up."""
 
 import json
 from dataclasses import replace
@@ -29,7 +29,7 @@ MODEL = model_named("llama-3.1-8b")
 
 
 def server(said=None, cost="constant:1", **settings):
-    """A server that speculates as it is said."""
+    """A server that speculates with these options."""
     config = {} if said is None else {"speculative_config": json.dumps(said)}
     blocks = {} if "kv_tokens" in settings else {"num_gpu_blocks": settings.pop("num_gpu_blocks", 400)}
     longest = {"max_model_len": 512, "max_num_batched_tokens": 64, "max_num_seqs": 8}
@@ -38,7 +38,7 @@ def server(said=None, cost="constant:1", **settings):
 
 
 def eagle(drafts, length=None, rates=None, **more):
-    """What a user says of EAGLE-3."""
+    """A user's options for EAGLE-3."""
     said = {"method": "eagle3", "num_speculative_tokens": drafts, **more}
     return (
         said
@@ -334,7 +334,7 @@ TIMED = {}
 
 
 def timed(cost, drafts):
-    """The cost of steps with so many drafts of EAGLE-3."""
+    """The cost of steps with this many drafts of EAGLE-3."""
     if (cost, drafts) not in TIMED:
         from kvsim.sim.options.scenario import Scenario
 
@@ -389,7 +389,7 @@ def test_a_tier_below_the_gpu_does_not_go_with_it_however_it_is_said():
 
 @pytest.mark.parametrize("name", ["long_prefill_token_threshold", "max_num_batched_tokens"])
 def test_steps_too_small_for_the_last_tokens_of_a_prompt_are_told(name):
-    """vLLM would keep them back for ever."""
+    """vLLM would hold them back forever."""
     said = {"method": "mtp", "num_speculative_tokens": 4, "num_nextn_predict_layers": 2}
     said["synthetic_acceptance_length"] = 2
     work = workload([(0, 29, 29), (0, 29, 1), (0, 90, 30)])

@@ -1,4 +1,4 @@
-"""Where requests were that miss a limit, of fleets whose prompts are computed apart."""
+"""Where requests that miss a limit spent their time, in fleets with separate prefill servers."""
 
 import numpy as np
 import pytest

@@ -36,7 +36,7 @@ def test_some_of_these_are_refused():
 
 
 def test_run_and_capacity_say_so_and_the_papers_server_does_not(capsys, tmp_path):
-    """A capacity of 70B on one B200 was bought in silence: 131,072 tokens do not fit there."""
+    """A capacity of 70B on one B200 was accepted silently: 131,072 tokens do not fit there."""
     server = {"model": "llama-3.1-70b", "gpu": "b200", "num_prompts": 3}
     note = (
         "vLLM would not start: one sequence of 131,072 tokens does not fit the cache. "

@@ -1,4 +1,4 @@
-"""Tiers in one spelling: what each part says, that it is what vLLM's flags say, and what cannot be said."""
+"""Tiers in one spelling: what each part means, that vLLM's flags mean the same, and errors."""
 
 import pytest
 from support.cases import GPU, MODEL

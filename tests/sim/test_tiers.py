@@ -22,7 +22,7 @@ from kvsim.sim.serving.tier_jobs import Job
 
 
 def tiered(rng, case):
-    """The same case with a tier of its own, whose link takes a fraction of a step, or many."""
+    """The same case with a tier whose link takes a fraction of a step, or many steps."""
     size = case.engine.block_size
     count = rng.choice([1, 1, 2, 3])
     chunks = rng.choice([1, 3, 8, 30, 200])
@@ -167,9 +167,9 @@ def test_a_tier_as_large_as_the_trace_finds_what_an_endless_cache_finds(seed):
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("chunks", [40, 60, 90])
 def test_a_free_link_makes_a_tier_as_good_as_a_larger_gpu_memory(seed, chunks):
-    """The GPU's has a block more: it holds the last one, which is not full and not stored.
+    """The GPU's memory has one block more, for the last one, which is not full and not stored.
 
-    The small memory keeps nothing itself: what vLLM finds there before a load it does not use in the tier.
+    The small memory itself keeps nothing: vLLM does not use in the tier what it finds there before a load.
     """
     work = one_by_one(Random(seed), 80)
     tiered_hits = hits(work, 32, enable_prefix_caching=False, **below(chunks))
@@ -199,7 +199,7 @@ def test_every_policy_can_evict_from_a_tier_of_a_stack(name):
 
 
 def test_a_chunk_comes_up_to_the_host_and_then_to_the_gpu():
-    """3 chunks of 4 tokens: the host of 10 chunks loses them to 10 others; up at 0.1 GB/s, then at 0.2."""
+    """3 chunks of 4 tokens: a host of 10 chunks evicts them for 10 others; up at 0.1 GB/s, then at 0.2."""
     rows = [Row(0, 12, [1], "same", 0, 0), Row(200, 40, [1], "alone", 1, 0), Row(200, 12, [1], "same", 0, 0)]
     settings = in_a_stack(10, 100, "0.1") | {"kv_offloading_link": "0.2", "max_model_len": 48}
     result = engine_above(spaced(rows), 10, **settings).run()
@@ -241,7 +241,7 @@ def test_a_slower_link_makes_later_first_tokens_and_the_same_hits():
 
 
 def test_a_prompt_that_is_all_below_waits_for_its_load_and_computes_a_token():
-    """3 blocks of 4 tokens at 0.1 GB/s; steps take 20 ms, a decision sees what ended before it."""
+    """3 blocks of 4 tokens at 0.1 GB/s; steps take 20 ms, decisions see what ended before them."""
     rows = [Row(0, 12, [1], "same", 0, 0), Row(200, 40, [1], "alone", 1, 0), Row(200, 12, [1], "same", 0, 0)]
     engine = engine_above(spaced(rows), 10, max_model_len=48, **below(100, "0.1"))
     result = engine.run()
@@ -263,7 +263,7 @@ def test_what_a_load_saves_is_the_time_to_first_token_of_the_same_prompt_compute
 
 
 def test_a_lazy_pool_that_copies_round_and_round_while_somebody_waits_is_told():
-    """A block that was stored joins the free ones last, and is stored again once the pool has evicted it."""
+    """A stored block joins the free ones last, and is stored again once the pool has evicted it."""
     rows = [Row(1, 58, [2], "alone", 0, 0), Row(1, 33, [6], "alone", 1, 0), Row(3, 58, [1], "alone", 2, 0)]
     rows += [Row(0, 33, [2], "alone", 3, 0)]
     lazy = {"kv_offloading_backend": "simple", "lazy_offload": True, "watermark": 0.01}
@@ -414,7 +414,7 @@ def test_the_map_is_drawn_while_requests_load(tmp_path):
 
 @pytest.mark.parametrize("max_span", [1, 1 << 20])
 def test_a_replica_whose_only_request_loads_is_not_switched_off(max_span):
-    """It drains from 1 s on, while 40 tokens come up at 20 MB/s, and is wanted again at 1.1 s."""
+    """It drains from 1 s on, while 40 tokens are loaded at 20 MB/s, and is needed again at 1.1 s."""
     rows = [Row(gap, 40, [1], kind, group, 0) for gap, kind, group in [(0, "alone", 0), (1, "same", 0)]]
     rows += [Row(50, 40, [1], "alone", 1, 0), Row(40, 40, [1], "same", 0, 0)]
     rows.append(Row(300, 40, [1], "alone", 2, 0))

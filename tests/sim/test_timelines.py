@@ -1,4 +1,4 @@
-"""Small stories worked out by hand: what every step computes, who waits, and what the memory holds.
+"""Small stories worked out by hand: what every step computes, which requests wait, what the memory holds.
 
 A step takes one second. "3: A5 B12 | CD | 24" reads: at 3 s A computes up to its token 5 and B up to its
 token 12, C and then D wait, and 24 slots are allocated. "(A)" is a finished member of a static batch.
@@ -17,7 +17,7 @@ from kvsim.sim.workload import PS_PER_S
 
 
 class Story:
-    """A run, told step by step; in fast-forward it must end the same."""
+    """A run, described step by step; in fast-forward it must end the same."""
 
     def __init__(self, make, scheduler, requests, **options):
         self.names = "".join(requests)
@@ -38,7 +38,7 @@ class Story:
 
     @property
     def tokens(self):
-        """By name of each finished request: when it got its first and its last token, in seconds."""
+        """Times of the first and the last token of each finished request, by name, in seconds."""
         first, last = (self.result.requests[name] / PS_PER_S for name in ("first_token_ps", "finish_ps"))
         rows = zip(self.names, first.tolist(), last.tolist(), self.result.finished, strict=True)
         return {name: (start, end) for name, start, end, done in rows if done}
@@ -270,7 +270,7 @@ def test_an_idle_engine_starts_with_all_that_arrive_at_that_instant():
 
 
 class SecondPerToken(CostModel):
-    """A step takes a second for every prompt token and for every token that a decode looks back on."""
+    """A step takes a second per prompt token and per token that a decode attends to."""
 
     source = "test"
 

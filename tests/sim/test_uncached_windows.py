@@ -1,4 +1,4 @@
-"""Hybrid groups without prefixes, whose growth is promised, against the books of groups.py, page by page."""
+"""Hybrid groups without prefixes, which grow by promise, against the tables of groups.py, page by page."""
 
 from functools import partial
 
@@ -38,7 +38,7 @@ def test_the_contract_holds(groups, late):
 
 
 def engine_over(layers, pages, work, monkeypatch, *, promised, max_span, **engine):
-    """A run over these groups, in either class's books."""
+    """A run over these groups, with either class."""
     slots = pages * page_slots(layers)
     capacity = KvCapacity(slots // len(layers.groups), 1, "given", len(layers.groups), slots)
     memory = HybridMemory(layers, (), 1, capacity)
@@ -57,7 +57,7 @@ def engine_over(layers, pages, work, monkeypatch, *, promised, max_span, **engin
 
 
 def told(engine):
-    """All that a run leaves behind, with who lay where."""
+    """All results of a run, with the owners of all pages."""
     result = engine.run()
     numbers, texts = engine.replica.events.table()
     lay, lay_texts = engine.replica.memory_map.table()

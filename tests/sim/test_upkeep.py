@@ -1,4 +1,4 @@
-"""What an allocator does beside lending takes time: steps wait for it, or it goes on while they compute."""
+"""An allocator's work besides allocation takes time: steps wait for it, or it runs while they compute."""
 
 from dataclasses import replace
 from random import Random
@@ -79,7 +79,7 @@ def test_fast_forward_equals_step_mode(scheduler, allocator):
 
 
 class Told(Mapped):
-    """Counts its calls apart: in `after_step`, and elsewhere."""
+    """Counts its calls separately: in `after_step`, and elsewhere."""
 
     def __init__(self, capacity_slots):
         super().__init__(capacity_slots)
@@ -96,7 +96,7 @@ class Told(Mapped):
 
 
 class Clerk(CostModel):
-    """Steps of 1 ms; at each it writes down what the allocator has done by then."""
+    """Steps of 1 ms; records at each what the allocator has done so far."""
 
     source = "test"
 

@@ -1,4 +1,4 @@
-"""Measured servers beside simulated ones: what ships is read and held to, what cannot be is refused."""
+"""Measured servers beside simulated ones: shipped ones are read and held to, impossible ones refused."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""vLLM's own defaults: token budget and seats by GPU and use, what is switched on; overridable each."""
+"""vLLM's own defaults: token budget and seats by GPU and use, features switched on; each overridable."""
 
 import gzip
 import json
@@ -29,7 +29,7 @@ FIELDS = (
 
 
 def model_of_row(row):
-    """A stand-in with the recorded longest sequence; recurrent and encoding ones by their own layers."""
+    """A stand-in with the recorded longest sequence; recurrent and encoder models have their own layers."""
     from kvsim.sim.models.huggingface import model_of
 
     if row["model"] == "mamba2-2.7b":
@@ -214,7 +214,7 @@ Available KV cache memory: 60.00 GiB
     ],
 )
 def test_any_release_is_one_server_for_run_fit_and_replay(release, recorded, whole_prompts, tmp_path):
-    """0.12 was refused by run, and had the newest release's experts; fit and replay knew it."""
+    """0.12 was refused by run, and had the newest release's experts, while fit and replay knew it."""
     asked = Scenario(model="qwen3-235b-a22b-fp8", gpu="h200", tensor_parallel_size=4)
     run = replace(asked, scheduler=f"vllm-v1@{release}").deployed()
     log = tmp_path / "start.log"

@@ -1,6 +1,6 @@
 """`vtc-artifact` selects, charges and lifts, step by step, as VTC's artefact does.
 
-A step takes one second. The recordings' predictions are handed over: the artefact draws them from numpy's
+A step takes one second. Predictions are taken from the recordings: the artefact draws them from numpy's
 global generator.
 """
 
@@ -41,7 +41,7 @@ def flags(config):
 
 
 class Noted:
-    """An engine whose steps are written down as in the recording: what was charged when the next begins."""
+    """An engine whose steps are logged as in the recording: what was charged when the next step begins."""
 
     def __init__(self, engine, case):
         self.engine, self.server, self.scheduler = (
@@ -62,7 +62,7 @@ class Noted:
         return self.steps
 
     def abort(self, server):
-        """Those who give up by now; who has not come yet does so when it has."""
+        """Abort requests that give up by now; later arrivals abort when they arrive."""
         now = server.now_ps // PS_PER_S
         for request in [*server.running.values(), *server.waiting]:
             if self.aborts.get(self.ids[request.index], now + 1) <= now:

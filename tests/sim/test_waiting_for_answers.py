@@ -1,4 +1,4 @@
-"""Requests that come when an earlier answer is there: closed loops and the turns of a chat."""
+"""Requests that arrive after an earlier answer: closed loops and the turns of a chat."""
 
 from dataclasses import replace
 

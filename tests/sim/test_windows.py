@@ -50,7 +50,7 @@ def scenario(spec, *, gpu="h100", blocks=None, **settings_of_engine):
 
 
 def burst(rows):
-    """All at time 0, from (prompt, output) rows."""
+    """Requests at time 0, from (prompt, output) rows."""
     return workload([(0, prompt, output) for prompt, output in rows])
 
 
@@ -144,7 +144,7 @@ def test_the_contract_holds(groups, size, order):
     st.lists(st.tuples(st.integers(1, 40), st.integers(0, 30)), min_size=1, max_size=8),
 )
 def test_it_holds_what_the_formula_says_whatever_the_pieces(size, window, counts, pieces):
-    """Pieces of a prompt, each followed by tokens one by one."""
+    """Pieces of a prompt, followed by single tokens."""
     groups, allocator = KvGroups(1, *counts, window), None
     tokens = 0
     for chunk, decodes in pieces:
@@ -210,7 +210,7 @@ def test_paged_is_windowed_where_the_options_say_so():
 
 
 class Books:
-    """Holds the engine to `blocks_held` and to its own block tables, at every step."""
+    """Checks the engine against `blocks_held` and its own block tables, at every step."""
 
     def __init__(self, engine, groups):
         self.server, self.groups = engine.replica.server, groups
@@ -307,7 +307,7 @@ def test_preemption_under_pressure_gives_everything_back():
 
 
 def test_a_request_whose_largest_moment_exceeds_the_pool_is_refused_when_it_arrives():
-    """Full: 20 blocks of 16; each window: at most 31 and 64 tokens, 6 blocks, and one for being cut."""
+    """Full: 20 blocks of 16; each window: at most 31 and 64 tokens, 6 blocks, plus one if it is cut."""
     largest = 20 + 2 * 7
     for blocks, finished in ((largest, 1), (largest - 1, 0)):
         for release in ("0.11.0", "0.33.0"):
@@ -348,7 +348,7 @@ def gemma(**switches):
 
 
 def test_of_gemma_fewer_tokens_fit_in_all_groups_but_more_long_requests():
-    """70 layers' worth of slots for 62 layers; but a long request keeps 1 group of 7 whole."""
+    """70 layers' worth of slots for 62 layers; but a long request keeps only 1 group of 7 whole."""
     server, without = gemma(), gemma(disable_hybrid_kv_cache_manager=True)
     windows, plain = kv_capacity(server, resolve(server).kept.groups), kv_capacity(without)
     assert resolve(without).kept.groups is None
@@ -385,7 +385,7 @@ def test_other_allocators_keep_every_token():
 
 
 def test_without_windows_nothing_changes():
-    """A window that is never reached holds what a paged allocator of one group holds, block for block."""
+    """A window that is never reached holds the same as a paged allocator of one group, block for block."""
     rows = [(0, 20, 30), (1, 33, 10), (2, 5, 50), (3, 40, 9)]
     alone = serve(workload(rows), Windowed(320, Groups(0, 1, 1000)), "vllm-v1", check=True)
     plain = serve(workload(rows), Paged(320), "vllm-v1", check=True)

@@ -1,4 +1,4 @@
-"""A workload refuses columns that cannot be requests, and says which row is wrong."""
+"""A workload refuses columns that cannot be requests, and names the wrong row."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Virtual memory, size classes and predicted lengths: spans of steps end as steps one by one, books kept."""
+"""Virtual memory, size classes and predicted lengths: spans end like single steps, and accounts hold."""
 
 from dataclasses import replace
 from math import inf

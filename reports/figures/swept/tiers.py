@@ -1,9 +1,9 @@
-"""tiers: the time to the first token over the size of the tier below the GPU's memory, and what was found.
+"""tiers: the time to the first token over the size of the tier below the GPU's memory, and the hits.
 
-    left     TTFT, mean and 99th per cent; the first point has no tier, where that was asked for
-    right    the share of prompt tokens found in the GPU's memory and in the tier, one upon the other
+    left     TTFT, mean and 99th percentile; the first point has no tier, if that was asked for
+    right    the shares of prompt tokens found in the GPU's memory and in the tier, stacked
 
-A panel of systems that differ in something else too has a curve for each.
+If systems also differ in something else, the left panel has a curve for each.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ from kvsim.sim.record.slo import Slo
 
 
 def tiers(systems: Sequence[System], load: str | None, slo: Slo | None, style: Style) -> Figure | None:
-    """None unless sizes of a tier are compared, at one load."""
+    """Draw the figure; None unless sizes of a tier are compared at one load."""
     found = {} if load is not None else curves(systems)
     if not found:
         return None
@@ -51,7 +51,7 @@ def _ratios(found: Mapping[str, Points]) -> bool:
 
 
 def _times(axes: Axes, style: Style, place: int, name: str, points: Points) -> None:
-    """A curve for each statistic; of several systems, the mean alone."""
+    """A curve per statistic; with several systems, only the mean."""
     shown = [("mean", "mean"), ("p99", "p99")] if name == "all" else [("mean", short(name, 40))]
     for at, (statistic, words) in enumerate(shown):
         look, column = style.look(place + at), f"latency.ttft_s.{statistic}"
@@ -72,7 +72,7 @@ def _plot(axes: Axes, style: Style, dots: Sequence[tuple[int, Interval]], how: A
 
 
 def _found(axes: Axes, style: Style, points: Points) -> None:
-    """Bars: of the prompts of those who finished, what the GPU's memory had, and what the tier had."""
+    """Bars: shares of finished requests' prompts found in the GPU's memory and in the tier."""
     bottom = [0.0] * len(points)
     for place, (words, column) in enumerate(
         (("in the GPU's memory", "engine.prefix_hit_tokens"), ("in the tier", "tier.hit_tokens"))
@@ -86,7 +86,7 @@ def _found(axes: Axes, style: Style, points: Points) -> None:
 
 
 def _share(system: System, column: str) -> float | None:
-    """Of the prompt tokens of requests that finished."""
+    """The share of a column in the prompt tokens of finished requests."""
 
     def share(row: Mapping[str, Any]) -> float | None:
         rates = [number(row.get(f"throughput.{name}_tokens_per_s")) for name in ("total", "output")]

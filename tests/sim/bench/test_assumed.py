@@ -62,7 +62,7 @@ def test_on_hopper_experts_of_0_12_are_in_blocks_and_of_0_16_read_more_slowly_bu
 
 
 def test_a_block_more_of_one_more_expert_takes_what_it_took_on_an_h200():
-    """The table that the two rates are read off: experts of DeepSeek-V3, 44 MB each, 32 to 64 of them."""
+    """The table that the two rates are taken from: experts of DeepSeek-V3, 44 MB each, 32 to 64 of them."""
     part = _in_blocks({"form": {"t0_s": 0.0}, "constants": {"weight_bytes": 1.0}}, 4.8e12)
     layer = Experts(7168, 2048, 1, 64, 64)
     experts = PaddedExperts(Part("experts", part), layer)

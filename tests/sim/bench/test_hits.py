@@ -1,4 +1,4 @@
-"""Prefix hits that a log tells become a shared prefix that gives as many; what cannot be told is said."""
+"""Prefix hits in a log become a shared prefix that gives as many; what cannot be derived is said."""
 
 import time
 from dataclasses import replace
@@ -27,7 +27,7 @@ def at(seconds):
 
 
 def steps(computed, hours=0):
-    """A step a request that computes so many tokens of its prompt, and ten that decode."""
+    """One step per request that computes this many tokens of its prompt, and ten that decode."""
     lines = []
     for place, tokens in enumerate(computed):
         begin = f"(APIServer pid=1) INFO {at(3600 * hours + place // 2)} [l.py:1] Engine 000: Iteration(9): "
@@ -65,7 +65,7 @@ def test_statistics_tell_the_same_where_no_steps_are_logged(run, tmp_path):
 
 @pytest.mark.parametrize("before", [0, 20])
 def test_a_release_whose_prompt_throughput_counts_all_tokens_tells_by_its_hit_rate(run, tmp_path, before):
-    """20 requests with 40 % found after as many with none: the rate of both is 20 %."""
+    """20 requests with 40 % found, after 20 with none: the rate of both is 20 %."""
     told = [(-60 + second, 0.0) for second in range(before // 2)]
     told += [(second, 40.0 if not before else 20.0) for second in range(10)]
     rate = "Engine 000: Avg prompt throughput: 200.0 tokens/s, Avg generation throughput: 22.0 tokens/s"
@@ -136,7 +136,7 @@ def test_real_runs_without_prefixes_have_none(name):
 
 
 def cut_at_the_end(run, prompt, answer, times):
-    """The run with so many more requests, which the time limit cut."""
+    """The run with this many more requests, cut by the time limit."""
     columns = (np.full(times, each, dtype=np.int64) for each in (prompt, answer))
     none = np.full(times, np.nan)
     cut = Requests(np.full(times, 9.0), *columns, none, none)
@@ -159,7 +159,7 @@ def test_prompts_of_cut_requests_that_may_not_have_been_computed_are_no_hits(run
 
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_a_real_run_that_a_time_limit_cut_is_found_in_its_log(number):
-    """The second asked all at once on two busy cores: its steps took half as long again as the others'."""
+    """The second sent all at once on two busy cores: its steps took 1.5 times as long as the others'."""
     replay = kvsim.replay(
         shared("data/live/guidellm/comp-guide.benchmarks.json.gz"),
         log=shared("data/live/logs/comp.server.log.gz"),

@@ -1,4 +1,4 @@
-"""Results of benchmark tools are read into one form, cut ones as far as they are whole."""
+"""Results of benchmark tools are read into one form; truncated ones as far as they are complete."""
 
 import json
 import shutil
@@ -261,7 +261,7 @@ def test_what_is_no_result_is_refused_with_file_and_place(tmp_path, text, words)
 @pytest.mark.slow
 @pytest.mark.parametrize("file", [VLLM, GUIDELLM, INFERENCE_PERF, AIPERF / "profile_export_aiperf.json"])
 def test_a_wrong_value_is_told_with_its_line(tmp_path, file):
-    """One number after the other becomes a text; the complaint names the line that it is on."""
+    """One number after the other becomes a text; the error names its line."""
     lines = json.dumps(json.loads(file.read_text()), indent=1).splitlines()
     found = set()
     for place, line in enumerate(lines):

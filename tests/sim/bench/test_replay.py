@@ -1,4 +1,4 @@
-"""A measured run is met where it is the simulation itself, and a difference is found where it was put."""
+"""A measured run is met if it is the simulation itself; a difference is found where it was put."""
 
 import json
 from dataclasses import replace
@@ -49,7 +49,7 @@ def server(**options):
 
 
 def measured(tmp_path, scale=1.0, slower=1.0, clients=None):
-    """A result that is the simulation of a server whose steps are `slower`, each time multiplied."""
+    """A result: the simulation of a server whose steps are `slower`, with each time multiplied."""
     asked = replace(server(), time_scale=slower)
     options = {name: getattr(asked, name) for name in Scenario.__dataclass_fields__}
     when = {"request_rate": 6.0} if clients is None else {"clients": clients}

@@ -1,4 +1,4 @@
-"""Conversations and requests that were cut, replayed: who waits for whom, what is shared, what counts."""
+"""Replays of conversations and of cut requests: which waits for which, what is shared, what counts."""
 
 import json
 from dataclasses import replace
@@ -45,7 +45,7 @@ def test_a_limit_of_clients_holds_so_many_conversations_at_once():
 
 
 def test_clients_of_a_closed_loop_pause_as_they_did():
-    """Two clients; the first to end asks again after 0.5 s, then the other after 0.25, then nobody pauses."""
+    """Two clients; the first to end asks again after 0.5 s, then the other after 0.25; then none pauses."""
     rows = [(0.0, 9, 9, 1.0, "a"), (0.0, 9, 9, 2.0, "b"), (1.5, 9, 9, 1.0, "c"), (2.25, 9, 9, 1.0, "d"),
             (2.5, 9, 9, 1.0, "e")]  # fmt: skip
     run = run_of(rows, clients=2)

@@ -1,4 +1,4 @@
-"""Simulated runs as benchmark tools write them: keys, types and relations are those of recorded results."""
+"""Simulated runs in the formats of benchmark tools: keys, types and relations as in recorded results."""
 
 import json
 from dataclasses import replace
@@ -60,7 +60,7 @@ def kinds(value):
 
 
 def alike(mine, theirs, where=""):
-    """Whatever is in both has the same type, all the way down; null goes with anything."""
+    """What is in both has the same type, recursively; null matches anything."""
     if mine is None or theirs is None:
         return
     assert kinds(mine) == kinds(theirs), where
