@@ -93,7 +93,7 @@ class Scenario(ServerChoices, EngineChoices):
         shown="requests stay",
         commas=True,
         doc="running requests [move to other replicas](fleet.md#migration): `llumnix`, or "
-        "`llumnix:every=0.05,source=-48,target=-48,last=16,stages=3,link=400gb`",
+        "`llumnix:every=0.05,source=-48,target=-48,last=16,stages=3,link=400gb`; `none`: they stay",
     )
     startup_time: float = option(
         "Seconds that a replica takes to start, without reading its weights.",
@@ -203,13 +203,18 @@ class Scenario(ServerChoices, EngineChoices):
             sticky=self.sticky,
             fail=self.fail or "",
             scale=self.scale or "",
-            migrate=self.migrate or "",
+            migrate=self._migrate,
             startup_time=self.startup_time,
             load_bandwidth=self.load_bandwidth,
             direct_decode=self.direct_decode,
         )
         specs = {"model": model, "gpu": gpu, "engine": engine, "fleet": fleet, "cost": cost}
         return Deployment(**_of(Deployment, settings) | specs | {"profile": profile, "classes": classes})
+
+    @property
+    def _migrate(self) -> str:
+        """How requests migrate; empty if they do not, which a sweep calls "none"."""
+        return "" if self.migrate in {None, "none"} else str(self.migrate)
 
     def _pooled(self, text: str) -> Deployment:
         """The fleet of the pools in a text, each of servers like this one with their own settings."""
@@ -226,7 +231,7 @@ class Scenario(ServerChoices, EngineChoices):
             for each in wanted
         ]
         whole = {"sticky": self.sticky, "fail": self.fail or "", "scale": self.scale or ""}
-        whole |= {"migrate": self.migrate or "", "direct_decode": self.direct_decode}
+        whole |= {"migrate": self._migrate, "direct_decode": self.direct_decode}
         return fleet_of(wanted, servers, whole)
 
 

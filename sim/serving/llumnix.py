@@ -61,7 +61,7 @@ class Llumnix:
         return [(source, target) for (_, source), (_, target) in both if source != target]
 
 
-MUST = "migrate must be llumnix or llumnix:every=S,source=N,target=N,last=N,stages=N,link=NAME|GB/S"
+MUST = "migrate must be none, llumnix or llumnix:every=S,source=N,target=N,last=N,stages=N,link=NAME|GB/S"
 
 
 def migration_of(text: str) -> Llumnix:

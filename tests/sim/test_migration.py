@@ -267,10 +267,10 @@ def test_a_config_repeats_it():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("often", "migrate must be llumnix or llumnix:every=S"),
-        ("llumnix:each=3", "migrate must be llumnix or llumnix:every=S"),
-        ("llumnix:last=0", "migrate must be llumnix or llumnix:every=S"),
-        ("llumnix:source=nan", "migrate must be llumnix or llumnix:every=S"),
+        ("often", "migrate must be none, llumnix or llumnix:every=S"),
+        ("llumnix:each=3", "migrate must be none, llumnix or llumnix:every=S"),
+        ("llumnix:last=0", "migrate must be none, llumnix or llumnix:every=S"),
+        ("llumnix:source=nan", "migrate must be none, llumnix or llumnix:every=S"),
         ("llumnix:last=2,last=3", "migrate must have last once"),
         ("llumnix:every=0", "migrate: every must be 0.001 to"),
         ("llumnix:source=5", "migrate: source must be at most target, got 5 and -48"),
@@ -307,3 +307,9 @@ def test_what_does_not_go_together_is_refused(settings, said):
 def test_pools_are_refused():
     with pytest.raises(KvsimError, match="pool must be left out with migrate"):
         kvsim.simulate(model="llama-3.1-8b", pool="both:1 both:1:gpu=h100", migrate="llumnix", num_prompts=5)
+
+
+def test_a_sweep_calls_it_none_where_requests_stay():
+    stay = [Scenario(**ASKED, migrate=name).deployed().fleet for name in (None, "none")]
+    assert stay[0] == stay[1]
+    assert Scenario(**ASKED, migrate="llumnix").deployed().fleet.migrate == "llumnix"
