@@ -172,22 +172,18 @@ class InGroups(Protocol):
 
     kinds: Sequence[tuple[str, int]]
 
-    def held_by_kind(self, internal: int, finals: Callable[[], Mapping[int, int]]) -> Sequence[Slots]:
-        """What each kind holds, where `internal` slots of all will never be written.
+    def kind_counts(
+        self, internal: Callable[[], int], finals: Callable[[], Mapping[int, int]]
+    ) -> Callable[[], Sequence[int]]:
+        """Where to look for what tells, beside the used and internal slots of all, what each kind holds.
 
-        `finals` gives the tokens with which those sequences end that have such slots.
+        `internal` gives the slots that will never be written, `finals` the tokens with which those sequences
+        end that have such slots. Of an allocator that leaves slots behind, the first count is
+        `expired_slots`.
         """
 
-
-@runtime_checkable
-class GrowsInGroups(Protocol):
-    """Is promised growth, so that what its kinds hold changes within spans."""
-
-    def grown_by_kind(self, used: int, internal: int, left: int) -> Sequence[Slots]:
-        """The same changes by kind: so much more is used and internal, and so much was left behind.
-
-        Slots, or sums of them over time; `used` is less what was left behind.
-        """
+    def held_by_kind(self, used: int, internal: int, counts: Sequence[int]) -> Sequence[Slots]:
+        """What each kind holds, of `used` and `internal` slots and these counts; or sums of all over time."""
 
 
 @dataclass(frozen=True)
@@ -208,7 +204,6 @@ class Abilities:
     in_spans: InSpans | None
     reads_holes: ReadsHoles | None
     in_groups: InGroups | None
-    grows_in_groups: GrowsInGroups | None
     surplus: bool
     """`surplus` is not simply `capacity` minus tokens"""
     external_slots: bool
@@ -237,7 +232,6 @@ class Abilities:
             in_spans=allocator if isinstance(allocator, InSpans) else None,
             reads_holes=allocator if isinstance(allocator, ReadsHoles) else None,
             in_groups=allocator if isinstance(allocator, InGroups) else None,
-            grows_in_groups=allocator if isinstance(allocator, GrowsInGroups) else None,
             surplus=kind.surplus is not Allocator.surplus,
             external_slots=external,
             rests=external or allocator.idles or allocator.caches,
