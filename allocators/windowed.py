@@ -31,8 +31,6 @@ A sequence holds a row of blocks for each stretch of its tokens:
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from operator import attrgetter
 from typing import ClassVar
 
 from mypy_extensions import mypyc_attr
@@ -288,7 +286,7 @@ class Windowed(Allocator):
         self, internal: Callable[[], int], finals: Callable[[], Mapping[int, int]]
     ) -> Callable[[], Sequence[int]]:
         """What the living left behind, and the retired; slots of states."""
-        return partial(attrgetter("expired_slots", "_left_by_retired", "state_slots"), self)
+        return lambda: (self.expired_slots, self._left_by_retired, self.state_slots)
 
     def held_by_kind(self, used: int, internal: int, counts: Sequence[int]) -> Sequence[Slots]:
         """All tables have the same length; what the retired hold will never be written."""
