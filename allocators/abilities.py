@@ -172,22 +172,17 @@ class InGroups(Protocol):
 
     kinds: Sequence[tuple[str, int]]
 
-    def held_by_kind(self, internal: int, finals: Callable[[], Mapping[int, int]]) -> Sequence[Slots]:
-        """What each kind holds, given that `internal` slots in total will never be written.
+    def kind_counts(
+        self, internal: Callable[[], int], finals: Callable[[], Mapping[int, int]]
+    ) -> Callable[[], Sequence[int]]:
+        """Return a function that reads the counts which, with used and internal slots, tell what kinds hold.
 
-        `finals` gives the final token counts of the sequences that have such slots.
+        `internal` gives the slots that will never be written, `finals` the final token counts of the sequences
+        that have such slots. If the allocator leaves slots behind, the first count is `expired_slots`.
         """
 
-
-@runtime_checkable
-class GrowsInGroups(Protocol):
-    """Grows by promise, so that what its kinds hold changes within spans."""
-
-    def grown_by_kind(self, used: int, internal: int, left: int) -> Sequence[Slots]:
-        """By kind, the growth of `used` and `internal` slots, and the slots `left` behind.
-
-        Slots, or sums of them over time; `used` is net of what was left behind.
-        """
+    def held_by_kind(self, used: int, internal: int, counts: Sequence[int]) -> Sequence[Slots]:
+        """What each kind holds, given `used` and `internal` slots and these counts, or sums over time."""
 
 
 @dataclass(frozen=True)
@@ -208,7 +203,6 @@ class Abilities:
     in_spans: InSpans | None
     reads_holes: ReadsHoles | None
     in_groups: InGroups | None
-    grows_in_groups: GrowsInGroups | None
     surplus: bool
     """`surplus` is not simply `capacity` minus tokens"""
     external_slots: bool
@@ -237,7 +231,6 @@ class Abilities:
             in_spans=allocator if isinstance(allocator, InSpans) else None,
             reads_holes=allocator if isinstance(allocator, ReadsHoles) else None,
             in_groups=allocator if isinstance(allocator, InGroups) else None,
-            grows_in_groups=allocator if isinstance(allocator, GrowsInGroups) else None,
             surplus=kind.surplus is not Allocator.surplus,
             external_slots=external,
             rests=external or allocator.idles or allocator.caches,

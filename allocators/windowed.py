@@ -282,27 +282,24 @@ class Windowed(Allocator):
         self.kinds += [(name, 0) for name in states]
         self._groups_of_kinds = [(groups, groups if name in leaving else 0) for name, groups in self.kinds]
 
-    def held_by_kind(self, internal: int, finals: Callable[[], Mapping[int, int]]) -> Sequence[Slots]:
+    def kind_counts(
+        self, internal: Callable[[], int], finals: Callable[[], Mapping[int, int]]
+    ) -> Callable[[], Sequence[int]]:
+        """What the living left behind, and the retired; slots of states."""
+        return lambda: (self.expired_slots, self._left_by_retired, self.state_slots)
+
+    def held_by_kind(self, used: int, internal: int, counts: Sequence[int]) -> Sequence[Slots]:
         """All tables have the same length; what the retired hold will never be written."""
-        gone, states = self._left_by_retired, self.state_slots
-        found = self._by_kind(self.used_slots - states, internal, self.expired_slots + gone, gone)
-        if states:
-            found[-1] = (states, 0, 0, 0, 0)
-        return found
-
-    def grown_by_kind(self, used: int, internal: int, left: int) -> Sequence[Slots]:
-        """As `held_by_kind`; states do not grow."""
-        return self._by_kind(used, internal, left, 0)
-
-    def _by_kind(self, used: int, internal: int, left: int, gone: int) -> list[Slots]:
-        """`gone`: of what was left behind, that of the retired."""
-        each, leaving = self.groups.each, self.groups.windowed
-        table, never = (used + left) // each, (internal + gone) // each
+        expired, gone, states = counts
+        each, leaving, left = self.groups.each, self.groups.windowed, expired + gone
+        table, never = (used - states + left) // each, (internal + gone) // each
         found: list[Slots] = []
         for groups, leaves in self._groups_of_kinds:
             less = leaves * gone // leaving
             held = groups * table - leaves * left // leaving
             found.append((held, groups * table - less, groups * never - less, 0, 0))
+        if states:
+            found[-1] = (states, 0, 0, 0, 0)
         return found
 
     # -- looking ------------------------------------------------------------------------------

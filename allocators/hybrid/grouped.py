@@ -383,7 +383,13 @@ class Grouped(Allocator):
             for at in self._attention
         ]
 
-    def held_by_kind(self, internal: int, finals: Callable[[], Mapping[int, int]]) -> Sequence[Slots]:
+    def kind_counts(
+        self, internal: Callable[[], int], finals: Callable[[], Mapping[int, int]]
+    ) -> Callable[[], Sequence[int]]:
+        return lambda: self._counts_of_kinds(internal(), finals)
+
+    def _counts_of_kinds(self, internal: int, finals: Callable[[], Mapping[int, int]]) -> Sequence[int]:
+        """What `Held` names, each of all kinds."""
         memory, kinds = self.memory, len(self.kinds)
         used, tables, cached, never, idle = [[0] * kinds for _ in range(5)]
         groups = zip(self._kind, self.sizes, memory.used_by, memory.kept_by, self._tables, strict=True)
@@ -398,7 +404,13 @@ class Grouped(Allocator):
             for at, kind in enumerate(self._kind):
                 idle[kind] += memory.begun_by(at)
             idle = [each - one - other for each, one, other in zip(idle, used, cached, strict=True)]
-        return list(zip(used, tables, never, cached, idle, strict=True))
+        return used + tables + never + cached + idle
+
+    def held_by_kind(self, used: int, internal: int, counts: Sequence[int]) -> Sequence[Slots]:
+        """The counts tell all."""
+        kinds = len(self.kinds)
+        held, tables, never, cached, idle = [counts[at * kinds : (at + 1) * kinds] for at in range(5)]
+        return list(zip(held, tables, never, cached, idle, strict=True))
 
     def _never_written(self, internal: int, finals: Callable[[], Mapping[int, int]]) -> Sequence[int]:
         """Slots of each group that will never be written: what the finished hold, and ends of tables."""

@@ -16,11 +16,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from kvsim.allocators.abilities import InGroups
-from kvsim.allocators.arena import Held, Slots
-from kvsim.sim.record.products import sums_of_products
+from kvsim.allocators.arena import Held
 from kvsim.sim.record.span import Integrals
 
 Sums = list[list[int]]
@@ -56,19 +53,6 @@ class HeldOverTime:
         """Nothing was held yet."""
         zeros = [[[0] * len(Held._fields) for _ in kinds] for _ in range(2)]
         return cls(tuple(kinds), tuple(pools), in_words, *zeros)
-
-    def add(self, held: Sequence[Sequence[Slots]], times: Sequence[int], waited: bool) -> None:
-        """Add what each kind held at some times, each for so long."""
-        columns = np.array(held, np.int64).reshape(len(times), -1).T
-        sums = iter(sums_of_products(columns, np.array(times, np.int64)))
-        for row in self.saturated if waited else self.unsaturated:
-            for place, before in enumerate(row):
-                row[place] = before + next(sums)
-
-    def add_changes(self, changes: Sequence[Slots], waited: bool) -> None:
-        """Add what came within a span, over time."""
-        for row, kind in zip(self.saturated if waited else self.unsaturated, changes, strict=True):
-            row[:] = [before + more for before, more in zip(row, kind, strict=True)]
 
     def whole(self) -> Sums:
         """Over all the time."""
@@ -112,12 +96,12 @@ def together(parts: Sequence[HeldOverTime | None]) -> HeldOverTime | None:
     return found
 
 
-def rested(held: HeldOverTime, groups: InGroups | None, times: int) -> HeldOverTime | None:
+def rested(held: HeldOverTime, groups: InGroups | None, time_ps: int) -> HeldOverTime | None:
     """What is cached or idle in a server that nobody uses, for so long."""
     found = HeldOverTime.none(held.kinds, held.pools, held.in_words)
     if groups is not None:
-        now = [(0, 0, 0, cached, idle) for *_, cached, idle in groups.held_by_kind(0, dict)]
-        found.add([now], [times], waited=False)
+        now = groups.held_by_kind(0, 0, groups.kind_counts(int, dict)())
+        found.unsaturated = [[0, 0, 0, cached * time_ps, idle * time_ps] for *_, cached, idle in now]
     return found
 
 

@@ -15,6 +15,7 @@ from kvsim.sim.record.span import Span
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.serving.arrivals import Arrivals
 from kvsim.sim.serving.decision import Decision
+from kvsim.sim.serving.growth import Grown
 from kvsim.sim.serving.input_queue import InputQueue
 from kvsim.sim.serving.kinds import KindsLedger
 from kvsim.sim.serving.observers import Observer
@@ -54,6 +55,7 @@ class Commit:
         self._hear_of: list[Callable[[list[int]], None]] = []
         self._after_steps: list[Callable[[], None]] = []
         self._record: Callable[[Span], None] = recorder.add
+        self._grow_within: Callable[[list[int]], Grown] = server.batch.grow_within
 
     def begin(self, arrivals: Arrivals, inputs: InputQueue, kinds: KindsLedger | None) -> None:
         """The replica starts to serve: collect who hears of steps, and who acts after them."""
@@ -61,9 +63,8 @@ class Commit:
         self._arrivals = arrivals
         self._keep = self._recorder.keeper()
         self._record = self._keep if server.progress.linear else self._record_unlike
-        grows = server.memory.abilities.grows_in_groups
-        if kinds is not None and grows is not None:
-            self._record = kinds.with_growth(self._record, grows)
+        if kinds is not None and server.memory.abilities.leaves_behind:
+            self._grow_within = kinds.with_left(self._grow_within)
         if observers:
             self._hear_of.append(self._tell_passed)
         if pricing.hears:
@@ -89,7 +90,7 @@ class Commit:
         """The steps of a plan are over; `ends` are in ps after the server's time."""
         self._step, server, planner = step, self._server, self._planner
         progress, batch = server.progress, server.batch
-        grown = batch.grow_within(ends) if len(ends) > 1 else None
+        grown = self._grow_within(ends) if len(ends) > 1 else None
         steps = len(ends)
         if self._hear_of:
             for hear in self._hear_of:

@@ -201,9 +201,9 @@ class Replica:
         self.recorder.sample(instant_of(server, kept[0]))
         for observer in self.observers:
             observer.idle()
-        if self._kinds is not None:
-            self._kinds.note(False)
         held_by = limit(server, self.scheduler) if server.waiting else ""
+        if self._kinds is not None:
+            self._kinds.note(held_by == "")
         rest = server.rest()
         if takes and self._arrivals.next_ps < NEVER_PS:
             yield self._alarm.at(self._arrivals.next_ps)
@@ -416,4 +416,6 @@ class Replica:
             most_tokens = self.scheduler.config.max_num_batched_tokens
             tier.saved_ps = self.pricing.prompts_ps(tier.hit_tokens, tier.hit_pairs, most_tokens)
         found = self.recorder.result(server.totals, server.allocator, server.steps, totals, server.holds)
-        return found if self._kinds is None else replace(found, by_kind=self._kinds.counted())
+        if self._kinds is None:
+            return found
+        return replace(found, by_kind=self._kinds.counted(found.saturated, found.unsaturated))
