@@ -177,7 +177,7 @@ class InGroups(Protocol):
     ) -> Callable[[], Sequence[int]]:
         """Return a function that reads the counts which, with used and internal slots, tell what kinds hold.
 
-        `internal` gives the slots that will never be written, `finals` the final token counts of the sequences
+        `internal` gives the slots that will never be written, `finals` the final token counts of sequences
         that have such slots. If the allocator leaves slots behind, the first count is `expired_slots`.
         """
 

@@ -146,7 +146,9 @@ class LedgerBar:
 
 def _told(seeds: System, text: Shown, *path: str) -> str:
     """The number at this path of the summaries, with its spread."""
-    return with_spread(text, _found(seeds, *path))
+    text, times = _SCALED.get(text, (text, 1.0))
+    values = [at(*path)(each) for each in seeds]
+    return with_spread(text, interval([None if value is None else value * times for value in values]))
 
 
 def _found(seeds: System, *path: str) -> Interval | None:
@@ -259,6 +261,10 @@ def _gib(value: float | None) -> str:
 
 def _share(value: float | None) -> str:
     return percent_text(None if value is None else 100 * value)
+
+
+_SCALED: dict[Shown, tuple[Shown, float]] = {_gib: (figures, 1 / GIB), _share: (percent_text, 100.0)}
+"""Texts of scaled numbers: how they write one, and its scale, which the spread needs too."""
 
 
 def _shown(value: object) -> Shown:

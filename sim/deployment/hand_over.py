@@ -7,6 +7,7 @@ from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.deployment.offloading import link_figures
 from kvsim.sim.deployment.speculation import CONFIG, SHORT
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.models.kv_layers import EVERY_TOKEN
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.schedulers.vllm_options import VllmV1Options
 from kvsim.sim.schedulers.vllm_v1 import VllmV1
@@ -32,6 +33,8 @@ def check_apart(whole: Deployment, schedulers: Sequence[Scheduler]) -> None:
             raise KvsimError(f"scheduler must be vllm-v1@0.33.0 {WITH}, got {server.scheduler_name}")
         if server.allocator is not Paged:
             raise KvsimError(f"allocator must be paged {WITH}, got {server.engine.allocator}")
+        if any(layers.kind not in EVERY_TOKEN for layers in server.served_model.kv_layers):
+            raise KvsimError(f"model must keep every token in all layers {WITH}, got {server.model.name}")
         if server.engine.policy != "fcfs":
             raise KvsimError(f"policy must be fcfs {WITH}, got {server.engine.policy!r}")
         for name in (CONFIG, *SHORT, "kv_offloading_size", "tier"):

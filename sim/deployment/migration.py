@@ -25,7 +25,8 @@ def migrations_of(deployment: Deployment, scheduler: Scheduler, work: Workload) 
     figures = link_figures(policy.link, deployment, "migrate: link")
     way = Way(int(figures.load_gb_per_s * 1e9), int(figures.latency_us * 1e6))
     gpus = deployment.tensor_parallel_size * deployment.pipeline_parallel_size
-    return Migrations(policy, way, deployment.block_bytes_per_gpu, gpus, deployment.engine.max_num_seqs)
+    seats = deployment.served_engine.max_num_seqs
+    return Migrations(policy, way, deployment.block_bytes_per_gpu, gpus, seats)
 
 
 def _check(deployment: Deployment, scheduler: Scheduler) -> None:

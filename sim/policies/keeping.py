@@ -28,7 +28,7 @@ class Keeping(Policy):
     """
 
     preempts = True
-    displaced = "keep their memory while there is enough"
+    displaced = "keep their memory while there is enough, if it is in blocks"
 
     def __init__(self, config: EngineConfig, max_model_len: int) -> None:
         super().__init__(config, max_model_len)

@@ -44,7 +44,7 @@ class MlfqOptions:
         above=0,
     )
     mlfq_displaced: str = option(
-        "What becomes of a displaced request: it keeps its memory, if there is enough, or is computed anew.",
+        "A displaced request keeps its memory, if there is enough and it is in blocks, or is recomputed.",
         default="keep",
         allowed=("keep", "recompute"),
     )

@@ -467,8 +467,10 @@ class Server:
         Its prefix can be found again, except for the last `unknown` tokens.
         """
         self.memory.free(request, comes_back, unknown)
-        if self.running.pop(request.seq, None) is None:
+        if request.seq in self.batch.aside:
             del self.batch.aside[request.seq]
+        else:
+            del self.running[request.seq]
 
     def depart(self, request: Request) -> None:
         """A finished request keeps its memory, as dead weight, until it is released."""

@@ -8,6 +8,7 @@ from rich.console import Console
 from support.fake_run import fake_run
 from support.summaries import BUDDY, CONTIGUOUS, PAGED, plain
 
+from kvsim.reports import terminal
 from kvsim.reports.headline import headline, verdict
 from kvsim.reports.terminal import report_table, run_table
 
@@ -209,3 +210,9 @@ def test_a_verdict_needs_two_runs_that_finished_something():
     empty = {**fake_run(requests=0)["summary"], "label": "none"}
     assert verdict([empty]) == "No request finished in any run."
     assert verdict([empty, PAGED]) == f"{headline([PAGED])} Not ranked, with fewer requests served: none."
+
+
+def test_the_spread_of_bytes_and_shares_has_their_unit():
+    seeds = [{"tier": {"bytes": gib * 2**30, "share": share}} for gib, share in ((2.0, 0.2), (4.0, 0.4))]
+    assert terminal._told(seeds, terminal._gib, "tier", "bytes").startswith("3.00 ±1")
+    assert terminal._told(seeds, terminal._share, "tier", "share").startswith("30.0 ±1")

@@ -193,16 +193,16 @@ def test_a_config_makes_the_same_fleet():
         ({"scale": "schedule:0=2"}, "scale must be left out with prefill and decode pools"),
         ({"pool": "prefill:1:block_size=32 decode:1"}, "block_size must be the same in all pools"),
         ({"kv_transfer_link": "pigeon"}, "kv_transfer_link 'pigeon' is unknown"),
+        ({"model": "gemma-3-27b"}, "model must keep every token in all layers with prefill and decode pools"),
     ],
 )
 def test_what_does_not_go_with_it_is_refused_in_one_line(settings, said):
     with pytest.raises(KvsimError, match=said) as error:
         kvsim.simulate(
-            model="llama-3.1-8b",
             gpu="h100",
             num_prompts=5,
             request_rate=2.0,
-            **{"pool": "prefill:1 decode:2", **settings},
+            **{"model": "llama-3.1-8b", "pool": "prefill:1 decode:2", **settings},
         )
     assert "\n" not in str(error.value)
 
