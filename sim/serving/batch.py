@@ -84,6 +84,11 @@ class Batch:
         """Requests that hold memory without running: loading, moving or set aside."""
         return self.loading | self.moving | self.aside if self.moving or self.aside else self.loading
 
+    def living(self) -> dict[int, Request]:
+        """Requests that hold memory."""
+        parked = self.parked()
+        return self.running | parked if parked else self.running
+
     def lengths(self, new: bool) -> dict[int, int]:
         """Tokens of each living sequence in the step, with or without its `new` ones; from scratch."""
         loading = {seq: request.computed for seq, request in self.parked().items()}

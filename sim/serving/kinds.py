@@ -86,5 +86,5 @@ class KindsLedger:
         return [list(each) for each in self._groups.held_by_kind(whole.used, whole.internal, counts)]
 
     def _finals(self) -> dict[int, int]:
-        living = self._server.running | self._server.batch.parked()
+        living = self._server.batch.living()
         return {seq: request.final_tokens for seq, request in living.items() if request.internal}

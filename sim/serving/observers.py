@@ -132,10 +132,8 @@ class MapDrawer(Observer):
     def decided(self, step: Decision) -> None:
         server = self._server
         if self._map.due:
-            parked = server.batch.parked()
-            living = server.running | parked if parked else server.running
             held = server.batch.loading if server.holds else NOBODY
-            self._map.draw(server.now_ps, server.allocator, living, server.lengths(), held)
+            self._map.draw(server.now_ps, server.allocator, server.batch.living(), server.lengths(), held)
         self.most_steps = self._map.steps(server.progress.size * server.progress.most_added)
 
     def passed(self, step: Decision, ends: list[int]) -> None:

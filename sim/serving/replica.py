@@ -384,7 +384,7 @@ class Replica:
         self.commit.turned_away.write_noted()
         self._alarm.end()
         self._current = None
-        return self.server.tokens()[0] if self.server.running or self.server.batch.parked() else 0
+        return self.server.tokens()[0] if self.server.batch.living() else 0
 
     def follow(self, before: "Replica") -> None:
         """Replace a replica that died: empty, and not serving yet."""

@@ -513,7 +513,7 @@ class Server:
                 request.outgrown += 1
             self.preempt(victim, by=request)
             if victim is request:
-                alone = not (self.running or self.batch.parked())
+                alone = not self.batch.living()
                 if alone and self.waiting and self.waiting[0] is request:
                     self._drop_stuck(request, tokens)
                 return False
@@ -625,7 +625,7 @@ class Server:
     def check(self) -> None:
         """Raise InvariantError if the running sums and the allocator's own count disagree."""
         lengths = self.lengths()
-        living = self.running | self.batch.parked()
+        living = self.batch.living()
         finals = {seq: living[seq].final_tokens for seq in lengths}
         counted = self.allocator.ledger(lengths, finals)
         held, internal = self.tokens()[0], self.memory.internal_slots()
