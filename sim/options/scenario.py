@@ -86,7 +86,7 @@ class Scenario(ServerChoices, EngineChoices):
         "`slo:ttft=0.5,tpot=0.05,least=1,every=180,look=5,down=0.8`",
     )
     migrate: str | None = option(
-        "Running requests move to freer replicas: llumnix, or llumnix:source=-48,target=-48,link=400gb.",
+        "Running requests move to freer replicas: llumnix, llumnix:source=0, ...",
         panel=FLEET,
         default=None,
         value="POLICY",

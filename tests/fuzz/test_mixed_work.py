@@ -51,4 +51,4 @@ def test_every_option_policy_router_and_kind_of_fleet_is_mixed():
     assert {each.name for each in fields(VllmV1Options)} <= options
     assert {each.name for each in fields(FleetConfig)} == fleets
     assert {*POLICIES, *OWN, "fcfs", "priority", "sjf"} <= policies
-    assert (ROUTERS.keys(), {*BELOW}, {*AROUND, "apart"}) == (routers, below, around)
+    assert (ROUTERS.keys(), {*BELOW}, {*AROUND, "apart", "migrating"}) == (routers, below, around)

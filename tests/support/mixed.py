@@ -53,11 +53,14 @@ def draw_mixture(rng: Random) -> Mixture:
     below, around = rng.choice(BELOW), rng.choice(AROUND)
     if below == "nothing" or rng.random() < 0.05:
         around = rng.choice([around, around, "apart"])
-    plain = (below == "nothing" and around != "apart") or rng.random() < 0.05
+    if around == "fleet" and rng.random() < 0.3:
+        below, around = "nothing", "migrating"
+    alike = around in ("apart", "migrating")
+    plain = (below == "nothing" and not alike) or rng.random() < 0.05
     base = rng.choice(sorted([*POLICIES, *HAPPENS, *OWN])) if plain else "vllm-v1@0.33.0"
     base = "sglang" if below == "hicache" and not plain else base
     case = draw_keyed(rng, base) if base in (*POLICIES, *OWN) else draw_case(rng, base)
-    if below != "nothing" or around == "apart":
+    if below != "nothing" or alike:
         case = replace(case, engine=put_below(rng, case.engine, below), samples=False)
         case.rows = [replace(row, answers=row.answers[:1]) for row in case.rows]
     case.labels["session"] = np.array([rng.randrange(4) for _ in case.rows])
@@ -218,6 +221,10 @@ def draw_around(rng: Random, case: Case, kind: str, router: str | None) -> Deplo
             f"slo:ttft={rng.choice([0.01, 0.2])},tpot={rng.choice([0.001, 0.05])},look=0.05,every=0.2",
         ])  # fmt: skip
         fleet = replace(fleet, scale=scale, startup_time=rng.choice([0.01, 0.5]), load_bandwidth=1e9)
+    if kind == "migrating":
+        source, last, link = rng.choice([-48, 16, 200]), rng.choice([1, 4, 16]), rng.choice(["0.01", "400gb"])
+        words = f"every={rng.choice([0.01, 0.05])},source={source},target={source},last={last},link={link}"
+        fleet = replace(fleet, migrate=f"llumnix:{words}")
     if kind == "apart":
         fleet = replace(fleet, direct_decode=rng.choice([0, 0, 20]))
     if kind not in ("pools", "apart"):
