@@ -285,11 +285,11 @@ class Windowed(Allocator):
     def kind_counts(
         self, internal: Callable[[], int], finals: Callable[[], Mapping[int, int]]
     ) -> Callable[[], Sequence[int]]:
-        """What the living left behind, and the retired; slots of states."""
+        """Slots left behind by living and by retired sequences; slots of states."""
         return lambda: (self.expired_slots, self._left_by_retired, self.state_slots)
 
     def held_by_kind(self, used: int, internal: int, counts: Sequence[int]) -> Sequence[Slots]:
-        """All tables have the same length; what the retired hold will never be written."""
+        """All tables have equal length; what retired sequences hold will never be written."""
         expired, gone, states = counts
         each, leaving, left = self.groups.each, self.groups.windowed, expired + gone
         table, never = (used - states + left) // each, (internal + gone) // each

@@ -373,7 +373,7 @@ def build_engine(
         makers += [maker] * pool.deployment.fleet.replicas
 
     def put(place: int, replica: Replica) -> Replica:
-        if hand_over is not None:
+        if hand_over is not None or fleet.migrate:  # they act on each other: in one order in every mode
             replica.place = place
         return shared.join(place, replica)
 

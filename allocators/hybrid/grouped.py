@@ -1,11 +1,11 @@
-"""What allocators of hybrid layers share: groups of alike layers, each with a block table of its own.
+"""What allocators of hybrid layers share: groups of equal layers, each with its own block table.
 
     hybrid   one pool of pages of equal bytes                          groups.py
-    jenga    large pages, cut into each kind's own small ones          kinds.py
-    split    a pool of its own for each kind                           kinds.py
+    jenga    large pages, cut into small ones for each kind            kinds.py
+    split    a separate pool for each kind                             kinds.py
 
-What is behind a window, or of an earlier chunk, is freed, also by a growth that is refused then, as vLLM
-does it; tokens that were freed are *expired*. States count as `state_slots`. Prefixes are kept in all
+Tokens behind a window, or of an earlier chunk, are freed, even by a growth that is then refused, as in vLLM;
+freed tokens are *expired*. States count as `state_slots`. Prefixes are kept in all
 groups, and hit where all groups hold them (cache.py).
 
     tokens of a sequence    |################|################|#####
@@ -13,9 +13,9 @@ groups, and hit where all groups hold them (cache.py).
     window of 20             [ gone ][ page ][ page ]               2, and a page's tokens are expired
     state                                     [ state ]             1, however many tokens
 
-A sequence fits if every group finds its pages at the sequence's largest moment, hits included. It comes back
-when something may happen to its tables, at the ends of blocks, windows and chunks; in between its `capacity`
-is not reached. Nothing is promised: that takes a run without prefixes (uncached.py).
+A sequence fits if every group finds its pages at the sequence's largest moment, hits included. It grows when
+its tables may change, at the ends of blocks, windows and chunks; in between it stays within its `capacity`.
+Nothing is promised: that takes a run without prefixes (uncached.py).
 """
 
 from bisect import bisect_right
@@ -40,7 +40,7 @@ NOT_PLACED = -1
 class TextKeys(Sequence[Hashable]):
     """The keys of a text's hash blocks, as far as its tokens are known.
 
-    Numbers for what others may have too; for the rest the sequence's own name and the place.
+    Numbers for text that others may share; for the rest the sequence's own name and the position.
     """
 
     def __init__(self, ranges: Sequence[Keys], own: int, hash_size: int) -> None:
@@ -69,7 +69,7 @@ class TextKeys(Sequence[Hashable]):
 
 
 class HybridMatch(Match):
-    """What every group holds of a text."""
+    """The part of a text that each group holds."""
 
     __slots__ = ("hit", "text")
 
@@ -79,7 +79,7 @@ class HybridMatch(Match):
 
 
 class Holding:
-    """A sequence: its text, its capacity, slots of its tables, and where its last two pieces began."""
+    """A sequence: its text, capacity, slots of its tables, and where its last two chunks began."""
 
     __slots__ = ("capacity", "decoded", "expired", "pages", "retired", "start", "tables", "text", "tokens")
 
@@ -181,14 +181,14 @@ class Grouped(Allocator):
         return self._slots(self._whole(Text(NOT_PLACED, tokens, tokens), tokens, None))
 
     def leaves(self, match: Match | None, tokens: int, bound: int) -> int:
-        """Free slots that admitting a sequence would leave, all of it placed."""
+        """Free slots that would be left after placing all of a sequence."""
         text = match.text if isinstance(match, HybridMatch) else Text(NOT_PLACED, tokens, tokens)
         needed = self._whole(text, tokens, match)
         left = self.free_slots - self._slots(needed)
         return left if left < 0 or self._room(needed, match) else -1
 
     def _slots(self, pages: Sequence[int]) -> int:
-        """Slots of so many pages of each group."""
+        """Slots of this many pages of each group."""
         return sum(count * size for count, size in zip(pages, self.sizes, strict=True))
 
     def _hits(self, match: Match | None) -> Sequence[Sequence[int]]:
@@ -196,12 +196,12 @@ class Grouped(Allocator):
         return match.hit.blocks if isinstance(match, HybridMatch) else [()] * len(self.groups)
 
     def _room(self, pages: Sequence[int], match: Match | None) -> bool:
-        """Whether there are so many pages of each group, those hit included."""
+        """Whether there is room for this many pages of each group, including those hit."""
         hits = self.cache.seen(self._hits(match), match.tokens if match else 0)
         return self.memory.room(pages, hits)
 
     def _whole(self, text: Text, tokens: int, match: Match | None) -> list[int]:
-        """Pages of each group that all of a new sequence takes at its largest moment."""
+        """Pages of each group that a new sequence takes at its largest moment."""
         computed = match.tokens if match else 0
         return [
             tables.needed(text, tokens, each, computed, whole=True)
@@ -220,7 +220,7 @@ class Grouped(Allocator):
         return self._room(self._whole(match.text, tokens, match), match)
 
     def _first(self, text: Text, tokens: int) -> list[int]:
-        """Pages that a new sequence takes for its first piece; what is looked at is left as it was."""
+        """Pages that a new sequence takes for its first chunk; nothing is changed."""
         return [
             tables.needed(text, tokens, (), 0, whole=group.kind == "state")
             for group, tables in zip(self.groups, self.cache.groups, strict=True)
@@ -287,7 +287,7 @@ class Grouped(Allocator):
             text.keys.known_tokens = tokens
 
     def _settle(self, held: Holding, start: int, tokens: int) -> None:
-        """A sequence has so many tokens now, the last piece from `start` on: count its pages anew."""
+        """A sequence has `tokens` now, the last chunk from `start` on: recount its pages."""
         expired = entries = 0
         for at in self._attention:
             table = self.cache.groups[at].tables[held.text.sequence]
@@ -318,7 +318,7 @@ class Grouped(Allocator):
         self._count(held, 0, 0)
 
     def retire(self, seq: int) -> int:
-        """Of a finished one, only what it holds counts: its tables end with what was freed of them."""
+        """For a finished sequence only what it holds counts: its tables lose what was freed."""
         held = self._held[seq]
         self.expired_slots -= held.expired
         held.expired, held.retired = 0, True
@@ -355,7 +355,7 @@ class Grouped(Allocator):
         return HybridMatch(hit, text, self._slots(woken))
 
     def fill(self, seq: int, tokens: int) -> None:
-        """Tokens that were computed before they were known are remembered now."""
+        """Remember tokens that were computed before they were known."""
         text = self._held[seq].text
         if self.late and self.caches:
             self._know(text, max(text.tokens, tokens))
@@ -368,7 +368,7 @@ class Grouped(Allocator):
     # -- counting -----------------------------------------------------------------------------
 
     def surplus(self, seq: int, tokens: int) -> int:
-        """Slots beyond so many tokens in all groups that have some; below 0: what all of them lack."""
+        """Slots beyond `tokens` in the groups that have any; negative: what all groups lack."""
         if self._one_block:  # tables of all groups are equally long
             tables = self.cache.groups[self._attention[0]]
             return (len(tables.tables[seq]) * tables.block_size - tokens) * self.slots_per_token
@@ -376,7 +376,7 @@ class Grouped(Allocator):
         return sum([each for each in left if each > 0]) or sum(left)
 
     def _surpluses(self, seq: int, tokens: int) -> list[int]:
-        """The same of each group with attention."""
+        """The surplus of each group with attention."""
         tables, slots = self.cache.groups, self.token_slots
         return [
             (len(tables[at].tables[seq]) * tables[at].block_size - tokens) * slots[at]
@@ -389,7 +389,7 @@ class Grouped(Allocator):
         return lambda: self._counts_of_kinds(internal(), finals)
 
     def _counts_of_kinds(self, internal: int, finals: Callable[[], Mapping[int, int]]) -> Sequence[int]:
-        """What `Held` names, each of all kinds."""
+        """The fields of `Held`, each for all kinds."""
         memory, kinds = self.memory, len(self.kinds)
         used, tables, cached, never, idle = [[0] * kinds for _ in range(5)]
         groups = zip(self._kind, self.sizes, memory.used_by, memory.kept_by, self._tables, strict=True)
@@ -407,13 +407,13 @@ class Grouped(Allocator):
         return used + tables + never + cached + idle
 
     def held_by_kind(self, used: int, internal: int, counts: Sequence[int]) -> Sequence[Slots]:
-        """The counts tell all."""
+        """Read them from the counts alone."""
         kinds = len(self.kinds)
         held, tables, never, cached, idle = [counts[at * kinds : (at + 1) * kinds] for at in range(5)]
         return list(zip(held, tables, never, cached, idle, strict=True))
 
     def _never_written(self, internal: int, finals: Callable[[], Mapping[int, int]]) -> Sequence[int]:
-        """Slots of each group that will never be written: what the finished hold, and ends of tables."""
+        """Slots of each group that will never be written: of finished sequences, or at ends of tables."""
         never = self._dead
         if self._one_block:  # tables of all groups are equally long
             tokens = (internal - sum(never)) // self.slots_per_token
@@ -432,7 +432,7 @@ class Grouped(Allocator):
         self._recount()
 
     def _recount(self) -> None:
-        """Take over the pools' numbers."""
+        """Update the counters from the pools."""
         used = states = cached = 0
         for pool, size in self._pools:
             used += pool.in_use * size
@@ -443,7 +443,7 @@ class Grouped(Allocator):
         self.shared_tokens = self._entries - (used - states)
 
     def _events_of(self, group: GroupSpec) -> Iterator[tuple[int, int]]:
-        """When a table of the group may change: (every so many tokens, the rest that they leave)."""
+        """When a table of the group may change, as (period in tokens, residue)."""
         size, settled = group.block_size, 1 + self.late
         yield size, 1 % size
         if self.caches:
@@ -461,7 +461,7 @@ class Grouped(Allocator):
         return self._entries + self.state_slots
 
     def block_tables(self, seq: int) -> list[list[int]]:
-        """The pages of a sequence in each group, numbered from 1; 0 for what is not kept."""
+        """The pages of a sequence in each group, numbered from 1; 0 for freed ones."""
         self._held[seq]
         return self.cache.tables(seq)
 
@@ -503,7 +503,7 @@ class Grouped(Allocator):
         yield from _empty(at, self.capacity_slots, parts)
 
     def _parts(self) -> Iterator[tuple[int, bool, str]]:
-        """(end, idle, layers) of what is empty in each part: idle inside what a kind has begun."""
+        """(end, idle, layers) of the empty slots of each part: idle if inside a page that a kind began."""
         end = 0
         for name, slots in self.pools:
             end += slots
@@ -515,7 +515,7 @@ class Grouped(Allocator):
 
 
 def _empty(start: int, end: int, parts: list[tuple[int, bool, str]]) -> Iterator[Region]:
-    """What nobody owns between two pages, part by part."""
+    """Unowned slots between two pages, part by part."""
     at = bisect_right(parts, start, key=itemgetter(0))
     while start < end:
         upto, idle, layers = parts[at]

@@ -1,20 +1,20 @@
-"""Hybrid without prefixes: what the groups hold follows from how many tokens a sequence has.
+"""Hybrid without prefixes: what the groups hold follows from the number of tokens of a sequence.
 
-    block 16, window 32, one full group and a windowed one; a sequence that decodes
+    block 16, window 32, one full and one windowed group; a decoding sequence
 
     token                       80      81      ...     96      97
     takes                               2                       2       a block in each group: all are full
     leaves                      1                       1               a block in each windowed group: unseen
     leaves, decided late                1                       1
 
-So growth can be promised, and the engine knows when a sequence leaves what. A state of recurrent layers is a
-page for as long as the sequence is there. This takes blocks of one size, and groups of at most one kind
-besides full attention and states; groups.py serves the rest, and its books are the same: where a step is
-decided before the last one has ended (`late`), what is unseen is what was a step ago; and it is freed also by
-a growth that is refused then.
+So growth can be promised, and the engine knows when a sequence leaves slots. A state of recurrent layers is a
+page for the lifetime of the sequence. This takes blocks of one size, and groups of at most one kind besides
+full attention and states; groups.py serves the rest with the same counts. If a step is decided before the
+last one has ended (`late`), slots are unseen one step later; they are freed even by a growth that is then
+refused.
 
-`jenga` and `split` come to the same where all layers keep every token: a large page is then a small one and
-nothing is idle, and there is one pool.
+`jenga` and `split` are the same if all layers keep every token: a large page is then a small one, nothing is
+idle, and there is one pool.
 """
 
 from typing import ClassVar
@@ -48,7 +48,7 @@ class Uncached(Windowed):
 
     @classmethod
     def serves(cls, layers: Layers, max_model_len: int) -> bool:
-        """Whether the groups have blocks of one size, and are full, states, or of one other kind."""
+        """Whether groups have blocks of one size, and at most one kind besides full attention and states."""
         attention = [group for group in layers.groups if group.kind != "state"]
         sizes = {group.block_size for group in attention}
         others = {(group.kind, group.reach) for group in attention if group.kind != "full"}
@@ -91,7 +91,7 @@ class Uncached(Windowed):
         return super().slots_needed(tokens, bound) + self._states * self.block_size
 
     def peak_slots(self, tokens: int, bound: int) -> int:
-        """Every table whole, and the states; of a window or chunk, at most what it sees and is under way."""
+        """Every table whole, and the states; for a window or chunk, at most what it sees and is in flight."""
         full, windowed, *_ = self.groups
         whole = -(-tokens // self.block_size)
         blocks = full * whole + windowed * min(whole, self._most_blocks) + self._states
@@ -124,7 +124,7 @@ class Uncached(Windowed):
         return True
 
     def release(self, seq: int) -> None:
-        """As in `Windowed`, group by group, states in their turn."""
+        """As in `Windowed`, group by group, including states in order."""
         if not self._states or seq not in self._held:
             super().release(seq)
             return
@@ -142,7 +142,7 @@ class Uncached(Windowed):
     # -- growing ------------------------------------------------------------------------------
 
     def leaves_at(self, seq: int) -> int:
-        """As in `Windowed`; decided late, a step leaves what the piece before the last one wrote."""
+        """As in `Windowed`; if decided late, a step frees what the chunk before the last one wrote."""
         held = self._held[seq]
         written = self._written_before(held.behind + 1)
         if not self._late:
@@ -180,7 +180,7 @@ class Uncached(Windowed):
     # -- looking ------------------------------------------------------------------------------
 
     def _all_tables(self) -> list[Table]:
-        """As in `Windowed`, with the states, each of which one token fills."""
+        """As in `Windowed`, plus states, each of which one token fills."""
         size, states = self.block_size, self._state_blocks
         name = layers_named("state")
         return super()._all_tables() + [
@@ -195,12 +195,12 @@ def is_one_kind(layers: Layers) -> bool:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class OneKindOfLargePages(Uncached):
-    """Large pages of one small page each: of a sequence that ends the first is allocated first again."""
+    """Large pages of one small page each: the first page of an ended sequence is reused first."""
 
     idles: ClassVar[bool] = True
 
     def release(self, seq: int) -> None:
-        """As in `Uncached`, the pages in the order in which the arena of large pages lists them."""
+        """As in `Uncached`, with pages in the order in which the arena of large pages lists them."""
         held = self._held.get(seq)
         if held is not None:
             held.blocks.reverse()

@@ -1,15 +1,15 @@
-"""The ledger by kind of layers, where a model keeps unlike layers in groups: sums over time, as of the whole.
+"""The ledger by kind of layers, for models that keep unlike layers in groups: sums over time.
 
     full             token | reserved | internal | cached       4 groups of 9 layers, say
-    window 1,024     token | reserved | internal | cached       of one pool, or each of its own
-    anybody's        free | external                            where they share one pool
+    window 1,024     token | reserved | internal | cached       of one shared pool, or of pools of their own
+    any kind's       free | external                            if they share one pool
 
-All integers are slot-picoseconds. A kind's tokens follow from those of all: so many slots of each kind take a
-token, whoever has it, but for what was freed behind windows or is held twice.
+All integers are slot-picoseconds. A kind's tokens follow from the tokens of all sequences, because a token
+takes a fixed number of slots of each kind, except for what was freed behind windows or is held twice.
 
-    token = slots of a token * tokens of all who live + used - tables      (`Held`, allocators/arena.py)
+    token = slots per token * tokens of all living sequences + used - tables   (`Held`, allocators/arena.py)
 
-What all who live have, over time, is the only unknown, and the sum over all kinds says it.
+The tokens of all living sequences are the only unknown, and the sum over all kinds gives them.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ from kvsim.allocators.arena import Held
 from kvsim.sim.record.span import Integrals
 
 Sums = list[list[int]]
-"""A row for each kind of layers, of the sums over time of what `Held` names."""
+"""A row per kind of layers: sums over time of the fields of `Held`."""
 
 
 @dataclass
@@ -31,13 +31,13 @@ class HeldOverTime:
     Attributes
     ----------
     kinds : tuple of (str, int)
-        Their names, and the slots that a token takes in all of them.
+        Names, and the slots that a token takes in all layers of the kind.
     pools : tuple of (str, int)
-        The slots that only they may use, where each has a pool; empty: they share one.
+        Slots that only this kind may use; empty if the kinds share one pool.
     in_words : dict of str
-        Some of these layers: `4 groups of 9 sliding-window layers`.
+        By name of some kinds: `4 groups of 9 sliding-window layers`.
     saturated, unsaturated : Sums
-        While somebody waited, and while nobody did.
+        While requests waited, and while none did.
     """
 
     kinds: tuple[tuple[str, int], ...]
@@ -50,18 +50,18 @@ class HeldOverTime:
     def none(
         cls, kinds: Sequence[tuple[str, int]], pools: Sequence[tuple[str, int]], in_words: dict[str, str]
     ) -> "HeldOverTime":
-        """Nothing was held yet."""
+        """Nothing is held yet."""
         zeros = [[[0] * len(Held._fields) for _ in kinds] for _ in range(2)]
         return cls(tuple(kinds), tuple(pools), in_words, *zeros)
 
     def whole(self) -> Sums:
-        """Over all the time."""
+        """Sums over the whole run."""
         return _added(self.saturated, self.unsaturated)
 
     def ledger(self, sums: Sums, whole: Integrals) -> dict[str, dict[str, int]]:
-        """The kinds of the ledger by kind of layers; `whole`: of all layers, over the same time.
+        """The ledger by kind of layers; `whole` is that of all layers, over the same time.
 
-        Tokens that wait for another server to read them are among `token`; `free` includes `external`.
+        `free` includes `external`.
         """
         tokens = whole.token - sum(used - tables for used, tables, *_ in sums)
         per_token = sum(slots for _, slots in self.kinds)
@@ -84,7 +84,7 @@ class HeldOverTime:
 
 
 def together(parts: Sequence[HeldOverTime | None]) -> HeldOverTime | None:
-    """What several servers held; None where one of them keeps its layers in another way."""
+    """What several servers held; None if they keep their layers in different ways."""
     first = parts[0]
     if first is None or any(part is None or _layers(part) != _layers(first) for part in parts):
         return None
@@ -97,7 +97,7 @@ def together(parts: Sequence[HeldOverTime | None]) -> HeldOverTime | None:
 
 
 def rested(held: HeldOverTime, groups: InGroups | None, time_ps: int) -> HeldOverTime | None:
-    """What is cached or idle in a server that nobody uses, for so long."""
+    """What is cached or idle for `time_ps` in a server without requests."""
     found = HeldOverTime.none(held.kinds, held.pools, held.in_words)
     if groups is not None:
         now = groups.held_by_kind(0, 0, groups.kind_counts(int, dict)())

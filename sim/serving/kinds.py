@@ -1,8 +1,8 @@
-"""What each kind of layers holds, on a server that keeps them in groups; others note nothing.
+"""Sums up what each kind of layers holds, for servers that keep unlike layers in groups.
 
-decided    the counts that tell it are noted when they change
-a span     what was left behind within it is added
-the end    their sums over time, and the recorder's of all layers, are told kind by kind
+decided    counts that differ by kind are noted when they change
+a span     slots that were left behind within it are added
+the end    these sums over time, and the recorder's for all layers, are split by kind
 """
 
 from collections.abc import Callable, Sequence
@@ -18,12 +18,12 @@ from kvsim.sim.serving.server import Server
 
 
 class KindsLedger:
-    """Sums up over time what tells what each kind of layers holds.
+    """The counts of one server by kind of layers, summed over time.
 
     Attributes
     ----------
     held : HeldOverTime
-        The kinds; what they held is told by `counted`.
+        The kinds, without sums; `counted` returns them.
     """
 
     def __init__(self, server: Server, groups: InGroups, in_words: dict[str, str]) -> None:
@@ -32,17 +32,17 @@ class KindsLedger:
         self._look = groups.kind_counts(server.memory.internal_slots, self._finals)
         self._counts = self._look()
         self._since_ps, self._nobody_waits = 0, True
-        self._sums = [0] * len(self._counts), [0] * len(self._counts)  # somebody waited, nobody did
+        self._sums = [0] * len(self._counts), [0] * len(self._counts)  # while requests waited, while none did
 
     @property
     def now(self) -> Sequence[Slots]:
-        """What each kind holds since the last decision."""
+        """What each kind has held since the last decision."""
         server = self._server
         internal = server.memory.internal_slots()
         return self._groups.held_by_kind(server.allocator.used_slots, internal, self._counts)
 
     def around(self, decide: Callable[[Server], Decision]) -> Callable[[Server], Decision]:
-        """What decides, and notes what is held then: nothing changes before the next decision."""
+        """Wrap `decide` so that it notes what is held then; nothing changes before the next decision."""
         look, waits = self._look, self._server.waiting
 
         def decide_and_note(server: Server) -> Decision:
@@ -54,12 +54,12 @@ class KindsLedger:
         return decide_and_note
 
     def note(self, nobody_waits: bool) -> None:
-        """Sum up what was held until now, and look at what is held from now on."""
+        """Sum up what was held until now, and read what is held from now on."""
         self._sum_up()
         self._counts, self._nobody_waits = self._look(), nobody_waits
 
     def with_left(self, grow_within: Callable[[list[int]], Grown]) -> Callable[[list[int]], Grown]:
-        """What lets sequences grow within a span, and adds what they leave behind there."""
+        """Wrap `grow_within` so that it adds what sequences leave behind within a span."""
 
         def grow_and_add(ends: list[int]) -> Grown:
             grown = grow_within(ends)
@@ -71,7 +71,7 @@ class KindsLedger:
         return grow_and_add
 
     def counted(self, saturated: Integrals, unsaturated: Integrals) -> HeldOverTime:
-        """What was held up to now; these are the sums of all layers."""
+        """What was held up to now, given the sums for all layers."""
         self._sum_up()
         rows = [self._told(*each) for each in zip((saturated, unsaturated), self._sums, strict=True)]
         return replace(self.held, saturated=rows[0], unsaturated=rows[1])

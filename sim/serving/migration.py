@@ -115,8 +115,6 @@ class Migrations:
         self._run, self._dispatcher = run, dispatcher
         self._movers = [Mover(replica) for replica in replicas]
         self._moving = [False] * len(replicas)
-        for place, replica in enumerate(replicas):
-            replica.place = place  # replicas then act on each other in the same order in every mode
         self._later(0, self._every_ps, self._look)
 
     def _later(self, now_ps: int, after_ps: int, act: Callable[[int], None]) -> None:
