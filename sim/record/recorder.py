@@ -6,7 +6,6 @@ The timeline holds instants: at first every step; whenever `timeline_rows` are f
 dropped and the spacing doubles. So a run of any length keeps between half that number and all of it.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -19,7 +18,7 @@ from kvsim.sim.record.counting import COMPILED, Counting
 from kvsim.sim.record.histogram import Histogram
 from kvsim.sim.record.limits import LIMITS
 from kvsim.sim.record.request_log import RequestLog
-from kvsim.sim.record.span import HELD_BY, Columns, Integrals, Rest, Span, unlike_tokens
+from kvsim.sim.record.span import HELD_BY, Columns, Integrals, Rest, Span, Start, unlike_tokens
 from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.totals import DraftTotals, TierTotals, Totals, UpkeepTotals
 from kvsim.sim.workload import Int64Column, Workload
@@ -239,11 +238,10 @@ class Recorder:
         if len(spans) == SPANS_AT_ONCE:
             self.flush()
 
-    def add_unlike(self, span: Span, contexts: list[int]) -> None:
+    def add_unlike(self, ends: list[int], start: Start, contexts: list[int]) -> None:
         """Count what a span with `contexts` tokens per step, unevenly added, holds beyond `add`."""
-        start = span[1]
         sums = self.saturated if start[HELD_BY] else self.unsaturated
-        sums.token += unlike_tokens(span, contexts)
+        sums.token += unlike_tokens(ends, start, contexts)
         held = start[2] + contexts[-1] - contexts[0]
         if held > self.peak_used_slots:
             self.peak_used_slots = held
@@ -257,10 +255,6 @@ class Recorder:
     def together(self, count: int) -> None:
         """Add tokens that came at the same time as another one of their sequence."""
         self._together += count
-
-    def keeper(self) -> Callable[[Span], None]:
-        """The function that keeps carried-out steps, as `add` does; faster if fetched once."""
-        return self._spans.append if self._counting is None else self.add
 
     def flush(self) -> None:
         """Count the spans and late tokens collected so far; a few late tokens wait for the last spans."""

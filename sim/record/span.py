@@ -38,10 +38,9 @@ growth within the span, None if nothing could grow. A plain tuple: the fastest t
 """
 
 
-def unlike_tokens(span: Span, contexts: Sequence[int]) -> int:
+def unlike_tokens(ends: list[int], start: Start, contexts: Sequence[int]) -> int:
     """Slot-picoseconds of tokens beyond `decoding` more per step, if steps have `contexts` tokens."""
-    (ends, start, _), first = span, contexts[0]
-    steps, total = len(ends), ends[-1]
+    first, steps, total = contexts[0], len(ends), ends[-1]
     held: int = ends[0] * first + sum(map(mul, contexts[1:], map(sub, ends[1:], ends)))
     return held - first * total - start[0] * (steps * total - sum(ends))
 

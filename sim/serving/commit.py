@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Final
 
 from kvsim.sim.record.recorder import Recorder
-from kvsim.sim.record.span import Span
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.serving.arrivals import Arrivals
 from kvsim.sim.serving.decision import Decision
@@ -54,17 +53,14 @@ class Commit:
         self._passed: tuple[list[int], int] = ([], 0)  # the last steps, and when they ended
         self._hear_of: list[Callable[[list[int]], None]] = []
         self._after_steps: list[Callable[[], None]] = []
-        self._record: Callable[[Span], None] = recorder.add
-        self._grow_within: Callable[[list[int]], Grown] = server.batch.grow_within
+        self._kinds: KindsLedger | None = None
 
     def begin(self, arrivals: Arrivals, inputs: InputQueue, kinds: KindsLedger | None) -> None:
         """The replica starts to serve: collect who hears of steps, and who acts after them."""
         server, pricing, scheduler, observers = self._server, self._pricing, self._scheduler, self._observers
         self._arrivals = arrivals
-        self._keep = self._recorder.keeper()
-        self._record = self._keep if server.progress.linear else self._record_unlike
-        if kinds is not None and server.memory.abilities.leaves_behind:
-            self._grow_within = kinds.with_left(self._grow_within)
+        if server.memory.abilities.leaves_behind:
+            self._kinds = kinds
         if observers:
             self._hear_of.append(self._tell_passed)
         if pricing.hears:
@@ -73,6 +69,8 @@ class Commit:
             self._hear_of.append(self._look_within)
         if inputs.late:
             self._hear_of.append(inputs.carried_out)
+        if not server.progress.linear:
+            self._hear_of.append(self._count_unlike)
         if scheduler.ends_steps:
             self._after_steps.append(lambda: scheduler.end_step(server))
         if scheduler.forks:
@@ -84,18 +82,17 @@ class Commit:
     def end(self) -> None:
         """No more requests arrive: drop what would keep a reference cycle alive."""
         self._after_steps, self._hear_of = [], []
-        self._record = self._recorder.add
 
     def carry_out(self, step: Decision, ends: list[int]) -> None:
         """The steps of a plan are over; `ends` are in ps after the server's time."""
         self._step, server, planner = step, self._server, self._planner
         progress, batch = server.progress, server.batch
-        grown = self._grow_within(ends) if len(ends) > 1 else None
+        grown = self._grow(ends) if len(ends) > 1 else None
         steps = len(ends)
         if self._hear_of:
             for hear in self._hear_of:
                 hear(ends)
-        self._record((ends, planner.start, grown))
+        self._recorder.add((ends, planner.start, grown))
         server.now_ps = now_ps = server.now_ps + ends[-1]
         if now_ps > LATE_PS:
             self._recorder.log.on_the_clock(now_ps, server.steps)
@@ -129,18 +126,24 @@ class Commit:
         if len(ends) > 1:
             self._server.wakes.before_ps = self._server.now_ps + ends[-2]
 
-    def _record_unlike(self, span: Span) -> None:
-        """Record a plan whose steps add different numbers of tokens; those of one step come together."""
-        progress, recorder, steps = self._server.progress, self._recorder, len(span[0])
+    def _grow(self, ends: list[int]) -> Grown:
+        """Give sequences the memory of a span; the allocator may strike some of its steps."""
+        grown = self._server.batch.grow_within(ends)
+        if self._kinds is not None:
+            self._kinds.add_left(ends, grown)
+        return grown
+
+    def _count_unlike(self, ends: list[int]) -> None:
+        """Count what differs in steps that add different numbers of tokens; those of a step come together."""
+        progress, recorder, steps = self._server.progress, self._recorder, len(ends)
         if steps > 1:
             contexts = self._pricing.contexts
             if len(contexts) > steps:
                 del contexts[steps:]
             added = contexts[-1] - progress.all_stored()
-            recorder.add_unlike(span, contexts)
+            recorder.add_unlike(ends, self._planner.start, contexts)
         else:
             added = progress.added(1)
-        self._keep(span)
         if self._step.decodes:
             recorder.together(added - progress.size * steps)
 

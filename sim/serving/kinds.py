@@ -58,17 +58,11 @@ class KindsLedger:
         self._sum_up()
         self._counts, self._nobody_waits = self._look(), nobody_waits
 
-    def with_left(self, grow_within: Callable[[list[int]], Grown]) -> Callable[[list[int]], Grown]:
-        """Wrap `grow_within` so that it adds what sequences leave behind within a span."""
-
-        def grow_and_add(ends: list[int]) -> Grown:
-            grown = grow_within(ends)
-            if grown[3]:
-                left = sum([slots * (ends[-1] - ends[step - 1]) for step, slots in grown[3]])
-                self._sums[self._nobody_waits][0] += left
-            return grown
-
-        return grow_and_add
+    def add_left(self, ends: list[int], grown: Grown) -> None:
+        """Add what sequences left behind within a span whose steps end at `ends`."""
+        if grown[3]:
+            left = sum([slots * (ends[-1] - ends[step - 1]) for step, slots in grown[3]])
+            self._sums[self._nobody_waits][0] += left
 
     def counted(self, saturated: Integrals, unsaturated: Integrals) -> HeldOverTime:
         """What was held up to now, given the sums for all layers."""

@@ -154,8 +154,7 @@ class Replica:
     def _serve(self, takes: bool) -> Process:
         """Decide, plan, sleep, commit, until no request is left; `takes`: it fetches them itself."""
         server, batch, arrivals, ahead = self.server, self.server.batch, self._arrivals, self._ahead
-        decide, plan_of, observers = self.decide, self._planner.plan, self.observers
-        commit = self.commit.carry_out
+        decide, planner, commit, observers = self.decide, self._planner, self.commit, self.observers
         sleeps, inputs, unheard = not takes, self.input_queue, self.input_queue.requests
         while True:
             if arrivals.next_ps <= server.now_ps:
@@ -173,9 +172,9 @@ class Replica:
             if observers:
                 self._tell_deciding()
             self.decision = step = decide(server)
-            plan = plan_of(step)
+            plan = planner.plan(step)
             if step.changed and (step.rejected or step.preempted_finished):
-                self.commit.write_facts(step)
+                commit.write_facts(step)
             if plan is None:
                 yield from self._stall()
                 inputs.decided_ps = server.now_ps
@@ -184,7 +183,7 @@ class Replica:
                 self._current = plan
                 yield self._alarm.at(server.now_ps + plan[-1])
                 plan = self._awake()
-            commit(step, plan)
+            commit.carry_out(step, plan)
 
     def _awake(self) -> list[int]:
         """The plan as it is after the sleep."""
