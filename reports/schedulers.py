@@ -165,7 +165,7 @@ class Watched(Observer):
                 found[name] = "d"
             elif request.state is not State.FINISHED:
                 found[name] = "."
-        for row, _, _ in step.rejected:
+        for row, _, _ in step.refused.rejected if step.refused is not None else ():
             found[self._names[row]] = "R"
         for name in self.rows:
             self.rows[name] = self.rows[name].ljust(column) + found.get(name, " ")

@@ -169,7 +169,7 @@ class Policy:
             return
         full = self._seated and server.events is None and len(server.running) >= self.config.max_num_seqs
         if full and self._stands and server.memory.below is None:
-            server.step.stands = True
+            server.step.of_validity().stands = True
             return
         self.place()
         if self.moves and (server.memory.abilities.external_slots or server.events):

@@ -1,6 +1,6 @@
 """A row of the step log, in two halves: what was decided, and the state after the step."""
 
-from kvsim.sim.serving.decision import Decision
+from kvsim.sim.serving.decision import NO_MOVES, NO_PROMPTS, Decision
 from kvsim.sim.serving.server import Server
 
 
@@ -12,7 +12,7 @@ def start_of_step(  # noqa: PLR0917 - what the replica knows already
     `held` slots hold a token; `running` and `waiting` are as counted by the engine itself.
     """
     allocator, swaps = server.allocator, server.memory.abilities.swaps
-    unit = allocator.block_slots
+    unit, moved, prompts = allocator.block_slots, step.moved or NO_MOVES, step.prompts or NO_PROMPTS
     return (
         server.steps,
         server.now_ps,
@@ -25,14 +25,14 @@ def start_of_step(  # noqa: PLR0917 - what the replica knows already
         allocator.used_slots // unit,
         allocator.logical_slots() // unit,
         allocator.shared_slots() // unit,
-        step.cow_copies,
-        step.swapped_in_blocks,
-        step.swapped_out_blocks,
+        moved.cow_copies,
+        moved.swapped_in_blocks,
+        moved.swapped_out_blocks,
         swaps.host_used_slots // unit if swaps else 0,
         step.budget_spent,
         0 if step.paused else server.progress.added(1),
-        step.hit_tokens,
-        step.recomputed_tokens,
+        prompts.hit_tokens,
+        prompts.recomputed_tokens,
         (held + allocator.shared_tokens + allocator.expired_slots - allocator.state_slots)
         // allocator.slots_per_token,
     )

@@ -21,7 +21,7 @@ from kvsim.sim.errors import KvsimError, unknown
 from kvsim.sim.option import taken
 from kvsim.sim.policies.named import policy_of
 from kvsim.sim.serving.batch import Batch
-from kvsim.sim.serving.decision import NEVER_PS, NOBODY, Decision
+from kvsim.sim.serving.decision import Decision
 from kvsim.sim.serving.memory import KvMemory
 from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.server import Rules, Server
@@ -158,14 +158,15 @@ class Scheduler:
         allocator = server.allocator
         copied, cow_copies = allocator.copied_slots, allocator.cow_copies
         server.step = step = Decision()
-        step.changed = step.paused = step.asks_by_cached = False  # read in most steps: faster this way
-        step.chunks, step.repeats, step.until_ps = NOBODY, 0, NEVER_PS
+        step.changed = step.paused = False  # read in most steps: faster this way
+        step.prompts = step.valid = None
         self.schedule(server)
         if not step.paused:
             step.decodes = server.progress.size
         if copied != allocator.copied_slots:
-            step.copied_slots = allocator.copied_slots - copied
-            step.cow_copies = allocator.cow_copies - cow_copies
+            moved = step.of_moves()
+            moved.copied_slots = allocator.copied_slots - copied
+            moved.cow_copies = allocator.cow_copies - cow_copies
         return step
 
     @abstractmethod

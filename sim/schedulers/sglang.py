@@ -37,6 +37,7 @@ from kvsim.sim.schedulers.sglang_budget import (
 )
 from kvsim.sim.schedulers.sglang_options import SglangOptions
 from kvsim.sim.schedulers.sglang_order import Orders, woken
+from kvsim.sim.serving.decision import NO_PROMPTS
 from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.server import Rules, Server
 from kvsim.sim.serving.sglang_parts import Below, SglangBatch, SglangMemory, WaitingList
@@ -271,7 +272,7 @@ class Sglang(Scheduler):
         chosen, went_on = self._choose(server, budget)
         if not chosen and not went_on:
             return False
-        self.orders.processed += server.step.prefill_tokens
+        self.orders.processed += (server.step.prompts or NO_PROMPTS).tokens
         self._began = not server.decoding or self.options.enable_mixed_chunk
         pages = self._cached is not None or server.allocator.growth_unit
         mixes = self.options.enable_mixed_chunk and server.decoding and pages

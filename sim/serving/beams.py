@@ -29,7 +29,7 @@ class Beams:
         groups = [group for group in self.groups.running if len(group.sequences) > 1]
         self.search.begin(groups)
         if groups and not step.changed:
-            step.repeats = self.search.look_ahead(progress.next_finish - progress.clock)
+            step.of_validity().steps = self.search.look_ahead(progress.next_finish - progress.clock)
             if self.server.events:
                 step.changed = True
 

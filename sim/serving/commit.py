@@ -13,7 +13,7 @@ from typing import Final
 from kvsim.sim.record.recorder import Recorder
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.serving.arrivals import Arrivals
-from kvsim.sim.serving.decision import Decision
+from kvsim.sim.serving.decision import Decision, Refused
 from kvsim.sim.serving.growth import Grown
 from kvsim.sim.serving.input_queue import InputQueue
 from kvsim.sim.serving.kinds import KindsLedger
@@ -107,7 +107,7 @@ class Commit:
         if progress.clock == progress.next_finish:
             for request in batch.finished(step):
                 self._finish(request)
-        if step.chunks:
+        if step.prompts is not None:
             self._give_tokens(step)
         if self._after_steps:
             for act in self._after_steps:
@@ -188,12 +188,12 @@ class Commit:
             step = self._server.steps - steps_behind(now_ps, *self._passed)
             self.turned_away.write(row, now_ps, step, reason)
 
-    def write_facts(self, step: Decision) -> None:
+    def write_facts(self, refused: Refused) -> None:
         """Record requests that the scheduler dropped, or preempted although they had finished."""
         server, log = self._server, self._recorder.log
-        for row in step.preempted_finished:
+        for row in refused.preempted_finished:
             log.preempted(row)
-        for row, reason, preemptions in step.rejected:
+        for row, reason, preemptions in refused.rejected:
             log.preempted(row, preemptions)
             self.turned_away.write(row, server.now_ps, server.steps, reason)
             self._arrivals.answered(row, server.now_ps)

@@ -1,14 +1,16 @@
 """What a scheduler decided for one step, as a record that can be read and printed.
 
-    Decision(decodes=5, chunks=[3:512, 7:128], prefill_tokens=640, prefill_pairs=139584, hit_tokens=64)
+    Decision(decodes=5, prompts=Prompts(chunks=[3:512, 7:128], tokens=640, pairs=139584), changed=True)
 
 A scheduler decides by asking the server to admit, compute, preempt and swap. The server does so immediately,
 or says that there is no room, and writes it down here; nothing else writes. Everything else follows from this
 record: what the step computes and costs, whether the next step may equal it, what the log says. Fast-forward
 extends it to a span of equal steps (sim/record/span.py).
+
+Most steps only decode. What the others do is in records of its own, each made when it is first written.
 """
 
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 from kvsim.sim.record.events import Refusal
 from kvsim.sim.serving.request import Request
@@ -17,33 +19,61 @@ NEVER_PS: Final = 1 << 63
 """Later than anything."""
 NOBODY: list[Request] = []
 
-NAMES = (
-    *("decodes", "chunks", "prefill_tokens", "prefill_pairs", "recomputed_tokens"),
-    *(
-        "draft_tokens",
-        "draft_passes",
-        "hit_tokens",
-        "charged_hit_tokens",
-        "changed",
-        "copies",
-        "paused",
-        "spent",
-        "repeats",
-        "until_ps",
-    ),
-    *("preemptions", "displaced", "departures", "preempted_finished", "rejected"),
-    *(
-        "swapped_in_blocks",
-        "swapped_out_blocks",
-        "copied_slots",
-        "cow_copies",
-        "delay_ps",
-        "load",
-        "no_room",
-        "asks_by_cached",
-    ),
-)
-"""Fields that are printed if they are set."""
+
+class Record:
+    """Prints the fields that are set."""
+
+    FIELDS: ClassVar[tuple[str, ...]] = ()
+
+    def __repr__(self) -> str:
+        said = [(name, getattr(self, name)) for name in self.FIELDS]
+        told = [f"{name}={value}" for name, value in said if value and value != NEVER_PS]
+        return f"{type(self).__name__}({', '.join(told)})"
+
+
+class Prompts(Record):
+    """What a step computes of prompts.
+
+    Attributes
+    ----------
+    chunks : list of Request
+        Requests that compute a prompt or a chunk of one; printed as request:computed tokens after the step.
+    tokens, pairs, recomputed_tokens : int
+        Tokens of these chunks; (query, key) pairs of their causal attention; tokens computed before.
+    hit_tokens, charged_hit_tokens : int
+        Cached prompt tokens of admissions; those that count against the token budget nevertheless.
+    """
+
+    FIELDS: ClassVar = ("tokens", "pairs", "recomputed_tokens", "hit_tokens", "charged_hit_tokens")
+
+    def __init__(self) -> None:
+        self.chunks: list[Request] = []
+        self.tokens = self.pairs = self.recomputed_tokens = self.hit_tokens = self.charged_hit_tokens = 0
+
+    def __repr__(self) -> str:
+        chunks = ", ".join(f"{one.index}:{one.computed}" for one in self.chunks)
+        return super().__repr__().replace("(", f"(chunks=[{chunks}], ", 1)
+
+
+NO_PROMPTS = Prompts()
+"""For reading: nothing of any prompt."""
+
+
+class Drafted(Record):
+    """What a step computes for speculative decoding.
+
+    Attributes
+    ----------
+    tokens, passes : int
+        Tokens computed to verify drafts, or in vain; passes of the draft model after the step.
+    vain_tokens : int
+        Of these tokens, those that only this step computes: the next steps equal it otherwise.
+    """
+
+    FIELDS: ClassVar = ("tokens", "passes", "vain_tokens")
+
+    def __init__(self) -> None:
+        self.tokens = self.passes = self.vain_tokens = 0
 
 
 class LayerLoad(NamedTuple):
@@ -65,41 +95,11 @@ class LayerLoad(NamedTuple):
         return max(max(ready_ps, self.first_ps) + compute_ps, self.last_ps + last_layer_ps)
 
 
-class Decision:
-    """One step, as decided.
+class Moved(Record):
+    """What a step copies, swaps and loads.
 
     Attributes
     ----------
-    decodes : int
-        Sequences that get a token.
-    chunks : list of Request
-        Requests that compute a prompt or a chunk of one; printed as request:computed tokens after the step.
-    prefill_tokens, prefill_pairs, recomputed_tokens : int
-        Tokens of these chunks; (query, key) pairs of their causal attention; tokens computed before.
-    draft_tokens, draft_passes : int
-        Tokens computed to verify drafts, or in vain; passes of the draft model after the step.
-    vain_tokens : int
-        Of the draft tokens, those that only this step computes: the next steps equal it otherwise.
-    hit_tokens, charged_hit_tokens : int
-        Cached prompt tokens of admissions; those that count against the token budget nevertheless.
-    changed : bool
-        Whether a request entered, computed a chunk, grew without a promise or left: no later step equals it.
-    copies : bool
-        Whether shared blocks may be copied in this step; the next steps equal it otherwise.
-    paused : bool
-        Whether the decoding sequences stand still.
-    spent : bool
-        Whether the step takes time even if it computes nothing: what comes next is known only after it.
-    repeats : int
-        Most steps, this one included, for which the decision holds; 0: until something happens.
-    preemptions, departures : int
-        Preemptions, by recomputation or swapping; other occasions on which memory was freed.
-    displaced : int
-        Preemptions by the policy in favour of the head of the queue; they keep nothing out.
-    preempted_finished : tuple of int
-        Rows of preempted requests whose last token was already under way, so that they finished.
-    rejected : tuple of (int, str, int)
-        Rows of dropped requests, the reason, and how often they had been preempted.
     swapped_in_blocks, swapped_out_blocks : int
         Blocks from and to the host pool.
     copied_slots, cow_copies : int
@@ -108,86 +108,184 @@ class Decision:
         How much later the step begins because it waits for transfers to or from a lower tier.
     load : LayerLoad or None
         What is loaded from there while the step computes.
-    no_room : bool
-        Whether the head of the queue was refused memory.
-    until_ps : int
-        The decision holds for steps that begin before this; `NEVER_PS`: always.
-    stands : bool
-        Whether arrivals cannot change the decision: no request enters before another leaves.
-    asks_by_cached : bool
-        Whether the head's demand depends on how much of it is cached: spans must not change that.
-    refusal : Refusal or None
+    """
+
+    FIELDS: ClassVar = (
+        *("swapped_in_blocks", "swapped_out_blocks", "copied_slots", "cow_copies", "delay_ps", "load"),
+    )
+
+    def __init__(self) -> None:
+        self.swapped_in_blocks = self.swapped_out_blocks = self.copied_slots = self.cow_copies = 0
+        self.delay_ps = 0
+        self.load: LayerLoad | None = None
+
+
+NO_MOVES = Moved()
+"""For reading: nothing is moved."""
+
+
+class Refused(Record):
+    """Requests that leave unserved, finished although preempted, or found no room.
+
+    Attributes
+    ----------
+    rejected : list of (int, str, int)
+        Rows of dropped requests, the reason, and how often they had been preempted.
+    preempted_finished : list of int
+        Rows of preempted requests whose last token was already under way, so that they finished.
+    head : Refusal or None
         The head of the queue if it found no room; kept only if events are recorded.
     """
 
+    FIELDS: ClassVar = ("rejected", "preempted_finished")
+
+    def __init__(self) -> None:
+        self.rejected: list[tuple[int, str, int]] = []
+        self.preempted_finished: list[int] = []
+        self.head: Refusal | None = None
+
+
+class Validity(Record):
+    """For which later steps a decision holds, if not until something happens.
+
+    Attributes
+    ----------
+    steps : int
+        Most steps, the first included; 0: any number.
+    until_ps : int
+        It holds for steps that begin before this; `NEVER_PS`: always.
+    stands : bool
+        Whether arrivals cannot change it: no request enters before another leaves.
+    copies : bool
+        Whether shared blocks may be copied in the first step; the next steps equal it otherwise.
+    asks_by_cached : bool
+        Whether the head's demand depends on how much of it is cached: spans must not change that.
+    """
+
+    FIELDS: ClassVar = ("steps", "until_ps", "stands", "copies", "asks_by_cached")
+
+    def __init__(self) -> None:
+        self.steps, self.until_ps = 0, NEVER_PS
+        self.stands = self.copies = self.asks_by_cached = False
+
+
+class Decision(Record):
+    """One step, as decided.
+
+    Attributes
+    ----------
+    decodes : int
+        Sequences that get a token.
+    prompts, drafted, moved, refused, valid : Prompts, Drafted, Moved, Refused, Validity or None
+        What else it does, and how long it holds; None: nothing else, until something happens.
+    changed : bool
+        Whether a request entered, computed a chunk, grew without a promise or left: no later step equals it.
+    paused : bool
+        Whether the decoding sequences stand still.
+    spent : bool
+        Whether the step takes time even if it computes nothing: what comes next is known only after it.
+    no_room : bool
+        Whether the head of the queue was refused memory.
+    preemptions, departures : int
+        Preemptions, by recomputation or swapping; other occasions on which memory was freed.
+    displaced : int
+        Preemptions by the policy in favour of the head of the queue; they keep nothing out.
+    """
+
+    FIELDS: ClassVar = (
+        *("decodes", "prompts", "drafted", "moved", "changed", "paused", "spent", "no_room"),
+        *("preemptions", "displaced", "departures", "refused", "valid"),
+    )
+
     decodes: int = 0
-    chunks: list[Request] = NOBODY
-    prefill_tokens: int = 0
-    prefill_pairs: int = 0
-    recomputed_tokens: int = 0
-    draft_tokens: int = 0
-    draft_passes: int = 0
-    vain_tokens: int = 0
-    hit_tokens: int = 0
-    charged_hit_tokens: int = 0
+    prompts: Prompts | None = None
+    drafted: Drafted | None = None
+    moved: Moved | None = None
+    refused: Refused | None = None
+    valid: Validity | None = None
     changed: bool = False
-    copies: bool = False
     paused: bool = False
     spent: bool = False
-    repeats: int = 0
+    no_room: bool = False
     preemptions: int = 0
     displaced: int = 0
     departures: int = 0
-    preempted_finished: tuple[int, ...] = ()
-    rejected: tuple[tuple[int, str, int], ...] = ()
-    swapped_in_blocks: int = 0
-    swapped_out_blocks: int = 0
-    copied_slots: int = 0
-    cow_copies: int = 0
-    delay_ps: int = 0
-    load: LayerLoad | None = None
-    no_room: bool = False
-    stands: bool = False
-    asks_by_cached: bool = False
-    until_ps: int = NEVER_PS
-    refusal: Refusal | None = None
 
-    def __repr__(self) -> str:
-        said = {name: getattr(self, name) for name in NAMES}
-        if self.chunks:
-            said["chunks"] = f"[{', '.join(f'{one.index}:{one.computed}' for one in self.chunks)}]"
-        told = [f"{name}={value}" for name, value in said.items() if value and value != NEVER_PS]
-        return f"Decision({', '.join(told)})"
+    # -- what it reads as ---------------------------------------------------------------------
+
+    @property
+    def chunks(self) -> list[Request]:
+        """Requests that compute a prompt or a chunk of one."""
+        return self.prompts.chunks if self.prompts is not None else NOBODY
 
     @property
     def budget_spent(self) -> int:
         """Tokens of the budget that prompts took."""
-        return self.prefill_tokens + self.charged_hit_tokens
+        prompts = self.prompts
+        return prompts.tokens + prompts.charged_hit_tokens if prompts is not None else 0
+
+    @property
+    def until_ps(self) -> int:
+        """The decision holds for steps that begin before this; `NEVER_PS`: always."""
+        return self.valid.until_ps if self.valid is not None else NEVER_PS
 
     def computes(self) -> bool:
         """Whether there is anything to do: tokens to compute, or blocks to move to or from the host pool."""
         if self.decodes or self.chunks:
             return True
-        return self.swapped_in_blocks > 0 or self.swapped_out_blocks > 0
+        moved = self.moved
+        return moved is not None and (moved.swapped_in_blocks > 0 or moved.swapped_out_blocks > 0)
+
+    # -- what is written ----------------------------------------------------------------------
+
+    def of_prompts(self) -> Prompts:
+        """The record of prompts, to write to."""
+        if self.prompts is None:
+            self.prompts = Prompts()
+        return self.prompts
+
+    def of_drafts(self) -> Drafted:
+        """The record of drafts, to write to."""
+        if self.drafted is None:
+            self.drafted = Drafted()
+        return self.drafted
+
+    def of_moves(self) -> Moved:
+        """The record of copies, swaps and loads, to write to."""
+        if self.moved is None:
+            self.moved = Moved()
+        return self.moved
+
+    def of_refusals(self) -> Refused:
+        """The record of those that were refused, to write to."""
+        if self.refused is None:
+            self.refused = Refused()
+        return self.refused
+
+    def of_validity(self) -> Validity:
+        """How long the decision holds, to write to."""
+        if self.valid is None:
+            self.valid = Validity()
+        return self.valid
 
     def compute(self, request: Request, start: int, tokens: int) -> None:
         """Compute `tokens` of a prompt after its first `start`."""
         self.changed = True
-        if not self.chunks:
-            self.chunks = []
-        self.chunks.append(request)
-        self.prefill_tokens += tokens
-        self.prefill_pairs += tokens * start + tokens * (tokens + 1) // 2
+        prompts = self.of_prompts()
+        prompts.chunks.append(request)
+        prompts.tokens += tokens
+        prompts.pairs += tokens * start + tokens * (tokens + 1) // 2
         if start < request.reached:
-            self.recomputed_tokens += min(start + tokens, request.reached) - start
+            prompts.recomputed_tokens += min(start + tokens, request.reached) - start
 
     def undo(self, request: Request, start: int, tokens: int) -> None:
         """Undo `compute`: the request makes room for another one in the same step."""
-        self.chunks.remove(request)
-        self.prefill_tokens -= tokens
-        self.prefill_pairs -= tokens * start + tokens * (tokens + 1) // 2
+        prompts = self.of_prompts()
+        prompts.chunks.remove(request)
+        prompts.tokens -= tokens
+        prompts.pairs -= tokens * start + tokens * (tokens + 1) // 2
         if start < request.reached:
-            self.recomputed_tokens -= min(start + tokens, request.reached) - start
+            prompts.recomputed_tokens -= min(start + tokens, request.reached) - start
 
     def preempt(self) -> None:
         """A request is preempted."""
@@ -198,4 +296,4 @@ class Decision:
         """A request is dropped because it can never be served; it had been preempted this often."""
         self.changed = True
         self.departures += 1
-        self.rejected += ((row, reason, preemptions),)
+        self.of_refusals().rejected.append((row, reason, preemptions))

@@ -17,7 +17,7 @@ from mypy_extensions import mypyc_attr
 
 from kvsim.allocators.base import Match
 from kvsim.sim.serving.acceptance import Acceptance
-from kvsim.sim.serving.decision import Decision
+from kvsim.sim.serving.decision import Drafted
 from kvsim.sim.serving.draft_batch import DraftBatch
 from kvsim.sim.serving.draft_clock import Regular, counts_blocks
 from kvsim.sim.serving.draft_records import DraftRules, Seen, Taken
@@ -103,11 +103,12 @@ class Drafts(Steps):
         drafts, vain = regular.drafts, regular.vain
         if by_batch := self.rules.by_batch:
             self.proposed = by_batch[running + vain]
-        step.draft_tokens = running * drafts
+        drafted = step.of_drafts()
+        drafted.tokens = running * drafts
         if vain:
-            self._compute_in_vain(step)
+            self._compute_in_vain(drafted)
         last = progress.next_finish == progress.clock + 1 and regular.all_end(progress.clock)
-        step.draft_passes = 0 if last else self.proposed
+        drafted.passes = 0 if last else self.proposed
         step.changed = self.proposed != drafts or (vain > 0 and not self._goes_on())
         self.taken = []
         if late:
@@ -336,6 +337,7 @@ class Drafts(Steps):
     def _compute(self, continued: int) -> None:
         """Enter what the step computes, and the outcome."""
         step, taken, by_batch = self.server.step, self.taken, self.rules.by_batch
+        drafted = step.of_drafts()
         computed = drafts = vain = 0
         if (regular := self.regular) is not None:
             computed, drafts = len(regular.runs) + regular.vain, len(regular.runs) * regular.drafts
@@ -344,18 +346,18 @@ class Drafts(Steps):
         if taken or self.progress.size > len(self.progress.runs):
             more, more_vain = self._compute_each(continued)
             drafts, vain = drafts + more, vain + more_vain
-        step.draft_tokens = drafts
+        drafted.tokens = drafts
         self.totals.vain += vain
         if regular is not None and regular.vain:
-            self._compute_in_vain(step)
-        step.draft_passes = int(bool(step.chunks)) if self.skips_drafts else self.proposed
+            self._compute_in_vain(drafted)
+        drafted.passes = int(bool(step.chunks)) if self.skips_drafts else self.proposed
 
-    def _compute_in_vain(self, step: Decision) -> None:
+    def _compute_in_vain(self, drafted: Drafted) -> None:
         """Enter the tokens of sequences that decoded by the clock and are computed once more."""
         assert self.regular is not None
-        step.vain_tokens = self.regular.vain * (self.regular.drafts + 1)
-        step.draft_tokens += step.vain_tokens
-        self.totals.vain += step.vain_tokens
+        drafted.vain_tokens = self.regular.vain * (self.regular.drafts + 1)
+        drafted.tokens += drafted.vain_tokens
+        self.totals.vain += drafted.vain_tokens
 
     def _compute_each(self, continued: int) -> tuple[int, int]:
         """`_compute` for requests served one by one: returns their drafts, and tokens in vain."""

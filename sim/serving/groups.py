@@ -169,7 +169,7 @@ class Groups:
                     self.write(request)
         self.batch.written(step)
         if not (changed or self.server.events) and self.batch.progress.linear:
-            step.changed, step.copies = False, True
+            step.changed, step.of_validity().copies = False, True
 
     def write(self, request: Request) -> None:
         """Give a decoding sequence the slot of this step's token; there must be room."""
@@ -205,7 +205,7 @@ class Groups:
         del self.running[group]
         self.swapped.append(group)
         server.swapped += len(group.sequences)
-        server.step.swapped_out_blocks += slots // allocator.growth_unit
+        server.step.of_moves().swapped_out_blocks += slots // allocator.growth_unit
         server.totals.swapped_out_blocks += slots // allocator.growth_unit
         server.totals.swap_outs += 1
         server.step.preempt()
@@ -216,7 +216,7 @@ class Groups:
         server, allocator = self.server, self.server.allocator
         seqs = [request.seq for request in group.sequences]
         blocks = self.swaps.slots_held(seqs) // allocator.growth_unit
-        server.step.swapped_in_blocks += blocks
+        server.step.of_moves().swapped_in_blocks += blocks
         server.totals.swapped_in_blocks += blocks
         if not self.swaps.swap_in(seqs):
             raise InvariantError(f"sequences {seqs} found no room to be swapped in")

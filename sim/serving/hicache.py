@@ -116,7 +116,7 @@ class Hicache(Below):
         self._wait_for_evicted()
         self.storage.meet()
         self.totals.steps_waited_ps += self._delay_ps
-        server.step.delay_ps += self._delay_ps
+        server.step.of_moves().delay_ps += self._delay_ps
         self._count()
         anybody = len(server.running) > 0 or len(server.waiting) > 0
         server.wakes.works = anybody or len(self._writes) > 0
@@ -164,7 +164,8 @@ class Hicache(Below):
             self._loads.append(match.below)
             self._loading.append((request, tokens))
             self.totals.hit(here, tokens)
-            server.step.hit_tokens -= tokens  # an entering request counts all that it does not compute
+            # an entering request counts all that it does not compute
+            server.step.of_prompts().hit_tokens -= tokens
             server.totals.hit_tokens -= tokens
             if server.events:
                 server.events.loads_beside(request, server.now_ps, server.steps, tokens)
@@ -183,7 +184,7 @@ class Hicache(Below):
         first_bytes = -(-tokens * self.link.block_bytes // self.layers)
         first_ps = ends_ps - way.duration_ps(tokens, tokens * self.link.block_bytes)
         first_ps += way.duration_ps(0, first_bytes)
-        server.step.load = LayerLoad(first_ps - now_ps, ends_ps - now_ps, self.layers)
+        server.step.of_moves().load = LayerLoad(first_ps - now_ps, ends_ps - now_ps, self.layers)
         if server.events:
             for request, each in loading:
                 server.events.loaded(request, ends_ps, server.steps, each)

@@ -157,7 +157,7 @@ class Lmcache(Connector):
         totals.refused_stores = self.chunks.refused
         totals.load_busy_ps, totals.store_busy_ps = self.link.busy_ps(True), self.link.busy_ps(False)
         totals.steps_waited_ps += self._delay_ps
-        step.delay_ps += self._delay_ps
+        step.of_moves().delay_ps += self._delay_ps
         self._delay_ps = 0
 
     def _save(self, user: Stored, request: Request) -> None:

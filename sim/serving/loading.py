@@ -105,7 +105,7 @@ class Loading:
         if not server.admit_head(have + chunk, match, chunk, computed):
             return None
         if at_once:
-            server.step.hit_tokens -= below
+            server.step.of_prompts().hit_tokens -= below
             server.totals.hit_tokens -= below
             self.connector.begin(user, request, here, below, at_once=True)
         return chunk
@@ -164,7 +164,7 @@ class Loading:
         server.memory.prefill_held += tokens
         server.memory.set_internal(request, max(0, allocator.surplus(seq, request.final_tokens)))
         server.step.changed = True
-        server.step.hit_tokens += here
+        server.step.of_prompts().hit_tokens += here
         server.totals.hit_tokens += here
         if server.events:
             server.events.loads(request, server.now_ps, server.steps, below)

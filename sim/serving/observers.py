@@ -20,7 +20,7 @@ from kvsim.sim.record.memory_map import MemoryMap
 from kvsim.sim.record.recorder import Recorder
 from kvsim.sim.record.step_row import end_of_step, start_of_step
 from kvsim.sim.schedulers.base import Scheduler
-from kvsim.sim.serving.decision import Decision
+from kvsim.sim.serving.decision import NO_PROMPTS, Decision
 from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.server import Server
 
@@ -105,8 +105,9 @@ class EventLog(Observer):
         if not server.waiting:
             return
         head = server.waiting[0]
-        if step.refusal and step.refusal.request is head:
-            reason, need = NO_ROOM, step.refusal.need_slots
+        refusal = step.refused.head if step.refused is not None else None
+        if refusal is not None and refusal.request is head:
+            reason, need = NO_ROOM, refusal.need_slots
         else:
             reason = self._scheduler.held_back(server)
             need = server.allocator.slots_needed(head.known_tokens, server.rules.bound(head))
@@ -138,7 +139,7 @@ class MapDrawer(Observer):
 
     def passed(self, step: Decision, ends: list[int]) -> None:
         decoded = 0 if step.paused else self._server.progress.added(len(ends))
-        self._map.passed(decoded + step.prefill_tokens)
+        self._map.passed(decoded + (step.prompts or NO_PROMPTS).tokens)
 
     def end(self) -> None:
         """The last picture: the memory is empty."""
@@ -157,7 +158,9 @@ class StepLog(Observer):
         server = self._server
         as_waiting = self._scheduler.counted_as_waiting(server)
         running = len(server.running) - as_waiting
-        waiting = len(server.waiting) + as_waiting + len(step.preempted_finished)
+        waiting = len(server.waiting) + as_waiting
+        if step.refused is not None:
+            waiting += len(step.refused.preempted_finished)
         row = start_of_step(server, step, held, ends[-1], running, waiting)
         self._recorder.log_start(row, waiting)
 

@@ -194,7 +194,8 @@ class Offload(Connector):
         """A step is decided: offer what it completes, and wait for stores whose blocks were taken."""
         server, running = self.server, self.server.running
         if self.stack is not None and self._asks_by_cached:
-            server.step.asks_by_cached = True  # what the GPU forgets comes up to the host for a waiting one
+            # what the GPU forgets comes up to the host for a waiting one
+            server.step.of_validity().asks_by_cached = True
         users, holds_for = [self.user(request) for request in server.step.chunks], 1 << 40
         if self._refused or not self.rules.prompt_only:
             users, holds_for = self._with_decoding(users)
@@ -332,9 +333,10 @@ class Offload(Connector):
             if not job.begun:
                 self.transfers.begin(job, now_ps)
         step.changed = True
-        delay_ps = max(step.delay_ps, self.transfers.wait_for(hurried, now_ps))
-        self.totals.steps_waited_ps += delay_ps - step.delay_ps
-        step.delay_ps = delay_ps
+        moved = step.of_moves()
+        delay_ps = max(moved.delay_ps, self.transfers.wait_for(hurried, now_ps))
+        self.totals.steps_waited_ps += delay_ps - moved.delay_ps
+        moved.delay_ps = delay_ps
 
     def _blocks(self, seq: int) -> int:
         return self.server.allocator.capacity(seq) // self.size

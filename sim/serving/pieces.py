@@ -12,6 +12,7 @@ piece would have filled is already in the prefix cache by then, and stays there,
 
 from typing import NamedTuple
 
+from kvsim.sim.serving.decision import NO_PROMPTS
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.server import Server
 
@@ -95,7 +96,7 @@ class Pieces:
                     pieces.append(Piece(request, start, tokens, reached))
             if server.step.preemptions != preempted:
                 self._undo(pieces)
-            budget = most - server.step.prefill_tokens
+            budget = most - (server.step.prompts or NO_PROMPTS).tokens
             budget -= sum([one.seq in server.running and one.state is State.DECODE for one in decoded])
         batch.grew([seq for seq in grown if seq in server.running])
         return budget

@@ -132,17 +132,17 @@ class Planner:
         if self._observers:
             at_most = min(at_most, *[observer.most_steps for observer in self._observers])
         anybody = len(server.waiting) > 0
-        self.stands = stands = anybody and (self._in_turn or step.stands)
+        stands, asks_by_cached, repeats = self._in_turn, False, 0
+        if (valid := step.valid) is not None:
+            limit_ps, repeats = min(limit_ps, valid.until_ps), valid.steps
+            stands, asks_by_cached = stands or valid.stands, valid.asks_by_cached
+        self.stands = stands = anybody and stands
         if not stands and self.coming.next_ps < limit_ps:
             limit_ps = self.coming.next_ps
-        if step.until_ps < limit_ps:
-            limit_ps = step.until_ps
         if self.unheard:
             at_most = 1
-        foreseen, repeats = at_most, step.repeats
-        if repeats and repeats < at_most:
-            foreseen = repeats
-        steps = self._batch.guaranteed_steps(foreseen, step.asks_by_cached, anybody or server.swapped > 0)
+        foreseen = repeats if repeats and repeats < at_most else at_most
+        steps = self._batch.guaranteed_steps(foreseen, asks_by_cached, anybody or server.swapped > 0)
         limit_ps -= server.now_ps
         if limit_ps < 1:  # a request may have arrived unheard
             limit_ps = 1
@@ -152,7 +152,7 @@ class Planner:
             seats = step.decodes + server.seats.count
             return self._pricing.cost.span_ends(seats, contexts, steps, limit_ps, spread)
         ends = self._pricing.ends(step, steps, limit_ps, contexts, due)
-        if repeats:
+        if repeats and len(ends) >= repeats:
             self._go_on(step, ends, contexts, at_most)
         return ends
 

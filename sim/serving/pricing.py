@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import Final
 
 from kvsim.sim.cost.step_cost import CostModel, StepShape
-from kvsim.sim.serving.decision import Decision
+from kvsim.sim.serving.decision import Decision, Moved
 from kvsim.sim.serving.server import Server
 from kvsim.sim.serving.totals import UpkeepTotals
 from kvsim.sim.serving.upkeep import Upkeep
@@ -85,16 +85,20 @@ class Pricing:
         """What the decided step computes, as the cost model sees it. Built here and nowhere else."""
         server, progress = self._server, self._server.progress
         allocator, seats, spread = server.allocator, 0, None
-        came, went, unit = step.swapped_in_blocks, step.swapped_out_blocks, allocator.growth_unit
         if not step.paused:
             seats = progress.size + server.seats.count
             if progress.spread is not None and seats:
                 spread = progress.spread.at(progress.clock + 1)
-        copied = step.copied_slots if self._upkeep is None else self._upkeep.copied_slots
+        prompts, moved, drafted, unit = step.prompts, step.moved, step.drafted, allocator.growth_unit
+        copied = came = went = 0
+        if moved is not None:
+            copied, came, went = moved.copied_slots, moved.swapped_in_blocks, moved.swapped_out_blocks
+        if self._upkeep is not None:
+            copied = self._upkeep.copied_slots
         fields = (
-            step.prefill_tokens,
-            step.prefill_pairs,
-            len(step.chunks),
+            0 if prompts is None else prompts.tokens,
+            0 if prompts is None else prompts.pairs,
+            0 if prompts is None else len(prompts.chunks),
             seats,
             contexts,
             -(-copied // allocator.slots_per_token),
@@ -103,8 +107,8 @@ class Pricing:
             went,
             went * unit,
             spread,
-            step.draft_tokens,
-            step.draft_passes,
+            0 if drafted is None else drafted.tokens,
+            0 if drafted is None else drafted.passes,
         )
         return tuple.__new__(StepShape, fields)  # what StepShape(*fields) does, at a quarter of its price
 
@@ -114,16 +118,18 @@ class Pricing:
         duration = self.cost.step_ps(shape)
         if self._hears:
             self.cost.carried_out(shape, duration)
-        duration = self._with_load(step, duration) if step.load is not None else duration + step.delay_ps
+        if step.moved is not None:
+            duration = self._after_transfers(step.moved, duration)
         return self._upkeep.step_ps(duration, self.cost) if due and self._upkeep else duration
 
-    def _with_load(self, step: Decision, compute_ps: int) -> int:
-        """Duration of a step that computes while keys and values are loaded layer by layer."""
-        load, tier = step.load, self._server.totals.tier
-        assert load is not None
-        end_ps = load.end_ps(step.delay_ps, compute_ps)
+    def _after_transfers(self, moved: Moved, compute_ps: int) -> int:
+        """Duration of a step that waits for transfers, or for the layers that it loads while it computes."""
+        load, tier = moved.load, self._server.totals.tier
+        if load is None:
+            return moved.delay_ps + compute_ps
+        end_ps = load.end_ps(moved.delay_ps, compute_ps)
         if tier is not None:
-            tier.steps_waited_ps += end_ps - compute_ps - step.delay_ps
+            tier.steps_waited_ps += end_ps - compute_ps - moved.delay_ps
         return end_ps
 
     # -- several ------------------------------------------------------------------------------
@@ -137,7 +143,7 @@ class Pricing:
         if not self._linear:
             return self._unlike_ends(step, steps, limit_ps, contexts)
         seats = progress.size + server.seats.count
-        if self._works_in_spans or step.copies:
+        if self._works_in_spans or (step.valid is not None and step.valid.copies):
             if self._works_in_spans and len(server.running) > progress.size:
                 steps = 1
             first = self.step_ps(step, contexts, due)
@@ -154,7 +160,7 @@ class Pricing:
         """Extend a span by the steps that are foreseen after those the decision covers."""
         server, cost, progress = self._server, self.cost, self._server.progress
         seats, apart = progress.size, progress.spread
-        if len(ends) < step.repeats or ends[-1] >= limit_ps or self._hears:
+        if ends[-1] >= limit_ps or self._hears:
             return
         for more in server.batch.steps_behind(len(ends), at_most, server.anybody_waits):
             done, contexts_now = len(ends), contexts + len(ends) * seats
@@ -186,8 +192,9 @@ class Pricing:
         if steps == 1:
             self.contexts = [contexts]
             return [self.step_ps(step, contexts, due=False)]
-        progress, vain = self._server.progress, step.vain_tokens
-        batch = progress.size, step.draft_tokens - vain, step.draft_passes
+        progress, drafted = self._server.progress, step.of_drafts()
+        vain = drafted.vain_tokens
+        batch = progress.size, drafted.tokens - vain, drafted.passes
         line = self._lines.get(batch)
         if line is None and not self._hears:
             line = self.cost.line(self.shape(step, contexts)._replace(draft_tokens=batch[1]))
@@ -209,9 +216,8 @@ class Pricing:
     def _ends_one_by_one(self, step: Decision, contexts: int, steps: int, limit_ps: int) -> list[int]:
         """Ends for a cost that is not linear in the contexts, priced a few steps at a time."""
         ahead, first = self._server.progress.contexts_ahead, self.shape(step, contexts)
-        later, start, tokens = first, self.cost.step_ps(first), [contexts]
-        if step.vain_tokens:
-            later = first._replace(draft_tokens=first.draft_tokens - step.vain_tokens)
+        start, tokens, vain = self.cost.step_ps(first), [contexts], step.of_drafts().vain_tokens
+        later = first._replace(draft_tokens=first.draft_tokens - vain) if vain else first
         durations, ends = [start], [start]
         while len(ends) < steps and ends[-1] < limit_ps:
             done = len(ends)

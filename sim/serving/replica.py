@@ -173,8 +173,8 @@ class Replica:
                 self._tell_deciding()
             self.decision = step = decide(server)
             plan = planner.plan(step)
-            if step.changed and (step.rejected or step.preempted_finished):
-                commit.write_facts(step)
+            if step.refused is not None:
+                commit.write_facts(step.refused)
             if plan is None:
                 yield from self._stall()
                 inputs.decided_ps = server.now_ps
@@ -239,7 +239,7 @@ class Replica:
             yield from self._idle(takes=False)
         elif step.no_room and not server.allocator.used_slots:  # evicted, now longer than on arrival
             server.drop_head(f"finds no room in an empty arena of {server.allocator.capacity_slots:,} slots")
-            self.commit.write_facts(step)
+            self.commit.write_facts(step.of_refusals())
         else:
             raise InvariantError(
                 f"step {server.steps}: nobody runs and request {server.waiting[0].index}, the head of "
@@ -360,8 +360,8 @@ class Replica:
             self.input_queue.take()
             self.decision = step = self.decide(self.server)
             plan = self._planner.plan(step)
-            if step.changed and (step.rejected or step.preempted_finished):
-                self.commit.write_facts(step)
+            if step.refused is not None:
+                self.commit.write_facts(step.refused)
             if plan is None:
                 raise InvariantError(f"step {self.server.steps} of a span computes nothing")
             self._current = plan

@@ -137,11 +137,11 @@ class Server:
 
     def hold_for(self, steps: int) -> None:
         """Let the scheduler decide again after this many steps at the latest, even if nothing happens."""
-        self.step.repeats = steps
+        self.step.of_validity().steps = steps
 
     def hold_until(self, until_ps: int) -> None:
         """Let the scheduler decide again at the first boundary from then on, even if nothing happens."""
-        self.step.until_ps = until_ps
+        self.step.of_validity().until_ps = until_ps
 
     def ask_again(self) -> None:
         """The next step may find what this one did not: let the scheduler decide again before that step."""
@@ -219,7 +219,9 @@ class Server:
         if pieces is not None:
             pieces.introduce(request.own, request.prompt_tokens)
         match = prefixes.match(request.content, request.own, request.known_tokens - (not whole))
-        self.step.asks_by_cached = budget is not None and match.tokens > 0 and request.known_tokens > budget
+        by_cached = budget is not None and match.tokens > 0 and request.known_tokens > budget
+        if by_cached or self.step.valid is not None:
+            self.step.of_validity().asks_by_cached = by_cached
         return match
 
     def cached_tokens(self, request: Request) -> int:
@@ -281,8 +283,9 @@ class Server:
         if (match is not None and match.tokens) or cached:
             hits = request.computed = match.tokens if match and cached is None else cached or 0
             self.memory.prefill_held += hits
-            self.step.hit_tokens += hits
-            self.step.charged_hit_tokens += charged
+            prompts = self.step.of_prompts()
+            prompts.hit_tokens += hits
+            prompts.charged_hit_tokens += charged
             self.totals.hit_tokens += hits
         self.compute(request, tokens - request.computed if chunk is None else chunk)
         return True
@@ -400,7 +403,7 @@ class Server:
         allocator = self.allocator
         self.step.no_room = True
         if self.events:
-            self.step.refusal = Refusal(request, allocator.slots_needed(tokens, bound))
+            self.step.of_refusals().head = Refusal(request, allocator.slots_needed(tokens, bound))
         if allocator.most_sequences is not None and len(self.running) >= allocator.most_sequences:
             return
         if not request.fragmented and allocator.slots_needed(tokens, bound) <= allocator.free_slots:
@@ -620,7 +623,7 @@ class Server:
         self.release(request, unknown=self._unknown(request))
         self.totals.preemptions += 1
         self.step.preempt()
-        self.step.preempted_finished += (request.index,)
+        self.step.of_refusals().preempted_finished.append(request.index)
 
     def check(self) -> None:
         """Raise InvariantError if the running sums and the allocator's own count disagree."""

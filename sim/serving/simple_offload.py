@@ -228,9 +228,10 @@ class SimpleOffload(Connector):
     def _flush(self) -> None:
         step = self.server.step
         jobs = [job for _, _, job in self.transfers.under_way]
-        delay_ps = max(step.delay_ps, self.transfers.wait_for(jobs, self.server.now_ps))
-        self.totals.steps_waited_ps += delay_ps - step.delay_ps
-        step.delay_ps = delay_ps
+        moved = step.of_moves()
+        delay_ps = max(moved.delay_ps, self.transfers.wait_for(jobs, self.server.now_ps))
+        self.totals.steps_waited_ps += delay_ps - moved.delay_ps
+        moved.delay_ps = delay_ps
 
     # -- what is stored -------------------------------------------------------------------------
 

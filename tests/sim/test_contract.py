@@ -62,7 +62,7 @@ class SwapsWithoutPaying(VllmV0):
 
     def schedule(self, server):
         super().schedule(server)
-        server.step.swapped_out_blocks = server.step.swapped_in_blocks = 0
+        server.step.moved = None
 
 
 class AsksTheClock(Orca):
@@ -207,8 +207,8 @@ def test_a_decision_is_a_record_that_tells_itself():
     log = RequestLog(work)
     Engine(work, log, [Replica(server, chosen, CountedCost(), log, max_span=1)], [256]).run()
     assert told == [
-        "Decision(chunks=[0:5, 1:11], prefill_tokens=16, prefill_pairs=81, changed=True)",
-        "Decision(decodes=1, chunks=[1:20], prefill_tokens=9, prefill_pairs=144, changed=True)",
+        "Decision(prompts=Prompts(chunks=[0:5, 1:11], tokens=16, pairs=81), changed=True)",
+        "Decision(decodes=1, prompts=Prompts(chunks=[1:20], tokens=9, pairs=144), changed=True)",
         "Decision(decodes=2)",
         "Decision(decodes=1)",
     ]

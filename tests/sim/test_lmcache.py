@@ -115,14 +115,14 @@ class Replay:
             request = self.requests[own]
             request.computed, request.generated, request.seq = tokens, generated, own
             server.running[own] = request
-            server.step.chunks = [*server.step.chunks, request]
+            server.step.of_prompts().chunks.append(request)
             stored[own] = chunks
         before = self.connector.totals.stored_bytes
         self.connector.end_step()
         assert self.connector.totals.stored_bytes - before == sum(stored.values()) * size
         order = self.connector.chunks._order
         assert list(getattr(order, "_line", self.connector.chunks._held)) == there
-        server.step.chunks = []
+        server.step.prompts = None
         server.running.clear()
 
     def end(self, own):

@@ -167,7 +167,8 @@ class Noted:
         """The queue as the engine sees it: a preempted request is its head, even if it has just finished."""
         waiting, ids = self.server.waiting, self.ids
         names = [ids[request.index] for request in waiting]
-        if len(self.server.step.preempted_finished) and isinstance(waiting, deque):
+        refused = self.server.step.refused
+        if refused is not None and refused.preempted_finished and isinstance(waiting, deque):
             head = self.preempted[::-1]
             names = head + [name for name in names if name not in head]
         return names
