@@ -59,7 +59,7 @@ NO_PROMPTS = Prompts()
 """For reading: nothing of any prompt."""
 
 
-class Drafted(Record):
+class DraftWork(Record):
     """What a step computes for speculative decoding.
 
     Attributes
@@ -176,7 +176,7 @@ class Decision(Record):
     ----------
     decodes : int
         Sequences that get a token.
-    prompts, drafted, moved, refused, valid : Prompts, Drafted, Moved, Refused, Validity or None
+    prompts, drafted, moved, refused, valid : Prompts, DraftWork, Moved, Refused, Validity or None
         What else it does, and how long it holds; None: nothing else, until something happens.
     changed : bool
         Whether a request entered, computed a chunk, grew without a promise or left: no later step equals it.
@@ -199,7 +199,7 @@ class Decision(Record):
 
     decodes: int = 0
     prompts: Prompts | None = None
-    drafted: Drafted | None = None
+    drafted: DraftWork | None = None
     moved: Moved | None = None
     refused: Refused | None = None
     valid: Validity | None = None
@@ -244,10 +244,10 @@ class Decision(Record):
             self.prompts = Prompts()
         return self.prompts
 
-    def of_drafts(self) -> Drafted:
+    def of_drafts(self) -> DraftWork:
         """The record of drafts, to write to."""
         if self.drafted is None:
-            self.drafted = Drafted()
+            self.drafted = DraftWork()
         return self.drafted
 
     def of_moves(self) -> Moved:

@@ -17,7 +17,7 @@ from mypy_extensions import mypyc_attr
 
 from kvsim.allocators.base import Match
 from kvsim.sim.serving.acceptance import Acceptance
-from kvsim.sim.serving.decision import Drafted
+from kvsim.sim.serving.decision import DraftWork
 from kvsim.sim.serving.draft_batch import DraftBatch
 from kvsim.sim.serving.draft_clock import Regular, counts_blocks
 from kvsim.sim.serving.draft_records import DraftRules, Seen, Taken
@@ -352,7 +352,7 @@ class Drafts(Steps):
             self._compute_in_vain(drafted)
         drafted.passes = int(bool(step.chunks)) if self.skips_drafts else self.proposed
 
-    def _compute_in_vain(self, drafted: Drafted) -> None:
+    def _compute_in_vain(self, drafted: DraftWork) -> None:
         """Enter the tokens of sequences that decoded by the clock and are computed once more."""
         assert self.regular is not None
         drafted.vain_tokens = self.regular.vain * (self.regular.drafts + 1)
