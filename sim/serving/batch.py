@@ -20,7 +20,6 @@ from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.spread import Contexts
 
 PS_PER_NS = 1_000
-NOBODY: list[int] = []
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -164,11 +163,11 @@ class Batch:
         makes room.
         """
         self._granted, clock = step, self.progress.clock
-        growth, leaving = self.growth, NOBODY
+        growth, leaving = self.growth, None
         due = growth.residues[clock % growth.unit] if growth.unit else growth.due(clock)
         if growth.leaving and clock in growth.leaving:
             leaving = growth.pop_leaving(clock)
-        if not (due or leaving):  # most often
+        if not (due or leaving):
             return None
         allocator = self.allocator
         if self.works_in_spans and self._grow_mapped(due):
@@ -179,7 +178,7 @@ class Batch:
             else:
                 allocator.grow_many(due)
         else:
-            return due, leaving
+            return due, leaving or []
         if clock in growth.last or growth.unwritten or not growth.unit:
             self.grew(due)
         return None
