@@ -66,6 +66,11 @@ class View:
         return queued + sum([request.known_tokens for request in self._replica.input_queue.requests])
 
     @property
+    def loading_tokens(self) -> int:
+        """Tokens of requests whose keys and values are on their way to it."""
+        return sum([request.known_tokens for request in self._loading.values()])
+
+    @property
     def head_tokens(self) -> int:
         """Tokens that the head of its queue needs; 0: the queue is empty."""
         waiting = self._server.waiting or self._replica.input_queue.requests
