@@ -215,6 +215,16 @@ class Dispatcher:
         """Note from now on where each request is sent."""
         self._sent = [{} for _ in self._views]
 
+    def moved(self, row: int, source: int, target: int) -> None:
+        """A request has gone to another replica."""
+        if self._sent is not None:
+            del self._sent[source][row]
+            self._sent[target][row] = None
+
+    def is_open(self, place: int) -> bool:
+        """Whether requests can be sent there."""
+        return self._views[place] in self._open
+
     def show(self, place: int, replica: Replica) -> None:
         """Another replica takes this place."""
         self._views[place].show(replica)

@@ -157,13 +157,16 @@ class Engine:
         if self.hand_over is not None and self._second is not None:
             self.hand_over.begin(self, self.replicas, self._second)
             self.lives.watches.append(self.hand_over.follow)
-        gates = Gates(self, dispatchers, self.hand_over)
+        if self.migrations is not None:
+            self.lives.watches.append(self.migrations.follow)
+        gates = Gates(self, dispatchers, self.hand_over, self.migrations)
         if self.deaths is not None:
             self.deaths.begin(gates, self.scaler)
         if self.scaler is not None:
             self.scaler.begin(gates)
         if self._dispatcher is not None and self.migrations is not None:
-            self.migrations.begin(self, self.replicas, self._dispatcher)
+            draining = (lambda: ()) if self.scaler is None else self.scaler.draining
+            self.migrations.begin(self, self.replicas, self._dispatcher, draining)
 
     def run(self) -> Result:
         """Serve every request and return the result; for a fleet, of all replicas together."""

@@ -77,9 +77,6 @@ class FleetConfig:
             for policy in policies_by_name(self.scale).values():
                 policy_of(policy, self.replicas)
         if self.migrate:
-            for name, value in (("fail", self.fail), ("scale", self.scale)):
-                if value:
-                    raise KvsimError(f"migrate must be left out with {name}")
             if self.replicas == 1:
                 raise KvsimError("migrate must be left out with one replica")
             migration_of(self.migrate)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from kvsim.sim.serving.dispatcher import Dispatcher, View
 from kvsim.sim.serving.hand_over import HandOver
 from kvsim.sim.serving.lives import Run
+from kvsim.sim.serving.migration import Migrations
 from kvsim.sim.serving.replica import Replica
 
 
@@ -18,10 +19,19 @@ class Gates:
     ----------
     hand_over : HandOver or None
         Its prompts may wait for a decode replica.
+    migrations : Migrations or None
+        They go to open replicas.
     """
 
-    def __init__(self, run: Run, dispatchers: Sequence[Dispatcher], hand_over: HandOver | None) -> None:
-        self.run, self.dispatchers, self._hand_over = run, dispatchers, hand_over
+    def __init__(
+        self,
+        run: Run,
+        dispatchers: Sequence[Dispatcher],
+        hand_over: HandOver | None,
+        migrations: Migrations | None,
+    ) -> None:
+        self.run, self.dispatchers = run, dispatchers
+        self._hand_over, self._migrations = hand_over, migrations
 
     def dispatcher(self, place: int) -> Dispatcher:
         """Who sends requests to this replica."""
@@ -52,8 +62,11 @@ class Gates:
         `comes_back`: it, or one that could replace it, will serve.
         """
         rows = self.dispatcher(place).lose(place, comes_back)
+        if self._migrations is not None:
+            self._migrations.lose(place, rows)
         return rows if self._hand_over is None else self._hand_over.lose(dead, now_ps)
 
-    def freed_ps(self, replica: Replica) -> int:
-        """When it last freed a prompt that it held; 0: never."""
-        return 0 if self._hand_over is None else self._hand_over.freed_ps(replica.server)
+    def left_ps(self, replica: Replica) -> int:
+        """When it last freed a prompt that it held, or a request left for another replica; 0: never."""
+        freed_ps = 0 if self._hand_over is None else self._hand_over.freed_ps(replica.server)
+        return freed_ps if self._migrations is None else self._migrations.left_ps(replica)

@@ -3,9 +3,9 @@
     off -> starting -> on -> draining -> off
 
 Starting takes `startup_ps`, then requests are sent there; a replica begins empty each time. A draining one
-gets no more requests, and is off when its last is answered, or, on the prefill side, when all that it holds
-was read; until then it may be switched on again. It costs from the start of starting until it is off. The
-last to be switched on is the first to go.
+gets no more requests, and is off when its last is answered or has migrated, or, on the prefill side, when all
+that it holds was read; until then it may be switched on again. It costs from the start of starting until it
+is off. The last to be switched on is the first to go.
 
 Replicas may die (faults.py). One that comes back stays wanted and costs meanwhile, unless it is switched off:
 dead ones go first. For one that does not, another is started at once. Dead ones cannot be started.
@@ -153,12 +153,16 @@ class Scaler:
         for place, state in enumerate(self._states):
             replica = self._lives.replicas[place]
             if state == DRAINING and not replica.has_requests:
-                done_ps = max(replica.recorder.end_ps, self._gates.freed_ps(replica))
+                done_ps = max(replica.recorder.end_ps, self._gates.left_ps(replica))
                 self._move(max(done_ps, self._since_ps[place]), place, OFF)
 
     def _move(self, at_ps: int, place: int, state: str) -> None:
         self._states[place] = state
         self.changes.append(Change(at_ps, place, state))
+
+    def draining(self) -> list[int]:
+        """The replicas that drain, by place."""
+        return [place for place, state in enumerate(self._states) if state == DRAINING]
 
     # -- replicas that die and come back --------------------------------------------------------------
 

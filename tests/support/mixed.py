@@ -229,6 +229,11 @@ def draw_around(rng: Random, case: Case, kind: str, router: str | None) -> Deplo
         source, last, link = rng.choice([-48, 16, 200]), rng.choice([1, 4, 16]), rng.choice(["0.01", "400gb"])
         words = f"every={rng.choice([0.01, 0.05])},source={source},target={source},last={last},link={link}"
         fleet = replace(fleet, migrate=f"llumnix:{words}")
+        if rng.random() < 0.3:
+            fleet = replace(fleet, fail=_deaths(rng, count))
+        if rng.random() < 0.4:
+            steps = f"{rng.random() + 0.001:.3f}=1,{rng.random() + 1.1:.3f}={count}"
+            fleet = replace(fleet, scale=f"schedule:0={count},{steps}", startup_time=0.1, load_bandwidth=1e9)
     if kind == "apart":
         fleet = replace(fleet, direct_decode=rng.choice([0, 0, 20]))
     if kind not in ("pools", "apart"):
