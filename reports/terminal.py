@@ -24,6 +24,7 @@ from kvsim.reports.palette import KINDS, Shown, Summary, count, figures, number,
 from kvsim.reports.pools import pools_table
 from kvsim.reports.quantities import LATENCIES, POINTS, at
 from kvsim.reports.ranked import System, by_scheduler, different_clocks, rejections
+from kvsim.reports.scaled import scaled_words
 from kvsim.reports.seeds.intervals import Interval, equal, interval
 from kvsim.reports.seeds.words import difference_lines, half_width, share_of_time, with_spread
 from kvsim.reports.waiting import LATENCIES_GROW, held_back, is_overloaded, overload, overloads
@@ -227,7 +228,7 @@ def _facts(seeds: System) -> Table:
         ("torch", _memory_stats(seeds)),
         ("service", _service(seeds)),
         ("faults", _faults(seeds)),
-        ("scaling", _scaling(seeds)),
+        ("scaling", scaled_words(seeds)),
         ("handed over", _hand_over(seeds)),
         ("migrated", _migration(seeds)),
         ("clock", f"{sources}\n{clocks.beside(costs)}"),
@@ -357,18 +358,6 @@ def _upkeep(seeds: System) -> str:
     return (
         f"{maps} maps, {unmaps} unmaps; steps waited {with_spread(seconds, interval(waited))}, "
         f"{beside} went on beside them"
-    )
-
-
-def _scaling(seeds: System) -> str:
-    """How many replicas there were, and the GPU-hours they took."""
-    if not seeds[0].get("scaling"):
-        return ""
-    told = partial(_told, seeds)
-    return (
-        f"{told(figures, 'scaling', 'mean_replicas')} replicas on average, "
-        f"{told(count, 'scaling', 'starts')} starts, {told(count, 'scaling', 'drains')} drains: "
-        f"{told(figures, 'scaling', 'gpu_hours')} GPU-hours of {told(figures, 'scaling', 'gpu_hours_of_all')}"
     )
 
 

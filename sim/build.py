@@ -41,11 +41,10 @@ from kvsim.sim.routers.base import Router
 from kvsim.sim.schedulers import SCHEDULERS
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.serving.engine import Engine
-from kvsim.sim.serving.fleet import FleetConfig, router_class
+from kvsim.sim.serving.fleet import router_class
 from kvsim.sim.serving.replica import Replica
 from kvsim.sim.serving.reservation import reservation
-from kvsim.sim.serving.scale_policy import ScalePolicy
-from kvsim.sim.serving.scaling import policy_of
+from kvsim.sim.serving.scale_groups import Scaled, scaled_of
 from kvsim.sim.workload import PS_PER_S, Workload
 
 if TYPE_CHECKING:
@@ -168,6 +167,8 @@ def resolve(deployment: Deployment) -> Resolved:
     if deployment.fleet.direct_decode and not deployment.apart:
         given = deployment.fleet.direct_decode
         raise KvsimError(f"direct_decode must be left out without prefill and decode pools, got {given}")
+    if deployment.fleet.scale:
+        scaled_of(deployment.fleet.scale, deployment.sizes)
     if deployment.pools:
         return _resolve_pools(deployment)
     deployment = with_modules(deployment)
@@ -395,7 +396,9 @@ def build_engine(
         pools=[(pool.name, pool.role) for pool in deployment.every_pool for _ in range(pool.replicas)],
         sticky=fleet.sticky,
         faults=fleet.faults,
-        scaling=_scaling(fleet, [maker.found.deployment for maker in makers], log) if fleet.scale else None,
+        scaling=_scaling(deployment, [maker.found.deployment for maker in makers], log)
+        if fleet.scale
+        else None,
         make=make,
         migrations=_migrations(found, workload) if fleet.migrate else None,
         hand_over=None
@@ -421,14 +424,15 @@ def _migrations(found: Resolved, workload: Workload) -> "Migrations":
 
 
 def _scaling(
-    fleet: FleetConfig, servers: Sequence[Deployment], log: RequestLog
-) -> tuple[ScalePolicy, list[int]]:
-    """The policy, and the ps each server takes to start: a constant, plus its weights over bandwidth."""
+    whole: Deployment, servers: Sequence[Deployment], log: RequestLog
+) -> tuple[list[Scaled], list[int]]:
+    """The policies, and the ps each server takes to start: a constant, plus its weights over bandwidth."""
+    fleet = whole.fleet
     startup_s = [
         fleet.startup_time + server.served_model.weight_bytes / (1e9 * fleet.load_bandwidth)
         for server in servers
     ]
-    return policy_of(fleet.scale, fleet.replicas, log), [round(each * PS_PER_S) for each in startup_s]
+    return scaled_of(fleet.scale, whole.sizes, log), [round(each * PS_PER_S) for each in startup_s]
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,8 @@
 """The summary of a fleet: each replica, its pools, deaths, scaling, hand-overs and migrations."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from kvsim.sim.cost.frontend import frontend_of
 from kvsim.sim.deployment.deployment import Deployment, Pool
@@ -36,10 +37,9 @@ class FleetSummary:
         frontend = frontend_of(self.deployment)
         found: list[Json] = []
         pools: list[Json] = []
-        for pool in self.deployment.every_pool:
+        for pool, places in self._places:
             names = {"allocator": pool.server.engine.allocator, "scheduler": pool.server.engine.scheduler}
-            first = len(found)
-            for place in range(first, first + pool.replicas):
+            for place in places:
                 alone = part(self.engine.results[place], place)
                 numbers = metrics.summary(
                     alone, metrics.request_table(alone, seconds_of(alone, frontend, fleet.replicas))
@@ -49,7 +49,7 @@ class FleetSummary:
                 label = f"replica {place}, {pool.name}" if pool.name else f"replica {place}"
                 found.append({"label": label, **numbers, "engine": engine})
             if pool.name:
-                pools.append(self._pool(pool, first, requests))
+                pools.append(self._pool(pool, places, requests))
         several: Json = {"pools": pools} if pools else {}
         if self.engine.deaths is not None:
             several["faults"] = self._faults(requests)
@@ -93,34 +93,74 @@ class FleetSummary:
 
     def _scaling(self, scaler: Scaler, requests: Mapping[str, metrics.Column]) -> Json:
         """How many replicas there were, and what they cost."""
-        end_ps = max(each.end_ps for each in self.engine.results)
-        pools = [pool for pool in self.deployment.every_pool for _ in range(pool.replicas)]
-        alive_ps = scaler.alive_ps(end_ps)
-        hours = [
-            pool.server.gpus * alive / PS_PER_S / SECONDS_PER_HOUR
-            for pool, alive in zip(pools, alive_ps, strict=True)
-        ]
-        prices = [self.goals.price_of_server(pool.server) for pool in pools]
-        states, slo = [change.state for change in scaler.changes], self.goals.limits
+        end_ps, slo = self._end_ps, self.goals.limits
         good = None if slo is None else good_requests(slo, requests)
+        whole = self._scaled(scaler, range(self.deployment.fleet.replicas))
+        pools: Json = {}
+        if self.deployment.pools:
+            pools["pools"] = [
+                {"name": pool.name, "role": pool.role} | self._scaled(scaler, places)
+                for pool, places in self._places
+            ]
         return {
             "policy": self.deployment.fleet.scale,
-            "gpu_hours": sum(hours),
-            "gpu_hours_of_all": self.deployment.all_gpus * end_ps / PS_PER_S / SECONDS_PER_HOUR,
-            "cost": None
-            if None in prices
-            else sum(hour * (price or 0) for hour, price in zip(hours, prices, strict=True)),
-            "mean_replicas": sum(alive_ps) / end_ps if end_ps else None,
-            "starts": states.count("starting"),
-            "drains": states.count("draining"),
+            **whole,
+            **pools,
             "over_time": over_time(
-                self.engine.log.arrival_ps, good, lambda until: sum(scaler.alive_ps(until)), end_ps
+                self.engine.log.arrival_ps,
+                good,
+                [partial(self._alive_ps, scaler, places) for _, places in self._places],
+                end_ps,
             ),
             "changes": [
                 {"time_s": change.at_ps / PS_PER_S, "replica": change.place, "state": change.state}
                 for change in scaler.changes
             ],
         }
+
+    def _scaled(self, scaler: Scaler, places: Sequence[int]) -> Json:
+        """The same of some replicas."""
+        end_ps, servers = self._end_ps, self._servers
+        alive_ps = scaler.alive_ps(end_ps)
+        states = [change.state for change in scaler.changes if change.place in places]
+        hours = [servers[place].gpus * alive_ps[place] / PS_PER_S / SECONDS_PER_HOUR for place in places]
+        prices = [self.goals.price_of_server(servers[place]) for place in places]
+        return {
+            "gpu_hours": sum(hours),
+            "gpu_hours_of_all": sum(servers[place].gpus for place in places)
+            * end_ps
+            / PS_PER_S
+            / SECONDS_PER_HOUR,
+            "cost": None
+            if None in prices
+            else sum(hour * (price or 0) for hour, price in zip(hours, prices, strict=True)),
+            "mean_replicas": sum(alive_ps[place] for place in places) / end_ps if end_ps else None,
+            "starts": states.count("starting"),
+            "drains": states.count("draining"),
+        }
+
+    @staticmethod
+    def _alive_ps(scaler: Scaler, places: Sequence[int], until_ps: int) -> int:
+        alive_ps = scaler.alive_ps(until_ps)
+        return sum(alive_ps[place] for place in places)
+
+    @property
+    def _end_ps(self) -> int:
+        return max(each.end_ps for each in self.engine.results)
+
+    @property
+    def _servers(self) -> list[Deployment]:
+        """The server of each replica."""
+        return [pool.server for pool in self.deployment.every_pool for _ in range(pool.replicas)]
+
+    @property
+    def _places(self) -> list[tuple[Pool, range]]:
+        """Each pool and the places of its replicas."""
+        found, first = [], 0
+        for pool in self.deployment.every_pool:
+            found.append((pool, range(first, first + pool.replicas)))
+            first += pool.replicas
+        return found
 
     def _faults(self, requests: Mapping[str, metrics.Column]) -> Json:
         """What the death of replicas cost; only for a run with faults."""
@@ -140,12 +180,14 @@ class FleetSummary:
             "down_s": deaths.lost.down_ps / PS_PER_S,
         }
 
-    def _pool(self, pool: Pool, first: int, requests: Mapping[str, metrics.Column]) -> Json:
-        """What the servers of a pool did together, and their cost; `first` is the place of the first."""
+    def _pool(self, pool: Pool, places: range, requests: Mapping[str, metrics.Column]) -> Json:
+        """What the servers of a pool did together, and their cost while they were there."""
         home = requests["replica"].astype(int)
-        its = (first <= home) & (home < first + pool.replicas)
+        its = (places.start <= home) & (home < places.stop)
         done = its & (requests["status"] != "rejected")
-        hours = max(each.end_ps for each in self.engine.results) / PS_PER_S / SECONDS_PER_HOUR
+        end_ps, scaler = self._end_ps, self.engine.scaler
+        alive_ps = pool.replicas * end_ps if scaler is None else self._alive_ps(scaler, places, end_ps)
+        hours = pool.server.gpus * (alive_ps / PS_PER_S / SECONDS_PER_HOUR)
         price = self.goals.price_of_server(pool.server)
         return {
             "name": pool.name,
@@ -153,11 +195,11 @@ class FleetSummary:
             "gpu": pool.server.gpu.name,
             "gpus": pool.gpus,
             "replicas": pool.replicas,
-            "first_replica": first,
+            "first_replica": places.start,
             "requests": int(its.sum()),
             "finished": int(done.sum()),
             "output_tokens": int(requests["output_tokens"][done].sum()),
             "latency": metrics.latencies(requests, done),
-            "gpu_hours": pool.gpus * hours,
-            "cost": None if price is None else price * pool.gpus * hours,
+            "gpu_hours": hours,
+            "cost": None if price is None else price * hours,
         }

@@ -6,10 +6,12 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from kvsim.reports.figures import pieces
 from kvsim.reports.figures.choices import CannotDraw, Choices
+from kvsim.reports.figures.pieces import FloatArray
 from kvsim.reports.figures.sheet import new_sheet
 from kvsim.reports.figures.style import Style
 from kvsim.reports.figures.systems import System
@@ -33,7 +35,10 @@ def scaling(systems: Sequence[System], choices: Choices) -> Figure:
     figure = new_sheet(style, 1.0 + 1.35 * len(panels), " ".join(_words(*each) for each in found))
     grid = figure.subplots(len(panels), 1, squeeze=False, sharex=len(found) == 1)[:, 0]
     for axes, (system, told, column) in zip(grid, panels, strict=True):
-        _panel(axes, style, told["over_time"], column)
+        if column == "replicas" and told.get("pools"):
+            _by_pool(axes, style, told)
+        else:
+            _panel(axes, style, told["over_time"], column)
         if column == "requests_per_s":
             pieces.panel_title(axes, style, f"{system.full_name}: {told['policy']}", 1)
     grid[-1].set_xlabel("time (s)")
@@ -54,9 +59,7 @@ def _columns(told: dict[str, Any]) -> list[str]:
 def _panel(axes: Axes, style: Style, rows: Sequence[dict[str, Any]], column: str) -> None:
     """A step for each part of the run; a gap if no request was judged."""
     values = np.array([np.nan if row[column] is None else row[column] for row in rows], dtype=np.float64)
-    begins = [float(row["time_s"]) for row in rows]
-    width = begins[1] - begins[0] or 1.0
-    edges = np.array([*begins, begins[-1] + width])
+    edges = _edges(rows)
     look = style.look(list(_LABELS).index(column))
     axes.stairs(values, edges, color=look.colour, linewidth=style.line, fill=False, baseline=None)
     axes.stairs(values, edges, color=look.colour, alpha=0.2, fill=True)
@@ -68,6 +71,31 @@ def _panel(axes: Axes, style: Style, rows: Sequence[dict[str, Any]], column: str
     else:
         axes.set_ylim(0)
         axes.yaxis.set_major_locator(MaxNLocator(nbins=4, integer=column == "replicas"))
+
+
+def _by_pool(axes: Axes, style: Style, told: dict[str, Any]) -> None:
+    """The replicas of each pool on top of each other."""
+    rows, edges = told["over_time"], _edges(told["over_time"])
+    below, marks = np.zeros(len(rows)), []
+    for place, pool in enumerate(told["pools"]):
+        above = below + [row["replicas_by_pool"][place] for row in rows]
+        look = style.look(len(_LABELS) + place)
+        axes.stairs(above, edges, baseline=below, color=look.colour, fill=True, hatch=look.hatch, alpha=0.6)
+        axes.stairs(above, edges, baseline=None, color=look.colour, linewidth=style.line)
+        marks.append(Patch(color=look.colour, label=pool["name"], alpha=0.6))
+        below = above
+    axes.set(xlim=(0, edges[-1]), ylabel=_LABELS["replicas"])
+    axes.set_ylim(0)
+    axes.grid(axis="y")
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
+    how: Any = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0), "frameon": False}
+    axes.legend(handles=marks[::-1], fontsize=style.small_pt, **how)
+
+
+def _edges(rows: Sequence[dict[str, Any]]) -> FloatArray:
+    """Where the parts of the run begin, and the last one ends."""
+    begins = [float(row["time_s"]) for row in rows]
+    return np.array([*begins, begins[-1] + (begins[1] - begins[0] or 1.0)])
 
 
 def _words(system: System, told: dict[str, Any]) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 
 from kvsim.reports import balance, palette
 from kvsim.reports.rundir.run import Run
+from kvsim.reports.scaled import scaled_words
 
 SLICES = 150
 
@@ -26,7 +27,7 @@ def _fleet(run: Run) -> dict[str, Any]:
     hits = [palette.number(each.summary["engine"].get("prefix_hit_tokens")) or 0.0 for each in replicas]
     return {
         "end": until_s,
-        "words": balance.imbalance(replicas),
+        "words": "; ".join(filter(None, (balance.imbalance(replicas), scaled_words([run.summary])))),
         "hits": hits if any(hits) else [],
         "maps": {name: each for name, each in shown.items() if any(map(any, each["rows"]))},
     }

@@ -11,7 +11,7 @@ from kvsim.reports.html.packing import NOTHING, Column, Pack
 from kvsim.reports.html.tables import Texts
 from kvsim.reports.lives.event_log import NOTHING as NONE
 from kvsim.reports.lives.event_log import REFUSE, EventLog
-from kvsim.reports.lives.spans import Lives
+from kvsim.reports.lives.spans import STATES, Lives
 from kvsim.reports.rundir.formats import Columns
 from kvsim.sim.workload import PS_PER_S
 
@@ -20,7 +20,7 @@ Bools = npt.NDArray[np.bool_]
 
 STATUS = ("finished", "truncated", "rejected")
 _AMOUNTS = ("tokens", "cached", "by", "need", "free", "largest")
-SAID = 8
+SAID = len(STATES)
 """Added to the state of a span that begins with a rejection."""
 _MOST_TICKS = 1 << 28
 
@@ -46,6 +46,9 @@ def packed_requests(requests: Columns, tick: float) -> Pack:
     pack.add("status", _codes(Texts(codes, names.tolist()), STATUS) if rows else codes)
     for name, column in (("wait", "first_scheduled_s"), ("first", "first_token_s"), ("whole", "finish_s")):
         pack.add(name, _ticks(requests.get(column, np.full(rows, np.nan)) - arrival, tick))
+    for name in ("read_begin", "read_end"):
+        if f"{name}_s" in requests:
+            pack.add(name, _ticks(requests[f"{name}_s"] - arrival, tick))
     for name in ("tpot_s", "normalized_s_per_token"):
         pack.add(name, requests[name].astype(np.float32))
     return pack
@@ -68,12 +71,16 @@ def packed_events(log: EventLog, lives: Lives, tick: float) -> Pack:
     return pack
 
 
-def packed_spans(lives: Lives, tick: float) -> Pack:
-    """The tracks with their number of spans; the state of each span, and its start unless the arrival."""
+def packed_spans(lives: Lives, tick: float, several: bool = False) -> Pack:
+    """The tracks with their number of spans; the state of each span, and its start unless the arrival.
+
+    `several`: requests may be on several replicas, so that a track need not start with the arrival.
+    """
     pack = Pack()
     said = (lives.row != NONE) & (lives.log.kind[lives.row] == REFUSE)
     start = _ticks_of_ps(lives.start_ps, tick)
-    start[lives.first[:-1][(lives.parent == NONE) & (np.diff(lives.first) > 0)]] = 0
+    if not several:
+        start[lives.first[:-1][(lives.parent == NONE) & (np.diff(lives.first) > 0)]] = 0
     pack.add("request", lives.request, delta=True)
     pack.add("sample", lives.sample)
     pack.add("many", np.diff(lives.first))

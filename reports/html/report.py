@@ -20,10 +20,10 @@ from kvsim.reports.html.page import GENERATOR, page
 from kvsim.reports.html.replay_page import replay_page
 from kvsim.reports.html.sweep_page import sweep_page
 from kvsim.reports.lives import words as life_words
-from kvsim.reports.lives.apart import on_several
-from kvsim.reports.lives.event_log import EVENTS, read_events
+from kvsim.reports.lives.apart import between_stays, lives_of, on_several, seen_by
+from kvsim.reports.lives.event_log import EVENTS, EventLog, read_events
 from kvsim.reports.lives.passed import passed_over
-from kvsim.reports.lives.spans import STATES, lives
+from kvsim.reports.lives.spans import STATES
 from kvsim.reports.replays import is_replay, read_replay
 from kvsim.reports.rundir.run import Run, read_runs
 from kvsim.reports.sweeps.stored import is_sweep, read_sweep
@@ -91,8 +91,9 @@ def report(runs: Sequence[Run]) -> str:
         group = next(number for number, group in enumerate(groups) if any(run is each for each in group))
         first = run is groups[group][0]
         systems.append({"label": run.label, "end": end_s(run), "group": group, "first": first})
+        log = read_events(run.path)
         for server in run.replicas or [run]:
-            about, arena, own = _described(server, mapped=first)
+            about, arena, own = _described(run, server, log, mapped=first)
             about |= {"group": group, "first": first, "system": system, "replica": server.place}
             arenas.append(arena)
             for name, pack in own.items():
@@ -134,27 +135,32 @@ def report(runs: Sequence[Run]) -> str:
     return page(data["title"], data, packs)
 
 
-def _described(run: Run, mapped: bool) -> tuple[dict[str, Any], Arena | None, dict[str, Pack]]:
-    """The page's data for one run, its map, and its tables."""
-    end = end_s(run)
-    tick = tick_s(end)
-    own = {"requests": packed_requests(run.columns.requests, tick)}
-    about: dict[str, Any] = {"label": run.label, "end": end, "tick": tick, "reasons": []}
-    engine = run.config.get("scenario", {}).get("engine", {})
+def _described(
+    run: Run, server: Run, log: EventLog | None, mapped: bool
+) -> tuple[dict[str, Any], Arena | None, dict[str, Pack]]:
+    """The page's data for one server of a run, its map, and its tables.
+
+    Its requests are those that it answered; its events and spans are of all requests that were there.
+    """
+    requests, end = server.columns.requests, end_s(server)
+    tick = tick_s(end_s(run) if on_several(run) else end)
+    own = {"requests": packed_requests(requests, tick)}
+    about: dict[str, Any] = {"label": server.label, "end": end, "tick": tick, "reasons": []}
+    engine = server.config.get("scenario", {}).get("engine", {})
     about["engine"] = {name: engine.get(name) for name in _SETTINGS}
-    log = read_events(run.path)
-    if log is not None and not on_several(run):  # a life on several replicas: `sim explain`
-        log = log.of_replica(run.place)
-        told = lives(log, run.columns.requests, str(run.path / "events.parquet"))
-        own |= {"events": packed_events(log, told, tick), "spans": packed_spans(told, tick)}
-        about["reasons"] = log.reasons
-        said = passed_over(run, log)
+    if log is not None:
+        here, told = log.of_replica(server.place), lives_of(run, server, log)
+        between = between_stays(run)
+        own["events"] = packed_events(here, told, tick)
+        own["spans"] = packed_spans(told, tick, between is not None)
+        about |= {"reasons": here.reasons, "between": between}
+        said = passed_over(seen_by(run, server, log), here)
         texts = about["passed"] = ["", *sorted(set(said.values()))]
         places = {text: place for place, text in enumerate(texts)}
-        rows = [places[said.get(request, "")] for request in run.columns.requests["request"].tolist()]
+        rows = [places[said.get(request, "")] for request in requests["request"].tolist()]
         own["requests"].add("passed", np.array(rows, np.int64))
-    recorded = run.path / "map.parquet"
-    return about, read_arena(recorded, run.place) if mapped and recorded.is_file() else None, own
+    recorded = server.path / "map.parquet"
+    return about, read_arena(recorded, server.place) if mapped and recorded.is_file() else None, own
 
 
 _Packed = tuple[Pack, dict[str, Any], str]

@@ -15,7 +15,7 @@ import numpy as np
 
 from kvsim.reports.lives.event_log import NOTHING, REJECT, EventLog, whole_ps
 from kvsim.reports.lives.lines import Line
-from kvsim.reports.lives.spans import HANDED, MOVING, Lives, Span, lives
+from kvsim.reports.lives.spans import HANDED, MOVING, STATES, Lives, Span, lives
 from kvsim.reports.lives.story import Story, divided, story
 from kvsim.reports.lives.words import line_text
 from kvsim.reports.palette import seconds
@@ -40,6 +40,14 @@ def lives_of(run: Run, server: Run, log: EventLog) -> Lives:
 def on_several(run: Run) -> bool:
     """Whether a request may be served by several replicas, one after the other."""
     return not {COMPUTED, MOVED}.isdisjoint(run.columns.requests)
+
+
+def between_stays(run: Run) -> str | None:
+    """The state between two stays of a request on different replicas; None if it stays on one."""
+    requests = run.columns.requests
+    if not on_several(run):
+        return None
+    return STATES[HANDED if COMPUTED in requests else MOVING]
 
 
 def seen_by(run: Run, server: Run, log: EventLog) -> Run:

@@ -281,6 +281,11 @@ class Deployment(ServerChoices):
         return self.pools or (Pool("", "both", self.fleet.replicas, self),)
 
     @property
+    def sizes(self) -> list[tuple[str, int]]:
+        """Role and replicas of each of its pools."""
+        return [(pool.role, pool.replicas) for pool in self.every_pool]
+
+    @property
     def apart(self) -> bool:
         """Whether prompts and answers are computed on different servers."""
         return any(pool.role == "prefill" for pool in self.pools)

@@ -24,8 +24,6 @@ WITH = "with prefill and decode pools"
 
 def check_apart(whole: Deployment, schedulers: Sequence[Scheduler]) -> None:
     """Raise KvsimError for settings that prefill and decode pools do not allow."""
-    if whole.fleet.scale:
-        raise KvsimError(f"scale must be left out {WITH}, got {whole.fleet.scale!r}")
     first = whole.pools[0].server
     for pool, scheduler in zip(whole.pools, schedulers, strict=True):
         server, options = pool.server, pool.server.engine.options

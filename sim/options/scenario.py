@@ -75,15 +75,17 @@ class Scenario(ServerChoices, EngineChoices):
         "never; once for each death",
     )
     scale: str | None = option(
-        "Replicas come and go, --replicas at most: schedule:0=2,600=6, threshold:queue=4 or slo:ttft=0.5.",
+        "Replicas come and go: schedule:0=2,600=6, threshold:queue=4 or slo:ttft=0.5; prefill=...: those.",
         panel=FLEET,
         default=None,
-        value="POLICY",
+        value="[POOL=]POLICY",
         shown="all replicas, always",
+        repeats=True,
         commas=True,
         doc="replicas [come and go](fleet.md#scaling), `--replicas` at most: `schedule:0=2,600=6,1200=3`, or "
         "`threshold:queue=4,kv=0.8,least=1,every=15,cool=300`, or "
-        "`slo:ttft=0.5,tpot=0.05,least=1,every=180,look=5,down=0.8`",
+        "`slo:ttft=0.5,tpot=0.05,least=1,every=180,look=5,down=0.8`; once for each pool: "
+        "`prefill=threshold:queue=2`, `decode=slo:tpot=0.05`, `1=schedule:0=1,60=3` for pool 1",
     )
     migrate: str | None = option(
         "Running requests move to freer replicas: llumnix, llumnix:source=0, ...",

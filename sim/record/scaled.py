@@ -1,10 +1,10 @@
 """Load, replicas and attainment on one time axis: the basis for judging scaling.
 
-Each part of the run has its start, the requests that arrived per second, the mean number of billed replicas,
-and the share of the arrived requests that met the limits.
+Each part of the run has its start, the requests that arrived per second, the mean number of billed replicas
+(of each pool, too), and the share of the arrived requests that met the limits.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +18,9 @@ PARTS = 24
 def over_time(
     arrival_ps: Int64Column,
     good: npt.NDArray[np.bool_] | None,
-    alive_ps: Callable[[int], int],
+    alive_ps: Sequence[Callable[[int], int]],
     end_ps: int,
-) -> list[dict[str, float | None]]:
+) -> list[dict[str, float | list[float] | None]]:
     """One row per part; none for a run that took no time.
 
     Parameters
@@ -29,8 +29,8 @@ def over_time(
         Arrival of each request.
     good : bool array, shape (n,), or None
         Which requests met the limits; None: there are no limits.
-    alive_ps : callable
-        Total billed time of all replicas, up to a time in ps.
+    alive_ps : sequence of callable
+        By pool, the total billed time of its replicas up to a time in ps.
     """
     if end_ps < PARTS:
         return []
@@ -38,14 +38,17 @@ def over_time(
     parts = np.clip(np.searchsorted(edges, arrival_ps, side="right") - 1, 0, PARTS - 1)
     counts = np.bincount(parts, minlength=PARTS).tolist()
     met = counts if good is None else np.bincount(parts[good], minlength=PARTS).tolist()
-    found: list[dict[str, float | None]] = []
+    found: list[dict[str, float | list[float] | None]] = []
     for begin_ps, until_ps, count, many in zip(edges, edges[1:], counts, met, strict=False):
         width_ps = until_ps - begin_ps
+        alive = [upto(until_ps) - upto(begin_ps) for upto in alive_ps]
+        by_pool = [each / width_ps for each in alive]
         found.append(
             {
                 "time_s": begin_ps / PS_PER_S,
                 "requests_per_s": count * PS_PER_S / width_ps,
-                "replicas": (alive_ps(until_ps) - alive_ps(begin_ps)) / width_ps,
+                "replicas": sum(alive) / width_ps,
+                **({"replicas_by_pool": by_pool} if len(alive_ps) > 1 else {}),
                 "attained_share": None if good is None or not count else many / count,
             }
         )

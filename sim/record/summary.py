@@ -315,7 +315,10 @@ class Faults(Part):
 
 
 class Scaling(Part):
-    """How many replicas there were, and what they cost; `gpu_hours_of_all`: if all had always been there."""
+    """How many replicas there were, and what they cost; `gpu_hours_of_all`: if all had always been there.
+
+    With unlike servers, `pools` has the same of each.
+    """
 
     policy: str
     gpu_hours: float
@@ -324,6 +327,7 @@ class Scaling(Part):
     mean_replicas: float | None
     starts: int
     drains: int
+    pools: list[dict[str, Any]] | None
     over_time: list[dict[str, Any]]
     changes: list[dict[str, Any]]
 

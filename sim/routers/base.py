@@ -61,6 +61,10 @@ class Seen(Protocol):
         """Tokens of the prompts in its queue."""
 
     @property
+    def loading_tokens(self) -> int:
+        """Tokens of requests whose keys and values are on their way to it."""
+
+    @property
     def head_tokens(self) -> int:
         """Tokens that the head of its queue needs; 0: nobody waits."""
 

@@ -9,10 +9,10 @@ back   the new replica serves, and requests that waited while no replica was ali
 from collections.abc import Sequence
 from functools import partial
 
-from kvsim.sim.serving.dispatcher import Dispatcher
 from kvsim.sim.serving.faults import Fault, Lost
-from kvsim.sim.serving.hand_over import HandOver
-from kvsim.sim.serving.lives import Lives, Run
+from kvsim.sim.serving.gates import Gates
+from kvsim.sim.serving.lives import Lives
+from kvsim.sim.serving.scaler import Scaler
 
 
 class Deaths:
@@ -28,57 +28,53 @@ class Deaths:
         self._faults, self._lives = faults, lives
         self.lost = Lost()
         self.died: list[Fault] = []  # those that happened
+        self._gone: set[int] = set()  # places that stay dead
 
-    def begin(self, run: Run, dispatchers: Sequence[Dispatcher], hand_over: HandOver | None) -> None:
-        """Put all faults on the clock; one of the dispatchers knows which requests were sent to a replica."""
-        self._run, self._dispatchers, self._hand_over = run, dispatchers, hand_over
-        if hand_over is not None:
-            self._lives.watches.append(hand_over.follow)
-        for each in dispatchers:
+    def begin(self, gates: Gates, scaler: Scaler | None) -> None:
+        """Put all faults on the clock."""
+        self._run, self._gates, self._scaler = gates.run, gates, scaler
+        for each in gates.dispatchers:
             each.remember()
         for fault in self._faults:
-            run.later(fault.at_ps, partial(self._die, fault))
+            self._run.later(fault.at_ps, partial(self._die, fault))
 
     def _die(self, fault: Fault) -> None:
         """A replica is gone; an empty one takes its place."""
-        if not self._run.goes_on():
-            return
         place, log, lost = fault.replica, self._run.log, self.lost
+        if not self._run.goes_on() or not (self._scaler is None or self._scaler.serves(place)):
+            return
         before = self._lives.replicas[place]
         after, held = self._lives.renew(place)
         lost.kv_tokens += held
         self.died.append(fault)
-        dispatcher = self._sends_to(place)
-        alike = [each for each in self.died if dispatcher.sends_to(each.replica)]
-        returns = [each.back_ps for each in alike if each.back_ps is not None]
-        rows = dispatcher.lose(place, max(returns, default=0) > fault.at_ps)
-        if self._hand_over is not None:
-            rows = self._hand_over.lose(before, fault.at_ps)
-        dispatcher.show(place, after)
+        if fault.back_ps is None:
+            self._gone.add(place)
+        rows = self._gates.rows_of(before, place, self._some_serve(place), fault.at_ps)
+        self._gates.show(place, after)
         if fault.back_ps is not None:
-            self._run.later(fault.back_ps, partial(self._come_back, fault))
+            self._run.later(fault.back_ps, partial(self._come_back, fault, fault.back_ps))
         lost.deaths += 1
         lost.resent += len(rows)
         for row in rows:
             if log.output_tokens[row] < log.workload.output_tokens[row]:
                 before.recorder.truncated -= 1  # its answer is cut again where it goes next
             log.send_again(row)
+        if self._scaler is not None:
+            self._scaler.died(fault.at_ps, place, fault.back_ps is not None)
         for row in rows:
             self._run.arrivals.again(row)
 
-    def _come_back(self, fault: Fault) -> None:
-        """A replica that died serves again."""
-        if not self._run.goes_on():
-            return
-        place = fault.replica
-        self._run.serve(self._lives.replicas[place])
-        self._sends_to(place).open(place)
-        self._run.arrivals.opened()
-        if self._hand_over is not None and fault.back_ps is not None:
-            self._hand_over.opened(fault.back_ps)
+    def _some_serve(self, place: int) -> bool:
+        """Whether a replica that gets the same requests serves now, or will."""
+        alike = self._gates.dispatcher(place).sends_to
+        return any(alike(other) for other in range(len(self._lives.replicas)) if other not in self._gone)
 
-    def _sends_to(self, place: int) -> Dispatcher:
-        return next(each for each in self._dispatchers if each.sends_to(place))
+    def _come_back(self, fault: Fault, now_ps: int) -> None:
+        """A replica that died serves again, unless it was switched off."""
+        place = fault.replica
+        if self._run.goes_on() and (self._scaler is None or self._scaler.came_back(now_ps, place)):
+            self._run.serve(self._lives.replicas[place])
+            self._gates.open(place, now_ps)
 
     def end(self, end_ps: int) -> None:
         """The last answer is complete."""

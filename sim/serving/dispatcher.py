@@ -66,6 +66,11 @@ class View:
         return queued + sum([request.known_tokens for request in self._replica.input_queue.requests])
 
     @property
+    def loading_tokens(self) -> int:
+        """Tokens of requests whose keys and values are on their way to it."""
+        return sum([request.known_tokens for request in self._loading.values()])
+
+    @property
     def head_tokens(self) -> int:
         """Tokens that the head of its queue needs; 0: the queue is empty."""
         waiting = self._server.waiting or self._replica.input_queue.requests
@@ -209,6 +214,16 @@ class Dispatcher:
     def remember(self) -> None:
         """Note from now on where each request is sent."""
         self._sent = [{} for _ in self._views]
+
+    def moved(self, row: int, source: int, target: int) -> None:
+        """A request has gone to another replica."""
+        if self._sent is not None:
+            del self._sent[source][row]
+            self._sent[target][row] = None
+
+    def is_open(self, place: int) -> bool:
+        """Whether requests can be sent there."""
+        return self._views[place] in self._open
 
     def show(self, place: int, replica: Replica) -> None:
         """Another replica takes this place."""

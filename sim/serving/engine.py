@@ -21,11 +21,12 @@ from kvsim.sim.serving.deaths import Deaths
 from kvsim.sim.serving.decision import NEVER_PS
 from kvsim.sim.serving.dispatcher import Dispatcher, sessions_of
 from kvsim.sim.serving.faults import Fault
+from kvsim.sim.serving.gates import Gates
 from kvsim.sim.serving.hand_over import HandOver
 from kvsim.sim.serving.lives import Lives
 from kvsim.sim.serving.migration import Migrations
 from kvsim.sim.serving.replica import Replica
-from kvsim.sim.serving.scale_policy import ScalePolicy
+from kvsim.sim.serving.scale_groups import Scaled
 from kvsim.sim.serving.scaler import Scaler
 from kvsim.sim.workload import Workload
 
@@ -83,7 +84,7 @@ class Engine:
         pools: Sequence[tuple[str, str]] = (),
         sticky: bool = False,
         faults: Sequence[Fault] = (),
-        scaling: tuple[ScalePolicy, list[int]] | None = None,
+        scaling: tuple[list[Scaled], list[int]] | None = None,
         make: Callable[[int], Replica] | None = None,
         migrations: Migrations | None = None,
         hand_over: tuple[HandOver, Router] | None = None,
@@ -155,12 +156,17 @@ class Engine:
                 self.env.process(self._look(each))
         if self.hand_over is not None and self._second is not None:
             self.hand_over.begin(self, self.replicas, self._second)
+            self.lives.watches.append(self.hand_over.follow)
+        if self.migrations is not None:
+            self.lives.watches.append(self.migrations.follow)
+        gates = Gates(self, dispatchers, self.hand_over, self.migrations)
         if self.deaths is not None:
-            self.deaths.begin(self, dispatchers, self.hand_over)
-        if self._dispatcher is not None and self.scaler is not None:
-            self.scaler.begin(self, self._dispatcher)
+            self.deaths.begin(gates, self.scaler)
+        if self.scaler is not None:
+            self.scaler.begin(gates)
         if self._dispatcher is not None and self.migrations is not None:
-            self.migrations.begin(self, self.replicas, self._dispatcher)
+            draining = (lambda: ()) if self.scaler is None else self.scaler.draining
+            self.migrations.begin(self, self.replicas, self._dispatcher, draining)
 
     def run(self) -> Result:
         """Serve every request and return the result; for a fleet, of all replicas together."""

@@ -17,6 +17,7 @@ from kvsim.sim.routers import ROUTERS
 from kvsim.sim.routers.base import Router
 from kvsim.sim.serving.faults import Fault, faults_of
 from kvsim.sim.serving.llumnix import migration_of
+from kvsim.sim.serving.scale_groups import policies_by_name
 from kvsim.sim.serving.scaling import policy_of
 
 MOST_REPLICAS = 1024
@@ -39,7 +40,7 @@ class FleetConfig:
     fail : str
         Which replicas die and when, see faults.py; empty: none.
     scale : str
-        How many of the replicas run and when, see scaling.py; empty: all, always.
+        How many of the replicas run and when, see scale_groups.py; empty: all, always.
     migrate : str
         Whether running requests move to other replicas, see llumnix.py; empty: they stay.
     startup_time, load_bandwidth : float
@@ -71,15 +72,11 @@ class FleetConfig:
                 raise KvsimError("fail must be left out with one replica")
             faults_of(self.fail, self.replicas)
         if self.scale:
-            if self.fail:
-                raise KvsimError("scale must be left out with fail")
             if self.replicas == 1:
                 raise KvsimError("scale must be left out with one replica")
-            policy_of(self.scale, self.replicas)
+            for policy in policies_by_name(self.scale).values():
+                policy_of(policy, self.replicas)
         if self.migrate:
-            for name, value in (("fail", self.fail), ("scale", self.scale)):
-                if value:
-                    raise KvsimError(f"migrate must be left out with {name}")
             if self.replicas == 1:
                 raise KvsimError("migrate must be left out with one replica")
             migration_of(self.migrate)

@@ -153,7 +153,7 @@ class HandOver:
         self._of = {id(replica.server): replica for replica in replicas}
 
     def follow(self, replica: Replica) -> None:
-        """This replica replaces one that died."""
+        """This replica replaces one that died, or was switched off."""
         self._of[id(replica.server)] = replica
 
     # -- one request --------------------------------------------------------------------------
@@ -259,6 +259,10 @@ class HandOver:
         self._deliver(now_ps)
 
     # -- the end ------------------------------------------------------------------------------
+
+    def freed_ps(self, server: Server) -> int:
+        """When a server last freed a prompt that it held; 0: never."""
+        return next((each.freed[-1][2] for each in self._prefill if each is server and each.freed), 0)
 
     @property
     def _all_reads(self) -> list[tuple[int, int, int]]:

@@ -3,14 +3,15 @@
     every 50 ms   sources: freeness is low, or a preempted request waits   targets: the others, if it is high
                   the least free source is paired with the freest target, the next with the next
     of a source   the decoding request of the lowest priority, with the fewest tokens
+    a replica that drains has a freeness of minus infinity: all that decode there move away
 
 Defaults are those of its code: -3 blocks of 16 tokens per request, one migration per replica at a time, the
 last stage from 16 blocks on, 3 stages at most. Freeness is that of sim/routers/llumnix.py.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields
-from math import isfinite
+from math import inf, isfinite
 
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.routers.base import Seen
@@ -44,14 +45,19 @@ class Llumnix:
     link: str = "400gb"
 
     def pairs(
-        self, replicas: Sequence[Seen], moving: Sequence[bool], preempted: Callable[[int], bool]
+        self,
+        replicas: Sequence[Seen],
+        moving: Sequence[bool],
+        preempted: Callable[[int], bool],
+        draining: Collection[int] = (),
     ) -> list[tuple[int, int]]:
         """Pairs of replicas (source, target) by place.
 
         `moving` says by place which replicas take part in a migration, `preempted` whether a request waits to
-        be recomputed there.
+        be recomputed there; those that are `draining` are not among `replicas`.
         """
         found = [(freeness(each), each.place) for each in replicas if not moving[each.place]]
+        found += [(-inf, place) for place in draining if not moving[place]]
         needy = {place for _, place in found if preempted(place)}
         sources = sorted(each for each in found if each[0] <= self.source or each[1] in needy)
         targets = sorted(

@@ -9,10 +9,12 @@ the request is stopped. Before each stage the target allocates the blocks; if it
 was preempted or has finished meanwhile, the migration is given up. llumnix.py says which request moves and
 when, mover.py what happens in the two memories. Follows Llumnix (OSDI '24) and its code.
 
-A replica takes part in one migration at a time: copies never wait for each other.
+A replica takes part in one migration at a time: copies never wait for each other. If the source dies, its
+requests are sent again and the target frees the blocks; if the target dies or is switched off before the last
+stage, the request stays.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -31,7 +33,8 @@ STAGES: Final = ("migration_begin_ps", "migration_stop_ps", "migration_end_ps")
 """Times of a request's last migration: it begins, the request stops, its blocks have arrived."""
 FINISHED, PREEMPTED = "finished", "preempted"
 NO_ROOM, STAGES_SPENT = "no room", "stages"
-"""Why a migration was given up: what happened to the request, or to the room at the target."""
+DIED, DRAINS = "died", "drains"
+"""Why a migration was given up: what happened to the request, to the room at the target, or to a replica."""
 
 
 @dataclass
@@ -52,6 +55,10 @@ class Move:
         When it began, when the request stopped, and when its blocks had arrived; 0: never.
     given_up : str
         Why it was given up; empty: it was not.
+    asked : bool
+        Whether its source is to stop the request at its next boundary.
+    undone : bool
+        Whether a replica died later with the request, which started over.
     """
 
     request: Request
@@ -66,6 +73,8 @@ class Move:
     stop_ps: int = 0
     end_ps: int = 0
     given_up: str = ""
+    asked: bool = False
+    undone: bool = False
 
     def fate(self) -> str:
         """Why it cannot go on, if the request has left the batch of its source; empty: it has not."""
@@ -110,9 +119,15 @@ class Migrations:
         self._seats, self._every_ps = seats, round(policy.every * PS_PER_S)
         self.moves: list[Move] = []
 
-    def begin(self, run: Run, replicas: Sequence[Replica], dispatcher: Dispatcher) -> None:
-        """Schedule the first look."""
-        self._run, self._dispatcher = run, dispatcher
+    def begin(
+        self,
+        run: Run,
+        replicas: Sequence[Replica],
+        dispatcher: Dispatcher,
+        draining: Callable[[], Collection[int]],
+    ) -> None:
+        """Schedule the first look; `draining` says which replicas are, by place."""
+        self._run, self._dispatcher, self._draining = run, dispatcher, draining
         self._movers = [Mover(replica) for replica in replicas]
         self._moving = [False] * len(replicas)
         self._later(0, self._every_ps, self._look)
@@ -128,7 +143,10 @@ class Migrations:
         for mover in movers:
             mover.replica.catch_up()
         found = self._policy.pairs(
-            self._dispatcher.seen, self._moving, lambda place: movers[place].preempted_waits
+            self._dispatcher.seen,
+            self._moving,
+            lambda place: movers[place].preempted_waits,
+            self._draining(),
         )
         for source, target in found:
             request = movers[source].candidate()
@@ -148,15 +166,19 @@ class Migrations:
 
     def _stage(self, move: Move, now_ps: int) -> None:
         """Copy what was computed meanwhile, except the last block, which is still being written."""
+        if move.given_up:
+            return
         source, request = self._movers[move.source], move.request
         source.replica.catch_up()
-        fate = move.fate() or (STAGES_SPENT if move.stages == self._policy.stages else "")
+        spent = STAGES_SPENT if move.stages == self._policy.stages else ""
+        fate = move.fate() or self._unreachable(move) or spent
         if fate:
             self._give_up(move, fate)
             return
         move.stages += 1
         left = source.blocks(request) - move.copied
         if left <= self._policy.last:
+            move.asked = True
             source.at_boundary(request, lambda: self._stop(move))
         elif self._hold(move, (move.copied + left - 1) * source.server.allocator.block_slots):
             move.copied += left - 1
@@ -167,7 +189,11 @@ class Migrations:
     def _stop(self, move: Move) -> None:
         """The step is over: the request stops, and the rest is copied."""
         source, request, first = self._movers[move.source], move.request, move.target < move.source
-        fate, now_ps = move.fate(), source.server.now_ps
+        move.asked = False
+        if move.given_up:
+            self._moving[move.source] = False
+            return
+        fate, now_ps = move.fate() or self._unreachable(move), source.server.now_ps
         if fate:
             self._give_up(move, fate, first)
             return
@@ -184,6 +210,8 @@ class Migrations:
 
     def _end(self, move: Move, now_ps: int) -> None:
         """All its blocks have arrived."""
+        if move.given_up:
+            return
         source, target, request, guest = (
             self._movers[move.source],
             self._movers[move.target],
@@ -196,6 +224,7 @@ class Migrations:
         source.leave(request)
         source.replica.look_at_next()
         self._run.log.send(request.index, move.target)
+        self._dispatcher.moved(request.index, move.source, move.target)
         target.at_boundary(request, lambda: target.enter(request, guest, target.replica.clock_ps))
         self._moving[move.source] = self._moving[move.target] = False
 
@@ -221,6 +250,54 @@ class Migrations:
             target.let_go(move.guest)
             target.replica.look_at_next()
 
+    def _unreachable(self, move: Move) -> str:
+        """Why nothing can go to its target; empty: it gets requests."""
+        return "" if self._dispatcher.is_open(move.target) else DRAINS
+
+    # -- replicas that die, or begin anew -----------------------------------------------------
+
+    def follow(self, replica: Replica) -> None:
+        """This replica replaces one that died, or was switched off."""
+        self._movers[replica.place] = Mover(replica)
+
+    def lose(self, place: int, rows: Collection[int]) -> None:
+        """A replica is gone, and these rows start over: its migrations are given up."""
+        gone = {*rows}
+        for move in self.moves:
+            move.undone = move.undone or move.request.index in gone
+            if place in (move.source, move.target) and not (move.given_up or move.end_ps):
+                move.given_up = DIED
+                self._moving[move.target] = False
+                if place == move.source:
+                    self._lose_source(move)
+                else:
+                    self._lose_target(move)
+
+    def _lose_source(self, move: Move) -> None:
+        self._moving[move.source] = False
+        if move.guest is not None:
+            target = self._movers[move.target]
+            target.replica.catch_up()
+            target.let_go(move.guest)
+            target.replica.look_at_next()
+
+    def _lose_target(self, move: Move) -> None:
+        """The request goes on at the source, from the next boundary on if it has stopped."""
+        source, request = self._movers[move.source], move.request
+
+        def stay() -> None:
+            source.resume(request, source.replica.clock_ps)
+            self._moving[move.source] = False
+
+        if move.stop_ps:
+            source.at_boundary(request, stay)
+        elif not move.asked:
+            self._moving[move.source] = False
+
+    def left_ps(self, replica: Replica) -> int:
+        """When the last request left a replica for another; 0: never."""
+        return max((move.end_ps for move in self.moves if move.source == replica.place), default=0)
+
     def _copy_ps(self, blocks: int) -> int:
         return self._way.duration_ps(blocks, blocks * self._block_bytes)
 
@@ -230,7 +307,7 @@ class Migrations:
         """Per request, the times of its last migration; 0: there was none."""
         found = {name: np.zeros(rows, np.int64) for name in STAGES}
         for move in self.moves:
-            if move.end_ps:
+            if move.end_ps and not move.undone:
                 times = move.begin_ps, move.stop_ps, move.end_ps
                 for name, at_ps in zip(STAGES, times, strict=True):
                     found[name][move.request.index] = at_ps

@@ -1,17 +1,23 @@
-"""Switches the replicas of a fleet on and off as its policy (scaling.py) decides.
+"""Switches replicas on and off as their policies (scaling.py) decide.
 
     off -> starting -> on -> draining -> off
 
 Starting takes `startup_ps`, then requests are sent there; a replica begins empty each time. A draining one
-gets no more requests, and is off when its last is answered; until then it may be switched on again. It costs
-from the start of starting until it is off. The last to be switched on is the first to go.
+gets no more requests, and is off when its last is answered or has migrated, or, on the prefill side, when all
+that it holds was read; until then it may be switched on again. It costs from the start of starting until it
+is off. The last to be switched on is the first to go.
+
+Replicas may die (faults.py). One that comes back stays wanted and costs meanwhile, unless it is switched off:
+dead ones go first. For one that does not, another is started at once. Dead ones cannot be started.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-from kvsim.sim.serving.dispatcher import Dispatcher
-from kvsim.sim.serving.lives import Lives, Run
+from kvsim.sim.serving.gates import Gates
+from kvsim.sim.serving.lives import Lives
+from kvsim.sim.serving.scale_groups import Scaled
 from kvsim.sim.serving.scale_policy import ScalePolicy
 from kvsim.sim.workload import PS_PER_S
 
@@ -24,6 +30,22 @@ class Change(NamedTuple):
     at_ps: int
     place: int
     state: str
+
+
+class Group:
+    """Replicas that one policy scales.
+
+    Attributes
+    ----------
+    count : int
+        How many the policy wants.
+    order : list of int
+        Places of those that are wanted, in the order of switching on.
+    """
+
+    def __init__(self, policy: ScalePolicy, places: Sequence[int]) -> None:
+        self.policy, self.places, self.count = policy, places, policy.first
+        self.order = list(places[: policy.first])
 
 
 class Scaler:
@@ -40,89 +62,138 @@ class Scaler:
         What happened, in order.
     """
 
-    def __init__(self, policy: ScalePolicy, startup_ps: list[int], lives: Lives) -> None:
-        self._policy, self._startup_ps, self._lives = policy, startup_ps, lives
-        self._states = [ON if place < policy.first else OFF for place in range(len(startup_ps))]
-        self._order = list(range(policy.first))  # those that are wanted, in the order of switching on
+    def __init__(self, scaled: Sequence[Scaled], startup_ps: list[int], lives: Lives) -> None:
+        self._startup_ps, self._lives = startup_ps, lives
+        self._groups = [Group(each.policy, each.places) for each in scaled]
+        rests = {place for group in self._groups for place in group.places if place not in group.order}
+        self._states = [OFF if place in rests else ON for place in range(len(startup_ps))]
         self._since_ps = [0] * len(startup_ps)  # when each began to drain, or to start
+        self._dead: set[int] = set()
         self.changes = [Change(0, place, state) for place, state in enumerate(self._states)]
 
-    def begin(self, run: Run, dispatcher: Dispatcher) -> None:
-        """Put the policy's decisions on the clock."""
-        self._run, self._dispatcher = run, dispatcher
+    def begin(self, gates: Gates) -> None:
+        """Put the policies' decisions on the clock."""
+        self._run, self._gates = gates.run, gates
         for place, state in enumerate(self._states):
             if state == OFF:
-                dispatcher.shut(place)
-        for at_s in self._policy.times_s:
-            at_ps = round(at_s * PS_PER_S)
-            run.later(at_ps, partial(self._decide, at_ps))
-        if self._policy.every_s:
-            every_ps = round(self._policy.every_s * PS_PER_S)
-            run.later(every_ps, partial(self._look, every_ps, every_ps))
+                gates.shut(place)
+        for group in self._groups:
+            for at_s in group.policy.times_s:
+                at_ps = round(at_s * PS_PER_S)
+                self._run.later(at_ps, partial(self._decide, group, at_ps))
+            if group.policy.every_s:
+                every_ps = round(group.policy.every_s * PS_PER_S)
+                self._run.later(every_ps, partial(self._look, group, every_ps, every_ps))
 
-    def _look(self, now_ps: int, every_ps: int) -> None:
-        self._decide(now_ps)
+    def _look(self, group: Group, now_ps: int, every_ps: int) -> None:
+        self._decide(group, now_ps)
         if self._run.goes_on():
-            self._run.later(now_ps + every_ps, partial(self._look, now_ps + every_ps, every_ps))
+            self._run.later(now_ps + every_ps, partial(self._look, group, now_ps + every_ps, every_ps))
 
-    def _decide(self, now_ps: int) -> None:
+    def _decide(self, group: Group, now_ps: int) -> None:
         """Switch replicas on or off to reach the policy's target."""
         if not self._run.goes_on():
             return
-        self._note_drained(now_ps)
-        target = self._policy.target(now_ps / PS_PER_S, self._dispatcher.seen, len(self._order))
-        while len(self._order) < target:
-            self._switch_on(now_ps)
-        while len(self._order) > target:
-            self._switch_off(now_ps, self._order.pop())
+        self._note_drained()
+        order, seen = group.order, self._gates.seen(group.places)
+        group.count = group.policy.target(now_ps / PS_PER_S, seen, len(order))
+        self._fill(group, now_ps)
+        while len(order) > group.count:
+            place = next((place for place in reversed(order) if place in self._dead), order[-1])
+            order.remove(place)
+            self._switch_off(now_ps, place)
 
-    def _switch_on(self, now_ps: int) -> None:
-        draining = [place for place, state in enumerate(self._states) if state == DRAINING]
-        if draining:  # it is still there, with its contents
-            place = draining[0]
+    def _fill(self, group: Group, now_ps: int) -> None:
+        """Switch on as many as are wanted, if there are so many."""
+        while len(group.order) < group.count:
+            place = self._best(group)
+            if place is None:
+                return
+            group.order.append(place)
+            self._switch_on(now_ps, place)
+
+    def _best(self, group: Group) -> int | None:
+        """Which replica to switch on: one that drains is still there, with its contents; None: all are on."""
+        for state in (DRAINING, OFF):
+            for place in group.places:
+                if self._states[place] == state and place not in self._dead:
+                    return place
+        return None
+
+    def _switch_on(self, now_ps: int, place: int) -> None:
+        if self._states[place] == DRAINING:
             self._move(now_ps, place, ON)
-            self._dispatcher.open(place)
-        else:
-            place = self._states.index(OFF)
-            self._since_ps[place] = now_ps
-            self._move(now_ps, place, STARTING)
-            ready_ps = now_ps + self._startup_ps[place]
-            self._run.later(ready_ps, partial(self._ready, ready_ps, place, now_ps))
-        self._order.append(place)
+            self._gates.open(place, now_ps)
+            return
+        self._since_ps[place] = now_ps
+        self._move(now_ps, place, STARTING)
+        ready_ps = now_ps + self._startup_ps[place]
+        self._run.later(ready_ps, partial(self._ready, ready_ps, place, now_ps))
 
     def _ready(self, now_ps: int, place: int, since_ps: int) -> None:
         """It has started, unless it was switched off meanwhile."""
         if self._states[place] != STARTING or self._since_ps[place] != since_ps or not self._run.goes_on():
             return
         replica, _ = self._lives.renew(place)
-        self._dispatcher.show(place, replica)
+        self._gates.show(place, replica)
         self._run.serve(replica)
         self._move(now_ps, place, ON)
-        self._dispatcher.open(place)
-        self._run.arrivals.opened()
+        self._gates.open(place, now_ps)
 
     def _switch_off(self, now_ps: int, place: int) -> None:
-        if self._states[place] == STARTING:
+        if self._states[place] == STARTING or place in self._dead:
             self._move(now_ps, place, OFF)
             return
         self._since_ps[place] = now_ps
         self._move(now_ps, place, DRAINING)
-        self._dispatcher.shut(place)
+        self._gates.shut(place)
 
-    def _note_drained(self, now_ps: int) -> None:
-        """Draining replicas with no request left have been off since their last answer."""
+    def _note_drained(self) -> None:
+        """Draining replicas with no request left have been off since they were done."""
         for place, state in enumerate(self._states):
             replica = self._lives.replicas[place]
             if state == DRAINING and not replica.has_requests:
-                self._move(max(replica.recorder.end_ps, self._since_ps[place]), place, OFF)
+                done_ps = max(replica.recorder.end_ps, self._gates.left_ps(replica))
+                self._move(max(done_ps, self._since_ps[place]), place, OFF)
 
     def _move(self, at_ps: int, place: int, state: str) -> None:
         self._states[place] = state
         self.changes.append(Change(at_ps, place, state))
 
+    def draining(self) -> list[int]:
+        """The replicas that drain, by place."""
+        return [place for place, state in enumerate(self._states) if state == DRAINING]
+
+    # -- replicas that die and come back --------------------------------------------------------------
+
+    def serves(self, place: int) -> bool:
+        """Whether a replica serves requests: one that is off or starting has nothing to lose."""
+        self._note_drained()
+        return self._states[place] in {ON, DRAINING}
+
+    def died(self, now_ps: int, place: int, comes_back: bool) -> None:
+        """A replica that served is gone."""
+        self._dead.add(place)
+        if self._states[place] == ON and comes_back:
+            return
+        self._move(now_ps, place, OFF)
+        for group in self._groups:
+            if place in group.order:
+                group.order.remove(place)
+                self._fill(group, now_ps)
+
+    def came_back(self, now_ps: int, place: int) -> bool:
+        """A replica is alive again; returns whether it serves."""
+        self._dead.discard(place)
+        for group in self._groups:
+            self._fill(group, now_ps)
+        return self._states[place] == ON
+
+    # -- the end --------------------------------------------------------------------------------------
+
     def end(self, end_ps: int) -> None:
         """The last answer is complete."""
-        self._note_drained(end_ps)
+        self._note_drained()
         self.changes = sorted(
             (each for each in self.changes if each.at_ps <= end_ps), key=lambda each: each.at_ps
         )

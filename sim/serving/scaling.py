@@ -4,10 +4,10 @@
     threshold:queue=4,kv=0.8             like Kubernetes' horizontal autoscaler: every `every` seconds
         wanted = ceil(open x largest of (mean waiting / queue, mean used share / kv)), unless within 10 %
         scales down only to the most wanted in the last `cool` seconds; never below `least`
-    slo:ttft=0.5,tpot=0.05               like Dynamo's planner (slo_planner.py)
+    slo:ttft=0.5,tpot=0.05               like Dynamo's planner (slo_planner.py, slo_sides.py)
 
-The maximum is the number of replicas of the fleet. Source of the second: Kubernetes, "Horizontal Pod
-Autoscaling" (ratio, tolerance 0.1, a look every 15 s, downscale stabilization of 300 s).
+The maximum is the number of replicas that it scales (scale_groups.py). Source of the second: Kubernetes,
+"Horizontal Pod Autoscaling" (ratio, tolerance 0.1, a look every 15 s, downscale stabilization of 300 s).
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,8 @@ from kvsim.sim.errors import KvsimError
 from kvsim.sim.record.request_log import RequestLog
 from kvsim.sim.routers.base import Seen
 from kvsim.sim.serving.scale_policy import ScalePolicy
-from kvsim.sim.serving.slo_planner import slo_planner
+from kvsim.sim.serving.slo_planner import planner_of
+from kvsim.sim.serving.slo_sides import SIDES
 
 TOLERANCE = 0.1
 LEAST_S, MOST_S = 0.001, 1e9
@@ -83,6 +84,8 @@ class Threshold(ScalePolicy):
 
     def target(self, now_s: float, loads: Sequence[Seen], alive: int) -> int:
         """How many there should be from now on."""
+        if not loads:
+            return min(max(alive, self.least), self.most)
         count = len(loads)
         waiting = sum(load.waiting for load in loads) / count / self.queue
         used = sum(load.used_share for load in loads) / count / self.kv
@@ -100,10 +103,13 @@ MUST = (
 )
 
 
-def policy_of(text: str, most: int, log: RequestLog | None = None) -> ScalePolicy:
-    """Parse a policy, for a fleet of at most `most` replicas; KvsimError if it is not one.
+def policy_of(
+    text: str, most: int, log: RequestLog | None = None, role: str = "both", whose: str = "the fleet"
+) -> ScalePolicy:
+    """Parse a policy, for at most `most` replicas of a role; KvsimError if it is not one.
 
-    A policy finds finished requests in `log`; it may be omitted to only check the text.
+    A policy finds finished requests in `log`; it may be omitted to only check the text. `whose` replicas
+    these are is said in errors.
     """
     kind, _, rest = text.partition(":")
     pairs = [each.partition("=") for each in rest.split(",") if each]
@@ -120,7 +126,7 @@ def policy_of(text: str, most: int, log: RequestLog | None = None) -> ScalePolic
             found = _threshold(dict(given), most)
             counts = [found.first]
         elif kind == "slo":
-            found = slo_planner(dict(given), most, log)
+            found = planner_of(dict(given), most, log, SIDES[role])
             counts = [found.first]
         else:
             raise ValueError(text)
@@ -129,7 +135,7 @@ def policy_of(text: str, most: int, log: RequestLog | None = None) -> ScalePolic
     except ValueError:
         raise KvsimError(f"{MUST}, got {text!r}") from None
     if not all(1 <= count <= most for count in counts):
-        raise KvsimError(f"scale must have 1 to {most} replicas, the most of the fleet, got {text!r}")
+        raise KvsimError(f"scale must have 1 to {most} replicas, the most of {whose}, got {text!r}")
     return found
 
 

@@ -1,5 +1,7 @@
 """As many replicas as meet TTFT and TPOT goals: Dynamo's planner for servers that prefill and decode.
 
+Those of servers that do only one of the two are in slo_sides.py.
+
     every `every` s   at least  ceil(requests/s / what one replica serves within both goals)
     every `look` s    one more  if on all replicas the next TTFT, or the TPOT, is above its goal
                       one less  if the others could take its share: queues take less than `down` x what a
@@ -74,23 +76,26 @@ class SloPlanner(ScalePolicy):
         self._looks += 1
         plans = self._looks % self.plan_looks == 0
         if plans or self._mean is None:
-            self._observe(round(now_s * PS_PER_S), loads[0], plans)
-        if self._mean is None or len(loads) != alive:
+            self._observe(round(now_s * PS_PER_S), loads, plans)
+        if self._mean is None or not loads or len(loads) != alive:
             return alive
         return min(max(self._react(loads), self._floor, self.least), self.most)
 
-    def _observe(self, now_ps: int, load: Seen, plans: bool) -> None:
+    def _observe(self, now_ps: int, loads: Sequence[Seen], plans: bool) -> None:
         """Mean lengths of requests finished since the last plan; if `plans`, also the minimum."""
         assert self.log is not None
         rows = self.log.finished_between(self._planned_ps, now_ps)
         if len(rows):
             work, answers = self.log.workload, self.log.output_tokens
             self._mean = float(work.prompt_tokens[rows].mean()), float(answers[rows].mean())
-            if plans:
-                per_s = len(rows) / (self.every_s * self.plan_looks)
-                self._floor = ceil(per_s / self._served_per_s(load))
+            if plans and loads:
+                self._floor = self._needed(len(rows) / (self.every_s * self.plan_looks), loads[0])
         if plans:
             self._planned_ps = now_ps
+
+    def _needed(self, per_s: float, load: Seen) -> int:
+        """Replicas that serve so many requests per second within the goals."""
+        return ceil(per_s / self._served_per_s(load))
 
     # -- what a replica can do ----------------------------------------------------------------
 
@@ -140,13 +145,17 @@ class SloPlanner(ScalePolicy):
     def _react(self, loads: Sequence[Seen]) -> int:
         """One replica more, the same number, or one less."""
         count = len(loads)
-        first_late = all(
-            self._next_ttft_s(load, load.waiting_tokens, load.decode_tokens) > self.ttft_s for load in loads
-        )
-        if first_late or all(self._next_tpot_s(load, load.decode_tokens) > self.tpot_s for load in loads):
+        if self._late(loads):
             return count + 1
         spare = count > 1 and all(self._takes(load, count / (count - 1)) for load in loads)
         return count - 1 if spare else count
+
+    def _late(self, loads: Sequence[Seen]) -> bool:
+        """Whether one of the goals is missed on all replicas."""
+        first_late = all(
+            self._next_ttft_s(load, load.waiting_tokens, load.decode_tokens) > self.ttft_s for load in loads
+        )
+        return first_late or all(self._next_tpot_s(load, load.decode_tokens) > self.tpot_s for load in loads)
 
     def _takes(self, load: Seen, times: float) -> bool:
         """Whether a replica can take `times` times its load."""
@@ -161,8 +170,10 @@ class SloPlanner(ScalePolicy):
         )
 
 
-def slo_planner(given: dict[str, float], most: int, log: RequestLog | None) -> SloPlanner:
-    """The planner for these settings; ValueError if out of range, KvsimError for mismatched intervals."""
+def planner_of(
+    given: dict[str, float], most: int, log: RequestLog | None, kind: type[SloPlanner] = SloPlanner
+) -> SloPlanner:
+    """A planner with these settings; ValueError if out of range, KvsimError for mismatched intervals."""
     if not given.keys() <= DEFAULTS.keys():
         raise ValueError("unknown names")
     ttft_s, tpot_s, least, every_s, look_s, down = (DEFAULTS | given).values()
@@ -171,4 +182,4 @@ def slo_planner(given: dict[str, float], most: int, log: RequestLog | None) -> S
     plan_looks, rest_ps = divmod(round(every_s * PS_PER_S), round(look_s * PS_PER_S))
     if rest_ps or not plan_looks:
         raise KvsimError(f"scale: every must be a whole multiple of look, got {every_s:g} and {look_s:g}")
-    return SloPlanner(ttft_s, tpot_s, int(least), most, look_s, plan_looks, down, log)
+    return kind(ttft_s, tpot_s, int(least), most, look_s, plan_looks, down, log)

@@ -98,6 +98,14 @@ def test_a_search_prices_each_fleet_by_its_own_gpus_and_says_what_binds(tmp_path
     assert (alike["bound_by"], apart["bound_by"] in {"prefill", "link", "decode"}) == ("", True)
 
 
+def test_each_pool_is_told_with_what_it_took(capsys):
+    pools = ["--pool", "prefill:2", "--pool", "decode:2"]
+    policies = ["--scale", "prefill=schedule:0=1", "--scale", "decode=threshold:queue=9"]
+    assert cli.main(["run", *FLEET, "--gpu", "h100", *pools, *policies, "--no-out"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "2.00 replicas on average (1.00 h100 prefill, 1.00 h100 decode), 0 starts, 0 drains" in said
+
+
 def read_rows(path):
     with path.open(encoding="utf-8") as file:
         return list(csv.DictReader(file))
@@ -108,6 +116,7 @@ def read_rows(path):
     [
         ("--pool", "prefill:2", "--pool", "decode:2", "--fail", "replica=0:at=1"),
         ("--pool", "both:2", "--pool", "both:2:gpu=h100", "--scale", "schedule:0=2,1=4"),
+        ("--pool", "prefill:2", "--pool", "decode:2", "--scale", "decode=slo:tpot=0.1"),
     ],
 )
 def test_pools_that_die_or_are_scaled_get_a_directory_of_their_own(options, tmp_path, monkeypatch):

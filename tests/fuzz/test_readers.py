@@ -19,7 +19,7 @@ NO_FILES = {
     *("allocators/lightllm.py", "allocators/sglang/cached.py", "allocators/sglang/windowed.py"),
     *("allocators/tgi.py", "sim/schedulers/sglang_order.py", "kernels/calibration/profile.py"),
     *("sim/serving/deaths.py", "sim/serving/hicache.py", "sim/serving/hicache_storage.py"),
-    "sim/serving/scaler.py",
+    *("sim/serving/scaler.py", "sim/serving/gates.py"),
 }
 """They make a text, ask contents for one, or open a replica, by a function that has the name of a reader."""
 SHIPPED = {

@@ -62,6 +62,24 @@ def test_the_figure_of_scaling_has_hours_and_attainment(scaled):
     assert "within the\nlimits" in said
 
 
+def test_replicas_of_each_pool_lie_on_top_of_each_other():
+    run = kvsim.simulate(
+        pool="prefill:1 decode:3",
+        scale="decode=schedule:0=1,1=3",
+        startup_time=0.1,
+        load_bandwidth=100.0,
+        **SMALL,
+    )
+    figure = run.plot("scaling")
+    assert {"h100 prefill", "h100 decode"} <= set(texts(figure))
+    drawn = next(axes for axes in figure.axes if "replicas" in axes.get_ylabel())
+    tops = [patch.get_data() for patch in drawn.patches if patch.get_fill()]
+    assert (tops[0].baseline == 0).all()
+    assert (tops[1].baseline == tops[0].values).all()
+    over = run.summary["scaling"]["over_time"]
+    assert list(tops[1].values) == pytest.approx([row["replicas"] for row in over])
+
+
 def test_other_runs_lack_what_they_show(apart, scaled):
     with pytest.raises(KvsimError, match="figure hand-over needs prefill and decode pools"):
         scaled.plot("hand-over")

@@ -12,10 +12,11 @@ from support.report_page import record
 
 from kvsim import cli
 from kvsim.reports.html.report import write_report
+from kvsim.reports.lives.apart import story_of
 from kvsim.reports.lives.event_log import read_events
-from kvsim.reports.lives.spans import lives
+from kvsim.reports.lives.spans import STATES, lives
 from kvsim.reports.lives.story import story
-from kvsim.reports.rundir.run import read_runs
+from kvsim.reports.rundir.run import read_run, read_runs
 from kvsim.reports.rundir.writing import write_comparison, write_run
 
 pytestmark = pytest.mark.slow
@@ -26,6 +27,16 @@ LIVES = {
     "answers": ("--num-prompts", 25, "--scheduler", "vllm-v0", "--n", 3),
     "beam": ("--num-prompts", 25, "--scheduler", "vllm-v0", "--beam-width", 3),
 }
+BLOCK_PER_MS = "2.097152"
+"""GB/s at which a block of Llama-3.1-8B takes a millisecond: all times are whole microseconds."""
+SEVERAL = {
+    "handed": (*("--pool", "prefill:1:kv_tokens=6000", "--pool", "decode:2:kv_tokens=3000"),
+               *("--kv-transfer-link", BLOCK_PER_MS, "--direct-decode", 16)),
+    "moved": ("--replicas", 3, "--kv-tokens", 6000, "--router", "random",
+              "--migrate", f"llumnix:source=200,target=200,last=2,link={BLOCK_PER_MS}"),
+}  # fmt: skip
+"""Runs in which requests are on several replicas."""
+FLEET = ("--model", "llama-3.1-8b", "--gpu", "l40s", "--cost", "constant:0.0117", "--request-rate", "inf")
 PATIENCE_S = 120
 SIZES = {"wide": (1280, 900), "narrow": (390, 800)}
 PLAIN = {
@@ -60,7 +71,13 @@ def reports(tmp_path_factory):
     found = {each.name: write_report([each], root / f"{each.name}.html") for each in sorted(root.iterdir())}
     for name, choices in LIVES.items():
         record(root / name, *TIGHT, *choices, command="compare" if name == "alone" else "run")
-    return found | {"lives": write_report([root / name for name in LIVES], root / "lives.html")}
+    for name, choices in SEVERAL.items():
+        record(root / name, "--num-prompts", 60, *FLEET, *choices)
+    pages = {"lives": [*LIVES], "several": [*SEVERAL]}
+    return found | {
+        page: write_report([root / name for name in names], root / f"{page}.html")
+        for page, names in pages.items()
+    }
 
 
 @pytest.fixture(scope="session")
@@ -413,6 +430,36 @@ def test_the_page_tells_of_every_request_what_explain_tells(browser, reports):
     opened.context.close()
 
 
+def test_a_request_that_was_on_several_replicas_has_one_life_on_the_page(browser, reports):
+    """Lines and spans are those of `sim explain`, with the hand-over or the moves between."""
+    opened = Opened(browser, reports["several"])
+    told = opened.page.evaluate(TELL_WHOLE)
+    runs = [read_run(reports["several"].parent / name) for name in SEVERAL]
+    for run, own in zip(runs, told, strict=True):
+        log = read_events(run.path)
+        assert len(own) == 60
+        between = set()
+        for request, (lines, spans) in own.items():
+            found = story_of(run, log, int(request))
+            said = [f"{line.text[0].upper()}{line.text[1:]}." for line in found.lines]
+            assert lines == said, (run.label, request)
+            parts = [(span.state, span.start_ps, span.end_ps) for span in found.spans]
+            assert [(state, start * 10**6, stop * 10**6) for state, start, stop in spans] == parts
+            between |= {STATES[state] for state, _, _ in spans} & {"handed", "moving"}
+        assert between == {"handed" if run is runs[0] else "moving"}
+    there_and_back = opened.page.evaluate(
+        "() => kvsim.lives.some((life) => life.run.between === 'moving' && "
+        "Array.from(life.requests.request).some((request) => life.tracksOf(request).length > 1))"
+    )
+    assert there_and_back
+    opened.page.fill("#whom", "3")
+    opened.page.keyboard.press("Enter")
+    assert opened.page.locator("#life .strip").count() == len(runs)
+    assert any("has read the prompt" in each for each in opened.texts("#life dd"))
+    opened.check()
+    opened.context.close()
+
+
 def test_who_was_passed_over_reads_it_at_the_head_of_its_tale(browser, tmp_path):
     """One seat, the shortest answer first: 0 has the longest of three."""
     rows = [{"arrival_s": 0, "prompt_tokens": 5, "output_tokens": size} for size in (30, 9, 4)]
@@ -429,6 +476,17 @@ def test_who_was_passed_over_reads_it_at_the_head_of_its_tale(browser, tmp_path)
     opened.context.close()
 
 
+TELL_WHOLE = """() => [0, 1].map((system) => {
+    const lives = kvsim.lives.filter(({ run }) => run.system === system), found = {};
+    for (const life of lives) {
+        for (const request of life.requests.request) {
+            const spans = life.wholeOf(request).filter(({ start, stop }) => stop > start);
+            const drawn = spans.map(({ start, stop, state }) => [state, start, stop]);
+            found[request] = [kvsim.storyOf(life, request).map(({ text }) => text), drawn];
+        }
+    }
+    return found;
+})"""
 TELL_ALL = """place => {
     const life = kvsim.lives[place], { Teller } = kvsim, { request } = life.requests;
     return Array.from(request, (each) => new Teller(life, new Teller(life, life.tracksOf(each)[0]).last()))

@@ -4,47 +4,11 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from support.apart import apart
-from support.cases import COSTS, draw_case, told
+from support.apart import all_free, apart, deaths, run
+from support.cases import draw_case, told
 
 import kvsim
-from kvsim.sim.build import build_engine
 from kvsim.sim.serving.faults import NEVER_ALIVE
-from kvsim.sim.workload import PS_PER_S
-
-
-def run(deployment, case, max_span):
-    """The engine after its run; every step was recounted."""
-    engine = build_engine(deployment, case.work, max_span=max_span, check=True)
-    make = engine.lives._make
-
-    def same_cost(place):
-        replica = make(place)
-        replica.pricing.cost = COSTS[case.cost]()
-        replica.recorder.timeline_rows = case.timeline_rows
-        return replica
-
-    engine.lives._make = same_cost
-    for replica in engine.replicas:
-        replica.pricing.cost = COSTS[case.cost]()
-        replica.recorder.timeline_rows = case.timeline_rows
-    return engine, engine.run()
-
-
-def drawn(rng, replicas, end_ps):
-    """Deaths during the run; some replicas never come back."""
-    found = []
-    for place in range(replicas):
-        at_s = 0.0
-        for _ in range(rng.randrange(3)):
-            at_s += rng.random() * end_ps / PS_PER_S / 2 + 1e-6
-            for_s = rng.random() * end_ps / PS_PER_S / 3 + 1e-6
-            if rng.random() < 0.15:
-                found.append(f"replica={place}:at={at_s:.12f}")
-                break
-            found.append(f"replica={place}:at={at_s:.12f}:for={for_s:.12f}")
-            at_s += for_s
-    return " ".join(found)
 
 
 def check_seed(seed):
@@ -52,7 +16,7 @@ def check_seed(seed):
     case = draw_case(Random(seed), "vllm-v1@0.33.0")
     deployment, case = apart(rng, case, rng.randint(1, 2), rng.randint(1, 3))
     _, plain = run(deployment, case, 1 << 20)
-    fail = drawn(rng, deployment.fleet.replicas, plain.end_ps)
+    fail = deaths(rng, deployment.fleet.replicas, plain.end_ps)
     direct = rng.choice([0, 0, 8, 40])
     deployment = replace(deployment, fleet=replace(deployment.fleet, fail=fail, direct_decode=direct))
     engine, slow = run(deployment, case, 1)
@@ -61,11 +25,7 @@ def check_seed(seed):
     assert {name for name in one if one[name] != two[name]} == set()
     assert engine.hand_over.totals() == other.hand_over.totals()
     assert slow.finished.sum() + sum(slow.rejected.values()) == len(case.work)
-    for replica in engine.replicas:
-        server = replica.server
-        assert not (server.waiting or server.running or server.batch.loading)
-        assert (server.allocator.used_slots, server.prefill_held, server.memory.internal) == (0, 0, 0)
-    assert not engine.hand_over.whole
+    all_free(engine)
     if engine.deaths is None:
         return 0, 0, 0
     assert engine.deaths.lost == other.deaths.lost
@@ -82,8 +42,8 @@ def test_whoever_dies_each_request_is_answered_once_and_all_blocks_are_free_in_t
             error.add_note(f"check_seed({seed})")
             raise
         counts = [before + now for before, now in zip(counts, found, strict=True)]
-    deaths, resent, never = counts
-    assert (deaths > 40, resent > 40, never > 5) == (True, True, True), counts
+    died, resent, never = counts
+    assert (died > 40, resent > 40, never > 5) == (True, True, True), counts
 
 
 FLEET = {

@@ -285,8 +285,6 @@ def test_what_cannot_be_is_refused(text, said):
     ("settings", "said"),
     [
         ({"replicas": 1}, "migrate must be left out with one replica"),
-        ({"fail": "replica=1:at=1"}, "migrate must be left out with fail"),
-        ({"scale": "schedule:0=2"}, "migrate must be left out with scale"),
         ({"migrate": "llumnix:link=wet string"}, "migrate: link"),
         ({"scheduler": "vllm-v0"}, "scheduler must be vllm-v1 with migrate, got vllm-v0"),
         (

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from support.apart import deaths
 from support.cases import draw_case, told
 
 import kvsim
@@ -162,6 +163,8 @@ def test_with_scaling_all_are_served_and_fast_forward_equals_step_mode(scheduler
         fleet = FleetConfig(
             replicas=3, router=router, scale=scale, startup_time=end_s / 20, load_bandwidth=1e9
         )
+        if seed % 2:
+            fleet = replace(fleet, fail=deaths(rng, 3, round(end_s * PS_PER_S)))
         found = []
         for max_span in (1, 1 << 20):
             deployment = replace(case.scenario, fleet=fleet)
@@ -169,6 +172,9 @@ def test_with_scaling_all_are_served_and_fast_forward_equals_step_mode(scheduler
             result = engine.run()
             assert set(np.flatnonzero(~result.finished)) == engine.log.rejected
             found.append((told(result), engine.scaler.changes))
+            for replica in engine.replicas:
+                assert not replica.has_requests
+                assert not replica.server.allocator.used_slots
         one, other = found
         assert {name for name in one[0] if one[0][name] != other[0][name]} == set(), seed
         assert one[1] == other[1], seed
@@ -202,8 +208,12 @@ def test_a_config_repeats_it():
         ({"scale": "threshold:least=9"}, "scale must have 1 to 4 replicas"),
         ({"scale": "threshold:size=9"}, "scale must be schedule"),
         ({"replicas": 1, "scale": "slo:ttft=1"}, "scale must be left out with one replica"),
-        ({"scale": "schedule:0=2", "fail": "replica=1:at=3"}, "scale must be left out with fail"),
         ({"scale": "schedule:0=2", "record_map": 9}, "scale must be left out when events"),
+        ({"scale": "prefill=schedule:0=2"}, "scale must name one of both, 0, got 'prefill'"),
+        (
+            {"scale": "threshold: schedule:0=2"},
+            "scale must have one policy for all replicas, or one per name",
+        ),
     ],
 )
 def test_mistakes_in_scaling_are_named(settings, said):

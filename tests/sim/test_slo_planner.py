@@ -14,7 +14,7 @@ from kvsim.sim.build import build_engine
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.serving.fleet import FleetConfig
 from kvsim.sim.serving.scaling import policy_of
-from kvsim.sim.serving.slo_planner import slo_planner
+from kvsim.sim.serving.slo_planner import planner_of
 from kvsim.sim.workload import PS_PER_S
 
 PROMPT, ANSWER = 1000, 100
@@ -46,19 +46,19 @@ def load(waiting_tokens=0, decode_tokens=0):
 
 def planner(per_s=1.0, most=8, **given):
     """A planner that has seen the lengths of requests."""
-    return slo_planner({"look": 5.0, "every": 60.0, **given}, most, Log(per_s))
+    return planner_of({"look": 5.0, "every": 60.0, **given}, most, Log(per_s))
 
 
 def test_a_replica_serves_the_largest_batch_within_both_goals():
     """A batch of x takes 10 + 1 x + 1.05 x ms per step: at 50 ms 19, and 19 / (100 x 48.95 ms) requests/s."""
     found = planner(ttft=9.0)
-    found._observe(5 * PS_PER_S, load(), False)
+    found._observe(5 * PS_PER_S, [load()], False)
     assert found._served_per_s(load()) == pytest.approx(19 / (ANSWER * 0.04895))
     found = planner(ttft=9.0, tpot=0.001)  # no batch is within it: what one alone takes
-    found._observe(5 * PS_PER_S, load(), False)
+    found._observe(5 * PS_PER_S, [load()], False)
     assert found._served_per_s(load()) == pytest.approx(1 / (ANSWER * 0.01205))
     found = planner(ttft=0.13)  # a prompt alone takes 110 ms, and beside a batch of x 2.05 x more
-    found._observe(5 * PS_PER_S, load(), False)
+    found._observe(5 * PS_PER_S, [load()], False)
     assert found._served_per_s(load()) == pytest.approx(9 / (ANSWER * 0.02845))
 
 

@@ -131,6 +131,7 @@ AROUND = [
     *(BESIDE[name] for name in ("pool", "fail", "scale", "clients_mix")),
     *(OWN[name] for name in ("speculative_config", "kv_offloading_size", "kv_offloading_backend")),
     "--pool prefill:1 --pool decode:2",
+    "--pool prefill:1 --pool decode:2 --scale decode=schedule:0=1,2=2 --fail replica=1:at=3:for=1",
 ]
 """What may lie around any part."""
 IN_OTHER_TESTS = {*KINDS, "tokenizer", "columns"}

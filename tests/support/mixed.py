@@ -214,17 +214,26 @@ def draw_around(rng: Random, case: Case, kind: str, router: str | None) -> Deplo
     fleet = FleetConfig(replicas=count, router=router, seed=rng.randrange(9), sticky=rng.random() < 0.2)
     if kind == "deaths" or (kind in ("pools", "apart") and rng.random() < 0.2):
         fleet = replace(fleet, fail=_deaths(rng, count))
-    if kind == "scaling":
+    if kind == "scaling" or (kind == "apart" and rng.random() < 0.4):
+        of = rng.choice(["", "decode=", "prefill="]) if kind == "apart" else ""
+        most = count if kind == "scaling" else count - 1 if of == "decode=" else 1
         scale = rng.choice([
-            f"schedule:0={rng.randint(1, count)},{0.001 + rng.random():.3f}=1,2={count}",
-            f"threshold:queue={rng.randint(1, 3)},kv=0.5,every={rng.choice([0.05, 0.4])},cool=0",
-            f"slo:ttft={rng.choice([0.01, 0.2])},tpot={rng.choice([0.001, 0.05])},look=0.05,every=0.2",
+            f"{of}schedule:0={rng.randint(1, most)},{0.001 + rng.random():.3f}=1,2={most}",
+            f"{of}threshold:queue={rng.randint(1, 3)},kv=0.5,every={rng.choice([0.05, 0.4])},cool=0",
+            f"{of}slo:{_goals(rng, of)}look=0.05,every=0.2",
         ])  # fmt: skip
         fleet = replace(fleet, scale=scale, startup_time=rng.choice([0.01, 0.5]), load_bandwidth=1e9)
+        if kind == "scaling" and rng.random() < 0.3:
+            fleet = replace(fleet, fail=_deaths(rng, count))
     if kind == "migrating":
         source, last, link = rng.choice([-48, 16, 200]), rng.choice([1, 4, 16]), rng.choice(["0.01", "400gb"])
         words = f"every={rng.choice([0.01, 0.05])},source={source},target={source},last={last},link={link}"
         fleet = replace(fleet, migrate=f"llumnix:{words}")
+        if rng.random() < 0.3:
+            fleet = replace(fleet, fail=_deaths(rng, count))
+        if rng.random() < 0.4:
+            steps = f"{rng.random() + 0.001:.3f}=1,{rng.random() + 1.1:.3f}={count}"
+            fleet = replace(fleet, scale=f"schedule:0={count},{steps}", startup_time=0.1, load_bandwidth=1e9)
     if kind == "apart":
         fleet = replace(fleet, direct_decode=rng.choice([0, 0, 20]))
     if kind not in ("pools", "apart"):
@@ -245,6 +254,12 @@ def draw_around(rng: Random, case: Case, kind: str, router: str | None) -> Deplo
         for name, role, replicas in (("one", roles[0], 1), ("other", roles[1], count - 1))
     )
     return replace(pools[0].server, fleet=fleet, pools=pools)
+
+
+def _goals(rng: Random, of: str) -> str:
+    """Goals of a planner, without those of the other side."""
+    goals = {"prefill=": f"ttft={rng.choice([0.01, 0.2])},", "decode=": f"tpot={rng.choice([0.001, 0.05])},"}
+    return goals[of] if of else "".join(goals.values())
 
 
 def _of_pool(rng: Random, engine: EngineConfig, role: str) -> EngineConfig:

@@ -3,15 +3,23 @@
 const STRIPED = ["step", "behind", "preempted"]; // in the queue
 const UNTOLD = { wait: ["waiting", "behind"], prefill: ["prefill", "prefill"], decode: ["decode", "decode"] };
 
-/** Spans to draw: { kind, words, colour, from, to } in seconds. Without events, those that the table tells. */
-function drawn(life, row, track) {
-  const { tick } = life.run;
-  if (track !== null) {
-    return life.spansOf(track).filter(({ start, stop }) => stop > start).map(({ start, stop, state, reason }) => {
-      const kind = data.states[state], { name, colour } = WORDS.states[kind];
-      return { kind, name, words: name + (reason ? `: ${reasonName(reason)}` : ""), colour, from: start * tick, to: stop * tick };
-    });
-  }
+/** Spans to draw, one list per answer: { kind, words, colour, from, to } in seconds. */
+function lanesOf(life, row, request) {
+  const tracks = life.tracksOf(request);
+  if (!tracks.length) return [untoldSpans(life, row)];
+  if (life.run.between) return [drawn(life, life.wholeOf(request))];
+  return tracks.slice(0, 16).map((track) => drawn(life, life.spansOf(track)));
+}
+
+function drawn({ run: { tick } }, spans) {
+  return spans.filter(({ start, stop }) => stop > start).map(({ start, stop, state, reason }) => {
+    const kind = data.states[state], { name, colour } = WORDS.states[kind];
+    return { kind, name, words: name + (reason ? `: ${reasonName(reason)}` : ""), colour, from: start * tick, to: stop * tick };
+  });
+}
+
+/** What the table tells, without events. */
+function untoldSpans(life, row) {
   const edges = [life.arrival(row), ...["wait", "first", "whole"].map((name) => life.after(row, name))];
   if (Number.isNaN(edges[3])) return [];
   return Object.values(UNTOLD).map(([name, kind], i) => ({ kind, name, words: name, colour: WORDS.states[kind].colour, from: edges[i], to: edges[i + 1] }));
@@ -27,10 +35,7 @@ function showLife(request, lives, player, chosen) {
   const known = lives.filter(({ run }) => run.first || run.system === chosen).map((life) => ({ life, row: life.rowOf(request) })).filter(({ row }) => row >= 0);
   place.append(element("h3", { text: `Request ${count(request)}` }));
   if (!known.length) return place.append(element("p", { class: "hint", text: "No run has a request of this number." }));
-  const lanes = known.map(({ life, row }) => {
-    const tracks = life.tracksOf(request);
-    return (tracks.length ? tracks.slice(0, 16) : [null]).map((track) => drawn(life, row, track));
-  });
+  const lanes = known.map(({ life, row }) => lanesOf(life, row, request));
   const spans = lanes.flat(2), times = [...known.map(({ life, row }) => life.arrival(row)), ...spans.map(({ to }) => to)];
   const from = Math.min(...times), to = Math.max(...times, from + 1e-9), totals = new Map();
   known.forEach(({ life, row }, i) => place.append(strip(life, row, lanes[i], from, to)));

@@ -1,14 +1,15 @@
 // The lives of all requests of one run: tracks, their spans and their events, as reports/lives/spans.py has them.
 //
-// A track is a request, or one of several answers to it; all times are whole ticks of the run.
+// A track is a request, or one of several answers to it; all times are whole ticks of the run. Where a request may
+// be on several replicas (`run.between` says what it does between two stays), each replica has a track per stay.
 
 const STATE = Object.fromEntries(data.states.map((name, place) => [name, place]));
 const WAITING = ["step", "behind", "head", "preempted"].map((name) => STATE[name]);
 const AMOUNTS = ["tokens", "cached", "by", "need", "free", "largest"];
 
 class Lives {
-  constructor(run, requests, events, spans) {
-    Object.assign(this, { run, requests, events, spans });
+  constructor(run, requests, events, spans, all) {
+    Object.assign(this, { run, requests, events, spans, all });
     if (spans) this.first = sums(spans.many);
   }
 
@@ -48,23 +49,50 @@ class Lives {
     return found;
   }
 
+  /** Where a request was answered: there it has its row. */
+  homeOf(request) {
+    if (!this.run.between) return this;
+    return this.all.find((life) => life.run.system === this.run.system && life.rowOf(request) >= 0) ?? this;
+  }
+
+  /** The stays of a request on all replicas of the run, in order: { life, track }. */
+  staysOf(request) {
+    const replicas = this.all.filter(({ run }) => run.system === this.run.system);
+    const found = replicas.flatMap((life) => life.tracksOf(request).map((track) => ({ life, track })));
+    const number = ({ life, track }) => life.spans.sample[track], start = ({ life, track }) => life.startAt(track, life.first[track]);
+    return found.sort((one, other) => number(one) - number(other) || start(one) - start(other));
+  }
+
+  /** The spans of all stays, and what lies between them. */
+  wholeOf(request) {
+    const found = [], state = STATE[this.run.between];
+    for (const { life, track } of this.staysOf(request)) {
+      const spans = life.spansOf(track);
+      if (found.length) found.push({ start: found.at(-1).stop, stop: spans[0].start, state, event: null, reason: "" });
+      found.push(...spans);
+    }
+    return found;
+  }
+
   /** The track that this one was forked from: the last of its request. Null if it came by itself. */
   parentOf(track) {
+    if (this.run.between) return null;
     const { request } = this.spans;
     if (request[track + 1] !== request[track]) return null;
     while (request[track + 1] === request[track]) track++;
     return track;
   }
 
-  /** When each track ends: its last token, or its rejection. */
+  /** When each track ends: its last token, its rejection, or when it leaves for another replica. */
   get ends() {
     if (this.known) return this.known;
     const { events, spans } = this, many = spans.request.length;
-    const found = new Float64Array(many).fill(-1), finish = data.events.indexOf("finish"), reject = data.events.indexOf("reject");
+    const found = new Float64Array(many).fill(-1), reject = data.events.indexOf("reject");
+    const leaves = ["finish", "hand_over", "move_out"].map((name) => data.events.indexOf(name));
     this.cut = new Uint8Array(many); // which tracks were rejected
     for (let row = 0, track = 0; row < events.request.length; row++) {
       while (spans.request[track] < events.request[row]) track++;
-      if (events.event[row] !== finish) continue;
+      if (!leaves.includes(events.event[row])) continue;
       let own = track;
       while (spans.sample[own] !== events.sample[row]) own++;
       found[own] = events.time[row];
@@ -91,7 +119,8 @@ class Lives {
 
   /** When a span of a track begins: the first of most at the arrival. */
   startAt(track, span) {
-    return span === this.first[track] && this.parentOf(track) === null ? this.requests.arrival[this.spans.request[track]] : this.spans.start[span];
+    const arrives = span === this.first[track] && !this.run.between && this.parentOf(track) === null;
+    return arrives ? this.requests.arrival[this.spans.request[track]] : this.spans.start[span];
   }
 
   stopAt(track, span) {

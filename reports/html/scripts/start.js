@@ -77,7 +77,7 @@ async function start() {
   for (const [place, run] of runs.entries()) {
     const requests = await columnsOf(`requests-${place}`, run.requests);
     const [events, spans] = run.events ? [await columnsOf(`events-${place}`, run.events), await columnsOf(`spans-${place}`, run.spans)] : [null, null];
-    lives.push(new Lives(run, requests, events, spans));
+    lives.push(new Lives(run, requests, events, spans, lives));
   }
   if (maps.length) player = new Player(maps, follow);
   player?.listeners.push(markLife);

@@ -50,6 +50,7 @@ class Teller {
     this.life = life;
     this.track = track;
     this.request = life.spans.request[track];
+    this.home = life.homeOf(this.request);
     this.engine = life.run.engine;
     this.all = life.eventsOf(this.request);
     this.spans = life.spansOf(track, this.all);
@@ -77,7 +78,7 @@ class Teller {
     const of = (each) => all.filter(({ sample, event }) => sample === life.spans.sample[each] && event !== "reject");
     const rows = of(track), opening = rows[0]?.row;
     if (parent !== null) rows.push(...of(parent).filter(({ row }) => row < opening));
-    else rows.push(...life.tracksOf(this.request).filter((each) => each !== track).map((each) => of(each)[0]));
+    else if (!life.run.between) rows.push(...life.tracksOf(this.request).filter((each) => each !== track).map((each) => of(each)[0]));
     if (life.rejected(track)) rows.push(...all.filter(({ event }) => event === "reject"));
     return rows.sort((one, other) => one.row - other.row);
   }
@@ -97,7 +98,7 @@ class Teller {
       const [{ tick, row, event }] = items;
       const line = { tick, row, event, text: this.text(key.split(" ")[0], items, event === "admit" ? evicted : decoded) };
       evicted ||= event === "preempt";
-      decoded ||= event === "decode";
+      decoded ||= ["decode", "move_in"].includes(event);
       return line;
     });
   }
@@ -118,7 +119,7 @@ class Teller {
   }
 
   more(what, copies, event, again) {
-    const { requests, run } = this.life, row = this.life.rowOf(this.request), allocator = this.engine.allocator;
+    const { requests, run } = this.home, row = this.home.rowOf(this.request), allocator = this.engine.allocator;
     const whole = requests.whole[row], first = requests.first[row];
     if (copies) {
       const why = ["paged", "dynamic"].includes(allocator) ? said(allocator) : "";
@@ -126,7 +127,7 @@ class Teller {
     }
     if (what === "admit" && !again && event.tokens < requests.prompt_tokens[row]) return said("whole prompt", { prompt: requests.prompt_tokens[row] });
     if (what === "decode" && !again && first !== NOTHING) return said("ttft", { ttft: this.time(first) });
-    if (what === "finish" && whole !== NOTHING && this.life.ends[this.track] === this.life.ends[this.last()]) {
+    if (what === "finish" && whole !== NOTHING && (run.between || this.life.ends[this.track] === this.life.ends[this.last()])) {
       return said("e2e", { e2e: this.time(whole), tpot: duration(requests.tpot_s[row]), normalized: duration(requests.normalized_s_per_token[row]) });
     }
     return "";
@@ -198,6 +199,7 @@ class Teller {
 
 /** All that happened to a request: [{ tick, text }]; of several answers, which of them where not all alike. */
 function storyOf(life, request) {
+  if (life.run.between) return storyOfStays(life, request);
   const tracks = life.tracksOf(request), told = new Map();
   for (const track of tracks) {
     for (const line of new Teller(life, track).lines()) {
@@ -212,4 +214,28 @@ function storyOf(life, request) {
     const whose = all ? "" : `Answer${samples.length > 1 ? "s" : ""} ${samples.sort((a, b) => a - b).join(", ")}: `;
     return { tick, event, text: whose ? `${whose}${text}.` : sentence(text) };
   });
+}
+
+/** The same of a request that was on several replicas, one after the other: reports/lives/apart.py has the rules. */
+function storyOfStays(life, request) {
+  const stays = life.staysOf(request).map(({ life: there, track }) => ({ replica: there.run.label, lines: new Teller(there, track).lines() }));
+  const [first, ...later] = stays, handed = life.run.between === "handed";
+  const told = later.length && handed ? first.lines.filter(({ event }) => event !== "decode") : [...first.lines];
+  for (const { replica, lines } of later) {
+    const [{ tick }] = lines;
+    if (!handed) {
+      told.push({ tick, event: "move_in", text: said("moved", { replica }) }, ...lines.slice(2));
+      continue;
+    }
+    const answered = [...lines.slice(1), read(life, request, replica)].sort((one, other) => one.tick - other.tick);
+    told.push({ tick, event: "arrive", text: said("comes", { replica }) }, ...answered);
+  }
+  return told.map(({ tick, event, text }) => ({ tick, event, text: sentence(text) }));
+}
+
+/** When a decode replica had read a prompt. */
+function read(life, request, replica) {
+  const home = life.homeOf(request), { requests, run } = home, row = home.rowOf(request);
+  const end = requests.read_end[row], time = duration((end - requests.read_begin[row]) / Math.round(1 / run.tick));
+  return { tick: requests.arrival[row] + end, event: "read", text: said("read", { replica, time }) };
 }

@@ -1,0 +1,32 @@
+"""Replicas that came and went, in words: how many on average, of each pool too, and their hours."""
+
+from collections.abc import Sequence
+
+from kvsim.reports.palette import Shown, Summary, count, figures, number
+from kvsim.reports.quantities import at
+from kvsim.reports.seeds.intervals import interval
+from kvsim.reports.seeds.words import with_spread
+
+
+def scaled_words(seeds: Sequence[Summary]) -> str:
+    """How many replicas there were, and the GPU-hours they took; empty if all were always there."""
+    if not seeds[0].get("scaling"):
+        return ""
+    by_pool = []
+    for place, pool in enumerate(seeds[0]["scaling"].get("pools") or []):
+        means = [seed["scaling"]["pools"][place]["mean_replicas"] for seed in seeds]
+        by_pool.append(f"{_mean(figures, means)} {pool['name']}")
+    pools = f" ({', '.join(by_pool)})" if by_pool else ""
+    return (
+        f"{_told(seeds, figures, 'mean_replicas')} replicas on average{pools}, "
+        f"{_told(seeds, count, 'starts')} starts, {_told(seeds, count, 'drains')} drains: "
+        f"{_told(seeds, figures, 'gpu_hours')} GPU-hours of {_told(seeds, figures, 'gpu_hours_of_all')}"
+    )
+
+
+def _told(seeds: Sequence[Summary], text: Shown, name: str) -> str:
+    return _mean(text, list(map(at("scaling", name), seeds)))
+
+
+def _mean(text: Shown, values: Sequence[object]) -> str:
+    return with_spread(text, interval(list(map(number, values))))
