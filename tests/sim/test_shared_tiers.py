@@ -8,6 +8,7 @@ from support.cases import COSTS, Row, draw_case, told
 from support.settings import with_settings
 from support.tiered import TOKEN_BYTES, engine_above, hits, mib, one_by_one, spaced
 
+import kvsim
 from kvsim.allocators.eviction import EVICTION
 from kvsim.sim.build import build_engine
 from kvsim.sim.errors import NoProgress
@@ -156,3 +157,23 @@ def test_who_waits_finds_what_another_server_has_stored_meanwhile(max_span):
     up_ps, load_ps = (10_000_000 + 64 * TOKEN_BYTES * 10**12 // rate for rate in (10**8, 10**9))
     assert result.requests["first_token_ps"][3] == 540 * 10**9 + up_ps + load_ps + 20 * 10**9
     assert (result.tier.promoted_tokens, result.tier.hit_tokens) == (64, 64)
+
+
+def test_a_write_of_another_server_that_ends_during_a_step_is_found_one_decision_later_in_both_modes():
+    """An asynchronous engine learns in each decision of what had ended when the previous one began."""
+    finished = [
+        kvsim.simulate(
+            model="llama-3.1-8b",
+            gpu="h100",
+            trace="agents",
+            num_prompts=26,
+            rate_scale=6,
+            kv_tokens=140_000,
+            replicas=2,
+            tier="host:20GiB remote:1TiB:100gb:shared",
+            blocks_per_chunk=16,
+            step_mode=step_mode,
+        ).requests["finish_s"]
+        for step_mode in (False, True)
+    ]
+    assert finished[0].tolist() == finished[1].tolist()
