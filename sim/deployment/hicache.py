@@ -38,6 +38,7 @@ def hicache_below(deployment: Deployment, server: Server, own: SglangOptions) ->
     if own.hicache_storage_backend is not None:
         size = ChunkSize(model.name, cached.page_size, cached.page_size * gpu_bytes * tp)
         store = secondary(own.hicache_storage_backend, "hicache_storage_backend", deployment, size, None)
+        server.memory.stack = [store]
         assert isinstance(server.waiting, WaitingList)
         policy, least = own.hicache_storage_prefetch_policy, own.hicache_prefetch_threshold
         found.storage = Storage(server, server.waiting, cached, tree, store, policy, least, found.totals)

@@ -160,6 +160,9 @@ def asked_for(deployment: Deployment, own: VllmV1Options) -> Asked | None:
         raise KvsimError(f"store_threshold must be left out with secondary_tiers, got {own.store_threshold}")
     size = ChunkSize(deployment.served_model.name, chunk_tokens, chunk_bytes)
     below = [_below(text, below_it, deployment, size) for text in texts]
+    names = [each.words.name for each in below]
+    if len(set(names)) < len(names):
+        raise KvsimError(f"{below_it} must name each tier once, got {' and '.join(names)}")
     return Asked(own, chunks, size, link, below, below_it)
 
 
@@ -243,10 +246,12 @@ def _made(asked: Below, option: str, chunk: ChunkSize, shared: SharedTiers | Non
     """The tier: the server's own, or the one that its fleet shares."""
     words, text, chunks, eviction, link = asked
     if not words.shared:
-        return Secondary(eviction(chunks), link)
+        return Secondary(words.name, eviction(chunks), link)
     if shared is None:
         raise KvsimError(f"{option} must be of one replica, got {text!r}")
-    return shared.tier(words.name, text, chunk, lambda: Secondary(eviction(chunks), link, shared.sharers))
+    return shared.tier(
+        words.name, text, chunk, lambda: Secondary(words.name, eviction(chunks), link, shared.sharers)
+    )
 
 
 def _check_others(deployment: Deployment, own: VllmV1Options) -> None:

@@ -65,8 +65,14 @@ def drawn(seed, shared=":shared"):
     return above_shared(Random(seed), draw_case(Random(seed), "vllm-v1@0.33.0"), shared)
 
 
+def of_one(told_of):
+    """The same, with the columns of shared tiers named as those of a server's own."""
+    timeline = {name.replace("_of_all", ""): column for name, column in told_of["timeline"].items()}
+    return told_of | {"timeline": timeline}
+
+
 def differences(one, other):
-    told_one, told_other = told(one), told(other)
+    told_one, told_other = of_one(told(one)), of_one(told(other))
     return {name for name in told_one if told_one[name] != told_other[name]}
 
 
