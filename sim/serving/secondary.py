@@ -32,9 +32,10 @@ class Sharer(Protocol):
 
 
 class Sharers:
-    """The replicas of a fleet that share tiers, by place."""
+    """Replicas that share tiers, by place: all of a fleet (`size` 0), or those of one machine."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: int = 0) -> None:
+        self.size = size
         self._replicas: dict[int, Sharer] = {}
 
     def __len__(self) -> int:
@@ -87,7 +88,8 @@ class Secondary:
     @property
     def column(self) -> str:
         """The column of the timeline that tells what it holds."""
-        return f"tier_{self.name}{'' if self.sharers is None else '_of_all'}_held_bytes"
+        of = "" if self.sharers is None else f"_of_{self.sharers.size or 'all'}"
+        return f"tier_{self.name}{of}_held_bytes"
 
     @property
     def held_bytes(self) -> int:
