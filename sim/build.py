@@ -373,18 +373,15 @@ def build_engine(
         maker = _Maker(pool, cost, log, max_span, *watched, shared, side)
         makers += [maker] * pool.deployment.fleet.replicas
 
-    def put(place: int, replica: Replica) -> Replica:
+    def put(place: int, maker: _Maker, scheduler: Scheduler | None = None) -> Replica:
+        shared.place = place
+        replica = maker.another() if scheduler is None else maker.replica(scheduler)
         if hand_over is not None or fleet.migrate:  # they act on each other: in one order in every mode
             replica.place = place
         return shared.join(place, replica)
 
-    def make(place: int) -> Replica:
-        return put(place, makers[place].another())
-
     replicas = [
-        put(place, maker.replica(maker.found.scheduler))
-        if maker.is_plain and maker not in makers[:place]
-        else make(place)
+        put(place, maker, maker.found.scheduler if maker.is_plain and maker not in makers[:place] else None)
         for place, maker in enumerate(makers)
     ]
     return Engine(
@@ -399,7 +396,7 @@ def build_engine(
         scaling=_scaling(deployment, [maker.found.deployment for maker in makers], log)
         if fleet.scale
         else None,
-        make=make,
+        make=lambda place: put(place, makers[place]),
         migrations=_migrations(found, workload) if fleet.migrate else None,
         hand_over=None
         if hand_over is None

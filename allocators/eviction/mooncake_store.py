@@ -6,8 +6,12 @@
 
 A block that was put can be evicted immediately, a block that was read once its lease has ended, in the order
 of these times. A put that finds no room at all is dropped. Mooncake checks every 10 ms and takes objects
-shard by shard (1,024 shards, the first at random); here each put checks and there is one shard. Mooncake
-spares objects put with a soft pin, which are not used here. The time is that of the last announced request.
+shard by shard (1,024 shards, the first at random); here each put checks and there is one shard. The time is
+that of the last announced request.
+
+Not simulated: soft pins, with which a client marks an object when it puts it (SGLang 0.5.23 marks none; for
+30 minutes, reads do not prolong them, other objects leave first); and promotion on hit, from the store's own
+SSD to its memory, which is off by default (`--promotion_on_hit`) and needs two media in one store.
 """
 
 from collections import OrderedDict

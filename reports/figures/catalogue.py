@@ -49,7 +49,9 @@ FIGURES: dict[str, Entry] = {
     "replicas": Entry(
         replicas.replicas, "a fleet by replica: the range of KV memory in use, heat maps over time"
     ),
-    "tier": Entry(tier.tier, "what a tier holds over time, and what moves in each direction"),
+    "tier": Entry(
+        tier.tier, "what the memory and each tier below it hold over time, and what moves each way"
+    ),
     "hand-over": Entry(
         hand_over.hand_over, "prefill and decode apart: what is held over time, and where first tokens wait"
     ),

@@ -1,6 +1,8 @@
-"""tier: the contents of the memory below the GPU's over time, and transfers each way; a curve per system."""
+"""tier: the contents of the GPU's memory and of each tier below it, and transfers; a curve per system."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -8,15 +10,16 @@ from matplotlib.figure import Figure
 
 from kvsim.reports.figures import pieces
 from kvsim.reports.figures.choices import CannotDraw, Choices
-from kvsim.reports.figures.over_time import Curve, longest, time_words
+from kvsim.reports.figures.over_time import Curve, capacity, longest, time_words
 from kvsim.reports.figures.sheet import new_sheet
 from kvsim.reports.figures.systems import System
 from kvsim.reports.palette import Summary, figures, percent_text
 from kvsim.reports.quantities import at
 from kvsim.reports.rundir.run import Run
+from kvsim.reports.rundir.stack import HELD, held_by
 from kvsim.sim.models.catalog import GIB
 
-HELD = "tier_held_bytes"
+Floats = npt.NDArray[np.float64]
 
 
 def has_tier(system: System) -> bool:
@@ -25,43 +28,62 @@ def has_tier(system: System) -> bool:
 
 
 def tier(systems: Sequence[System], choices: Choices) -> Figure:
-    """Above its contents, below the loads from it and the stores to it."""
+    """What each memory holds, from the GPU's down to the last tier; below, loads and stores of the GPU."""
     shown, style = [system for system in systems if has_tier(system)], choices.style
     if not shown:
         raise CannotDraw(f"figure tier needs the column {HELD} in timeline.parquet: a run with a tier")
-    figure = new_sheet(style, 5.6, _headline(shown))
-    panels = figure.subplots(3, 1, sharex=True)
+    drawn = _panels(shown)
+    figure = new_sheet(style, 1.4 * (1 + len(drawn)), _headline(shown))
+    panels = figure.subplots(len(drawn), 1, sharex=True)
     looks = style.looks([system.parts for system in shown])
-    for axes, title, column in (
-        (panels[0], "held (GiB)", _held),
-        (panels[1], "loaded (GB/s)", _loaded),
-        (panels[2], "stored (GB/s)", _stored),
-    ):
+    for axes, (title, column) in zip(panels, drawn, strict=True):
         for system, look in zip(shown, looks, strict=True):
-            Curve.of(system, column).plot(axes, style, look)
+            if all(column(run) is not None for run in system.runs):
+                Curve.of(system, column).plot(axes, style, look)
         axes.set_title(title)
         axes.grid(axis="y")
         axes.set_ylim(bottom=0)
-    panels[2].set(xlim=(0, longest(shown)), xlabel=time_words(shown, style))
+    panels[-1].set(xlim=(0, longest(shown)), xlabel=time_words(shown, style))
     if len(shown) > 1 or not style.headlines:
         pieces.systems_below(figure, style, [system.name for system in shown], looks)
     return figure
 
 
-def _held(run: Run) -> npt.NDArray[np.float64]:
-    held: npt.NDArray[np.float64] = run.columns.timeline[HELD] / GIB
+def _panels(systems: Sequence[System]) -> list[tuple[str, Callable[[Run], Any]]]:
+    """The title of each panel, and what it shows of a run: None if the run has no such tier."""
+    names = dict.fromkeys(name for system in systems for name in held_by(system.first.columns.timeline))
+    tiers = [(f"held by {name} (GiB)", partial(_held, name=name)) for name in names]
+    if any(_by_gpu(system.first) is not None for system in systems):
+        tiers.insert(0, ("held by the GPU, with free prefixes (GiB)", _by_gpu))
+    return [*tiers, ("loaded (GB/s)", _loaded), ("stored (GB/s)", _stored)]
+
+
+def _by_gpu(run: Run) -> Floats | None:
+    """All slots that are allocated or hold a prefix, of all GPUs of a server; None if it is not known."""
+    size, server = run.config.get("kv_capacity"), run.config["scenario"]
+    if run.config.get("pools") or not size:
+        return None
+    slot_bytes = size["kv_bytes_per_token"] / size["slots_per_token"] * server["tensor_parallel_size"]
+    timeline = run.columns.timeline
+    empty = sum(timeline[kind] for kind in ("free", "external", "idle") if kind in timeline)
+    held: Floats = (capacity(run) - empty) * slot_bytes / GIB
     return held
 
 
-def _loaded(run: Run) -> npt.NDArray[np.float64]:
+def _held(run: Run, name: str) -> Floats | None:
+    column = held_by(run.columns.timeline).get(name)
+    return None if column is None else run.columns.timeline[column] / GIB
+
+
+def _loaded(run: Run) -> Floats:
     return _rate(run, "tier_loaded_bytes")
 
 
-def _stored(run: Run) -> npt.NDArray[np.float64]:
+def _stored(run: Run) -> Floats:
     return _rate(run, "tier_stored_bytes")
 
 
-def _rate(run: Run, column: str) -> npt.NDArray[np.float64]:
+def _rate(run: Run, column: str) -> Floats:
     """GB per second from each row of the timeline to the next."""
     time_s, so_far = run.columns.timeline["time_s"], run.columns.timeline[column]
     lasted = np.diff(time_s)

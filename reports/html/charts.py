@@ -14,6 +14,7 @@ import numpy.typing as npt
 from kvsim.reports import palette
 from kvsim.reports.quantities import LATENCIES
 from kvsim.reports.rundir.run import Run
+from kvsim.reports.rundir.stack import HELD, held_by
 from kvsim.sim.models.catalog import GIB
 
 Floats = npt.NDArray[np.float64]
@@ -70,8 +71,11 @@ def _over_time(run: Run, kinds: Sequence[str]) -> dict[str, Any]:
     if "preemptions" in run.columns.timeline:
         row = np.searchsorted(time, edges[1:], side="right") - 1
         found["preemptions"] = run.columns.timeline["preemptions"][np.maximum(row, 0)].tolist()
-    if "tier_held_bytes" in timeline:
-        found["tierHeld"] = _rounded(_means(time, timeline["tier_held_bytes"], edges) / GIB)
+    if HELD in timeline:
+        found["tiers"] = {
+            name: _rounded(_means(time, timeline[column], edges) / GIB)
+            for name, column in held_by(timeline).items()
+        }
         for way in ("loaded", "stored"):
             so_far = np.interp(edges, time, timeline[f"tier_{way}_bytes"])
             found[f"tier{way.title()}"] = _rounded(np.diff(so_far) / (end / SLICES) / 1e9)

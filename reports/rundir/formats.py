@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -89,13 +90,20 @@ def _array(column: npt.NDArray[Any]) -> Any:  # noqa: ANN401 - a pyarrow Array
 
 
 def read_columns(
-    path: Path, needed: tuple[str, ...], texts: tuple[str, ...] = (), numbers: tuple[str, ...] = ()
+    path: Path,
+    needed: tuple[str, ...],
+    texts: tuple[str, ...] = (),
+    numbers: tuple[str, ...] = (),
+    alike: re.Pattern[str] | None = None,
 ) -> Columns:
     """All columns of a file; KvsimError if it is damaged, or a needed one is missing or of another type.
 
-    Needed ones hold numbers, except `texts`; optional `numbers` must hold numbers. Null is NaN.
+    Needed ones hold numbers, except `texts`; optional `numbers` and those named as `alike` says must hold
+    numbers. Null is NaN.
     """
     table = read_table(path, str(path), needed)
+    if alike is not None:
+        numbers = (*numbers, *filter(alike.fullmatch, table.column_names))
     for name in table.column_names:
         if name in needed or name in numbers:
             check_type(path, name, table[name].type, "texts" if name in texts else "numbers")

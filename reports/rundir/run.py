@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from kvsim.reports.rundir.formats import MOST, Columns, load_json, read_columns, read_json
+from kvsim.reports.rundir.stack import LOWER, owners
 from kvsim.sim.complaints import printable
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.options.pools import WAYS
@@ -26,7 +28,7 @@ _ALSO_IN_TIMELINES = (
     *("held", "idle", "largest_free_extent", "preemptions", "replica"),
     *("tier_held_bytes", "tier_loaded_bytes", "tier_stored_bytes"),
 )
-"""Optional columns of numbers."""
+"""Optional columns of numbers; those of tiers behind the first are named after them (`LOWER`)."""
 
 _NUMBERS = (
     *("request", "arrival_s", "prompt_tokens", "output_tokens", "queueing_s", "ttft_s", "tpot_s", "e2e_s"),
@@ -34,6 +36,8 @@ _NUMBERS = (
     *("first_scheduled_step", "first_token_step", "finish_step", "replica"),
 )
 """Optional columns of `requests` that are numbers; labels of the trace may be anything."""
+
+Floats = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -137,7 +141,9 @@ def read_run(directory: Path) -> Run:
         summary=Summary(summary),
         columns=Tables(
             read_columns(directory / "requests.parquet", _REQUEST_COLUMNS, ("status",), _NUMBERS),
-            read_columns(directory / "timeline.parquet", _TIMELINE_COLUMNS, numbers=_ALSO_IN_TIMELINES),
+            read_columns(
+                directory / "timeline.parquet", _TIMELINE_COLUMNS, numbers=_ALSO_IN_TIMELINES, alike=LOWER
+            ),
         ),
     )
     _check_replicas(found)
@@ -147,23 +153,30 @@ def read_run(directory: Path) -> Run:
 def added_up(timeline: Columns) -> Columns:
     """The timeline of a fleet as one system: the sum over its replicas, with a row at each instant of any.
 
-    A replica holds nothing before its first row. The largest free extent belongs to one replica, so it is
-    left out.
+    A replica holds nothing before its first row. A tier that several share counts once. The largest free
+    extent belongs to one replica, so it is left out.
     """
     order = np.argsort(timeline["time_s"], kind="stable")
     time_s, replica = timeline["time_s"][order], timeline["replica"][order]
-    by_replica = np.argsort(replica, kind="stable")
-    first = np.diff(replica[by_replica], prepend=-1) != 0
     last = np.diff(time_s, append=np.inf) > 0
     found: Columns = {"time_s": time_s[last]}
     for name, column in timeline.items():
         if name in {"time_s", "replica", "largest_free_extent"}:
             continue
-        values = column[order][by_replica]
-        change = np.empty_like(values)
-        change[by_replica] = np.where(first, values, np.diff(values, prepend=values[:1]))
-        found[name] = np.cumsum(change)[last]
+        values = column[order]
+        found[name] = _summed(values, owners(name, replica, values))[last]
     return found
+
+
+def _summed(values: Floats, owner: Floats) -> Floats:
+    """In each row the sum of the latest values of all owners; owner -1 has none."""
+    rows = np.flatnonzero(owner >= 0)
+    rows = rows[np.argsort(owner[rows], kind="stable")]
+    mine = values[rows]
+    first = np.diff(owner[rows], prepend=-1) != 0
+    change = np.zeros_like(values)
+    change[rows] = np.where(first, mine, np.diff(mine, prepend=mine[:1]))
+    return np.cumsum(change)
 
 
 def read_runs(directory: Path) -> list[Run]:
@@ -187,7 +200,10 @@ def read_runs(directory: Path) -> list[Run]:
 def _check_replicas(run: Run) -> None:
     """Raise KvsimError unless all columns are complete, and replicas are valid as runs."""
     known = {
-        "timeline": (run.columns.timeline, (*_TIMELINE_COLUMNS, *_ALSO_IN_TIMELINES)),
+        "timeline": (
+            run.columns.timeline,
+            (*_TIMELINE_COLUMNS, *_ALSO_IN_TIMELINES, *filter(LOWER.fullmatch, run.columns.timeline)),
+        ),
         "requests": (run.columns.requests, ("prompt_tokens", "output_tokens")),
     }
     for table, (columns, names) in known.items():

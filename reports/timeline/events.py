@@ -33,6 +33,7 @@ from kvsim.reports.lives.words import STATES as LOOKS
 from kvsim.reports.lives.words import reason_name
 from kvsim.reports.palette import KINDS, number
 from kvsim.reports.rundir.run import Run
+from kvsim.reports.rundir.stack import HELD, held_by, is_told_by
 from kvsim.reports.timeline.steps import Steps, step_slices
 from kvsim.reports.timeline.text import instant, micro, named, quoted
 from kvsim.reports.timeline.transfers import transfers
@@ -306,8 +307,9 @@ class _Process:
         groups = {"KV memory (slots)": kinds, "requests": ("running", "waiting")}
         if "preemptions" in timeline:
             groups["preemptions"] = ("preemptions",)
-        if "tier_held_bytes" in timeline:
-            groups["tier: held (bytes)"] = ("tier_held_bytes",)
+        if HELD in timeline:
+            once = [column for column in held_by(timeline).values() if is_told_by(column, self.run.place)]
+            groups["tier: held (bytes)"] = tuple(once)
             groups["tier: moved so far (bytes)"] = ("tier_loaded_bytes", "tier_stored_bytes")
         columns = {name: timeline[name].tolist() for names in groups.values() for name in names}
         times = np.rint(timeline["time_s"] * 1e9).astype(np.int64).tolist()

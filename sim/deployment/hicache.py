@@ -14,6 +14,7 @@ from kvsim.sim.deployment.sharing import ChunkSize
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.schedulers.sglang_options import SglangOptions
 from kvsim.sim.serving.hicache import Hicache
+from kvsim.sim.serving.hicache_retries import Retries
 from kvsim.sim.serving.hicache_storage import Storage
 from kvsim.sim.serving.server import Server
 from kvsim.sim.serving.sglang_parts import WaitingList
@@ -38,9 +39,14 @@ def hicache_below(deployment: Deployment, server: Server, own: SglangOptions) ->
     if own.hicache_storage_backend is not None:
         size = ChunkSize(model.name, cached.page_size, cached.page_size * gpu_bytes * tp)
         store = secondary(own.hicache_storage_backend, "hicache_storage_backend", deployment, size, None)
+        server.memory.stack = [store]
         assert isinstance(server.waiting, WaitingList)
         policy, least = own.hicache_storage_prefetch_policy, own.hicache_prefetch_threshold
-        found.storage = Storage(server, server.waiting, cached, tree, store, policy, least, found.totals)
+        retries = Retries(
+            own.hicache_storage_prefetch_retry_poll_interval, own.hicache_storage_prefetch_retry_max_attempts
+        )
+        parts = cached, tree, store, policy, least, retries
+        found.storage = Storage(server, server.waiting, *parts, found.totals)
     return found
 
 

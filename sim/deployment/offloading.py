@@ -18,9 +18,17 @@ from kvsim.allocators.tiers.second_pool import SecondPool
 from kvsim.allocators.tiers.vllm import VllmTier
 from kvsim.sim.classes import class_named
 from kvsim.sim.deployment.deployment import Deployment
-from kvsim.sim.deployment.sharing import ChunkSize, SharedTiers
+from kvsim.sim.deployment.sharing import ChunkSize, SharedTiers, Uplinks
 from kvsim.sim.deployment.speculation import CONFIG, SHORT
-from kvsim.sim.deployment.tier_words import NEED_SIZE, SPELLED, TierWords, either, in_flags, tier_words
+from kvsim.sim.deployment.tier_words import (
+    NEED_SIZE,
+    NONE,
+    SPELLED,
+    TierWords,
+    either,
+    in_flags,
+    tier_words,
+)
 from kvsim.sim.errors import KvsimError, unknown
 from kvsim.sim.models.sizes import size_bytes
 from kvsim.sim.option import taken
@@ -30,11 +38,12 @@ from kvsim.sim.serving.link import Link, Way
 from kvsim.sim.serving.lmcache import Lmcache
 from kvsim.sim.serving.lower_tier import LowerTier
 from kvsim.sim.serving.offload import Offload, OffloadRules
-from kvsim.sim.serving.secondary import Secondary
+from kvsim.sim.serving.secondary import Secondary, Sharers
 from kvsim.sim.serving.server import Server
 from kvsim.sim.serving.simple_offload import SimpleOffload
 from kvsim.sim.serving.stack import Stack
 from kvsim.sim.serving.steps import Limits
+from kvsim.sim.serving.uplink import Uplink
 
 PCIE_SHARE: Final = 0.78
 """Share of a PCIe link's rate that copies reach: 50 of 64 GB/s on H100 (vLLM blog, January 2026)."""
@@ -85,13 +94,24 @@ def link_figures(text: str, deployment: Deployment, option: str = "kv_offloading
         return Figures(rate, rate, LATENCY_PS / 1e6, f"{PCIE_SHARE:g} of the GPU's PCIe")
     if text in LINKS:
         return LINKS[text]
+    load, store = _rates(text, option)
+    return Figures(load, store, LATENCY_PS / 1e6, "given")
+
+
+def _rates(text: str, option: str) -> tuple[float, float]:
+    """GB/s of loads and stores, as in `50` or `6.5:4`."""
     found = RATE.fullmatch(text.lower())
     if found is None:
         raise unknown(option, text, list(NAMES))
     load, store = float(found[1]), float(found[2] or found[1])
     if not (load and store):
         raise KvsimError(f"{option} must be above 0 GB/s each way, got {text!r}")
-    return Figures(load, store, LATENCY_PS / 1e6, "given")
+    return load, store
+
+
+def _uplinks(load: float, store: float) -> Uplinks:
+    """Both directions of a link that a machine's replicas share, at these GB/s."""
+    return {True: Uplink(int(load * 1e9)), False: Uplink(int(store * 1e9))}
 
 
 def link_of(text: str, deployment: Deployment, option: str, block_bytes: int) -> Link:
@@ -123,12 +143,14 @@ class Asked(NamedTuple):
     link: Link
     below: Sequence[Below]
     option: str  # the option that describes what is below the host
+    host: TierWords | None  # how `tier` describes the host
 
 
 def asked_for(deployment: Deployment, own: VllmV1Options) -> Asked | None:
     """The tier that its options ask for, or None. KvsimError if it is already clear that it cannot be."""
     at_host, below_it = ("kv_offloading_size", "secondary_tiers") if own.tier is None else ("tier", "tier")
     said = own.tier is not None or own.kv_offloading_size is not None
+    first = None if own.tier is None or own.tier.strip() == NONE else own.tier.split()[0]
     own = in_flags(own, NAMES, BY[own.kv_offloading_backend])
     asked = own.kv_offloading_size
     total = 0 if asked is None else size_bytes(str(asked), at_host)
@@ -160,7 +182,15 @@ def asked_for(deployment: Deployment, own: VllmV1Options) -> Asked | None:
         raise KvsimError(f"store_threshold must be left out with secondary_tiers, got {own.store_threshold}")
     size = ChunkSize(deployment.served_model.name, chunk_tokens, chunk_bytes)
     below = [_below(text, below_it, deployment, size) for text in texts]
-    return Asked(own, chunks, size, link, below, below_it)
+    names = [each.words.name for each in below]
+    if len(set(names)) < len(names):
+        raise KvsimError(f"{below_it} must name each tier once, got {' and '.join(names)}")
+    host = None if first is None else tier_words(first, at_host, NAMES)
+    if host is not None and host.uplink is not None:
+        if backend == "lmcache":
+            raise KvsimError(f"tier must have no uplink with kv_offloading_backend lmcache, got {first!r}")
+        _rates(host.uplink.replace("/", ":"), "tier")
+    return Asked(own, chunks, size, link, below, below_it, host)
 
 
 def check_tier(deployment: Deployment) -> None:
@@ -176,7 +206,13 @@ def tier_below(
     if asked is None:
         return None
     _check_allocator(deployment, server.allocator)
-    own = asked.own
+    own, host = asked.own, asked.host
+    if host is not None and host.uplink is not None and host.shared is not None:
+        rates = _rates(host.uplink.replace("/", ":"), "tier")
+        asked.link.gpus = deployment.tensor_parallel_size
+        asked.link.shared = shared.uplinks(
+            host.shared, f"{host.uplink}:shared={host.shared}", lambda: _uplinks(*rates)
+        )
     connector = BUILDERS[own.kv_offloading_backend](asked, server, limits, shared)
     at_once = ALL_AT_ONCE if own.kv_offloading_backend == "lmcache" else own.sync_load_budget_bytes
     return LowerTier(connector, limits, at_once, asked.chunk.total_bytes // asked.chunk.tokens)
@@ -225,6 +261,8 @@ def _below(text: str, option: str, deployment: Deployment, chunk: ChunkSize) -> 
     words = tier_words(text, option, NAMES)
     if words.link is None:
         raise KvsimError(f"{option} must be as in {SPELLED}, got {text!r}")
+    if words.uplink is not None:
+        raise KvsimError(f"{option} must have no uplink, got {text!r}")
     policy = words.policy or "lru"
     chunks = size_bytes(words.size, option) // chunk.total_bytes
     if chunks < 1:
@@ -242,11 +280,15 @@ def _below(text: str, option: str, deployment: Deployment, chunk: ChunkSize) -> 
 def _made(asked: Below, option: str, chunk: ChunkSize, shared: SharedTiers | None) -> Secondary:
     """The tier: the server's own, or the one that its fleet shares."""
     words, text, chunks, eviction, link = asked
-    if not words.shared:
-        return Secondary(eviction(chunks), link)
+    if words.shared is None:
+        return Secondary(words.name, eviction(chunks), link)
     if shared is None:
         raise KvsimError(f"{option} must be of one replica, got {text!r}")
-    return shared.tier(words.name, text, chunk, lambda: Secondary(eviction(chunks), link, shared.sharers))
+
+    def make(sharers: Sharers) -> Secondary:
+        return Secondary(words.name, eviction(chunks), link, sharers)
+
+    return shared.tier(words.name, words.shared, text, chunk, make)
 
 
 def _check_others(deployment: Deployment, own: VllmV1Options) -> None:

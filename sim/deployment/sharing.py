@@ -1,16 +1,22 @@
-"""What the replicas of a fleet share below their hosts: named tiers, and the keys of texts.
+"""What the replicas of a fleet share below their GPUs: named tiers, links of a machine, the keys of texts.
+
+    shared      one for the whole fleet
+    shared=4    one for each 4 replicas, in order: those of one machine
 
 Replicas that share a tier must agree on its chunks: the same model, tokens and bytes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeVar
 
 from kvsim.allocators.texts import Texts
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.serving.secondary import Secondary, Sharer, Sharers
+from kvsim.sim.serving.uplink import Uplink
 
 R = TypeVar("R", bound=Sharer)
+Uplinks = Mapping[bool, Uplink]
+"""By direction: whether it loads."""
 
 
 class ChunkSize(NamedTuple):
@@ -22,34 +28,46 @@ class ChunkSize(NamedTuple):
 
 
 class SharedTiers:
-    """The shared tiers of one run.
+    """What is shared in one run.
 
     Attributes
     ----------
-    sharers : Sharers
-        The replicas.
+    place : int
+        The place in the fleet of the replica that is being made.
     """
 
     def __init__(self) -> None:
-        self.sharers = Sharers()
-        self._tiers: dict[str, tuple[Secondary, str, ChunkSize]] = {}
+        self.place = 0
+        self._tiers: dict[tuple[str, int], tuple[Secondary, str, ChunkSize]] = {}
+        self._sharers: dict[tuple[int, int], Sharers] = {}
+        self._uplinks: dict[int, tuple[Uplinks, str]] = {}
         self._texts: dict[int, Texts] = {}
 
     def join(self, place: int, replica: R) -> R:
-        """A replica is, or will be, in this place of the fleet; its tiers are known."""
-        if self._tiers:
-            self.sharers.join(place, replica)
+        """A replica is, or will be, in this place of the fleet; what it shares is known."""
+        if self._tiers or self._uplinks:
+            replica.place = place
+        for (replicas, group), sharers in self._sharers.items():
+            if _group(replicas, place) == group:
+                sharers.join(place, replica)
         return replica
 
     def texts(self, chunk_tokens: int) -> Texts:
         """The keys of chunks of `chunk_tokens` tokens: equal for equal texts, on all replicas."""
         return self._texts.setdefault(chunk_tokens, Texts(chunk_tokens))
 
-    def tier(self, name: str, said: str, chunk: ChunkSize, make: Callable[[], Secondary]) -> Secondary:
-        """The tier of that name; KvsimError if another replica describes it differently."""
-        if name not in self._tiers:
-            self._tiers[name] = make(), said, chunk
-        found, first, size = self._tiers[name]
+    def tier(
+        self, name: str, replicas: int, said: str, chunk: ChunkSize, make: Callable[[Sharers], Secondary]
+    ) -> Secondary:
+        """The tier of that name of the replica being made, shared by that many, 0: all.
+
+        KvsimError if another replica describes it differently.
+        """
+        group = _group(replicas, self.place)
+        if (name, group) not in self._tiers:
+            sharers = self._sharers.setdefault((replicas, group), Sharers(replicas))
+            self._tiers[name, group] = make(sharers), said, chunk
+        found, first, size = self._tiers[name, group]
         if first != said:
             raise KvsimError(f"secondary_tiers must agree on a shared tier, got {first!r} and {said!r}")
         if size != chunk:
@@ -59,3 +77,21 @@ class SharedTiers:
                 f"{chunk.tokens:,} of {chunk.model} ({chunk.total_bytes / 2**20:,.2f} MiB)"
             )
         return found
+
+    def uplinks(self, replicas: int, said: str, make: Callable[[], Uplinks]) -> Uplinks:
+        """The uplink of the machine of the replica being made.
+
+        KvsimError if another replica of it describes it differently.
+        """
+        group = _group(replicas, self.place)
+        if group not in self._uplinks:
+            self._uplinks[group] = make(), said
+        found, first = self._uplinks[group]
+        if first != said:
+            raise KvsimError(f"tier must agree on the uplink of a machine, got {first!r} and {said!r}")
+        return found
+
+
+def _group(replicas: int, place: int) -> int:
+    """The number of the machine, if each has that many replicas; 0 if all are together."""
+    return place // replicas if replicas else 0

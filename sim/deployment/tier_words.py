@@ -1,9 +1,10 @@
-"""The syntax of tiers: a name, a size, and in any order a link, a policy, and whether replicas share it.
+"""The syntax of tiers: a name, a size, and in any order a link, a policy, and which replicas share it.
 
     host:100GiB     ssd:2TiB:nvme:arc     ssd:2TiB:read=6.5GB/s:write=4GB/s     remote:20TiB:100gb:shared
 
 `--tier` takes all tiers, from the host on; `--secondary-tiers` those below it. Link figures are in GB/s,
-`6.5/4` if loads and stores differ.
+`6.5/4` if loads and stores differ. `shared` is one tier for the fleet, `shared=4` one for each 4 replicas, in
+order: those of a machine. Host memory is each engine's own; `uplink=200:shared=4` is a link they share.
 """
 
 import re
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from kvsim.sim.schedulers.vllm_options import VllmV1Options
 
 HOST: Final = "host"
+ALL: Final = "all"
 NONE: Final = "none"
 """No tier: the baseline of a sweep."""
 OTHERS: Final = (
@@ -32,18 +34,23 @@ OF_TIERS: Final = ("tier", "kv_offloading_size", *NEED_SIZE)
 """Without any of these there is no tier, and nothing that needs one."""
 RATE: Final = re.compile(r"[0-9]*\.?[0-9]+(gb/s)?([/:][0-9]*\.?[0-9]+(gb/s)?)?", re.IGNORECASE)
 UNIT: Final = re.compile(r"(?<=[0-9])gb/s", re.IGNORECASE)
-WAY: Final = re.compile(r"(read|write)=(.+)", re.IGNORECASE)
+WAY: Final = re.compile(r"(read|write|uplink)=(.+)", re.IGNORECASE)
+SHARED: Final = re.compile(r"shared(?:=(.*))?", re.IGNORECASE)
 SPELLED: Final = "ssd:2TiB:nvme or ssd:2TiB:6.5/4:arc"
 
 
 class TierWords(NamedTuple):
-    """The description of a tier; `link` and `policy` are None if not given."""
+    """The description of a tier; `link`, `policy` and `uplink` are None if not given.
+
+    `shared` is None for a tier of one replica, otherwise how many share it, 0: all.
+    """
 
     name: str
     size: str
     link: str | None
     policy: str | None
-    shared: bool
+    shared: int | None
+    uplink: str | None = None
 
 
 def tier_words(text: str, option: str, links: Collection[str]) -> TierWords:
@@ -65,17 +72,28 @@ def tier_words(text: str, option: str, links: Collection[str]) -> TierWords:
             raise KvsimError(f"{option} must say one link of a tier, got {text!r}")
         read = found.get("read") or found["write"]
         found["link"] = f"{read}/{found.get('write') or read}"
-    return TierWords(name, size, found.get("link"), found.get("policy"), "shared" in found)
+    shared = _sharers(found["shared"], option, text) if "shared" in found else None
+    return TierWords(name, size, found.get("link"), found.get("policy"), shared, found.get("uplink"))
+
+
+def _sharers(said: str, option: str, text: str) -> int:
+    """How many replicas share a tier, 0: all."""
+    if said == ALL:
+        return 0
+    if not (said.isascii() and said.isdigit() and int(said) > 1):
+        raise KvsimError(f"{option} must be shared by 2 replicas or more, as in shared=4, got {text!r}")
+    return int(said)
 
 
 def _kind(part: str, links: Collection[str]) -> tuple[str, str]:
-    """The kind of a part (link, read, write, policy, shared), and its value."""
+    """The kind of a part (link, read, write, uplink, policy, shared), and its value."""
     way = WAY.fullmatch(part)
     if way:
         return way[1].lower(), UNIT.sub("", way[2])
     if part in links or RATE.fullmatch(part):
         return "link", UNIT.sub("", part)
-    return ("shared" if part == "shared" else "policy"), part
+    shared = SHARED.fullmatch(part)
+    return ("policy", part) if shared is None else ("shared", ALL if shared[1] is None else shared[1])
 
 
 def either(names: Sequence[str]) -> str:
@@ -97,12 +115,20 @@ def in_flags(own: "VllmV1Options", links: Collection[str], policies: Sequence[st
         return replace(own, tier=None)
     first, *below = own.tier.split()
     host = tier_words(first, "tier", links)
-    if host.name != HOST or host.shared:
+    if host.name != HOST:
         raise KvsimError(f"tier must begin with the host of each replica, as in host:100GiB, got {first!r}")
+    if (host.uplink is None) != (host.shared is None):
+        raise KvsimError(
+            "tier must leave each engine its own host memory; what the replicas of a machine share is a "
+            "link, as in host:100GiB:uplink=200:shared=8, or a tier below, as in ssd:2TiB:nvme:shared=8, "
+            f"got {first!r}"
+        )
     if host.policy not in (None, *policies):
         by = f"{either(policies)} with kv_offloading_backend {own.kv_offloading_backend}"
         raise KvsimError(f"tier must evict from the host by {by}, got {first!r}")
     for text in below:
+        if tier_words(text, "tier", links).uplink is not None:
+            raise KvsimError(f"tier must have an uplink at the host only, got {text!r}")
         if tier_words(text, "tier", links).link is None:
             raise KvsimError(
                 f"tier must say the link of what is below the host, as in {SPELLED}, got {text!r}"

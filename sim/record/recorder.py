@@ -6,6 +6,7 @@ The timeline holds instants: at first every step; whenever `timeline_rows` are f
 dropped and the spacing doubles. So a run of any length keeps between half that number and all of it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -19,6 +20,7 @@ from kvsim.sim.record.histogram import Histogram
 from kvsim.sim.record.limits import LIMITS
 from kvsim.sim.record.request_log import RequestLog
 from kvsim.sim.record.span import HELD_BY, Columns, Integrals, Rest, Span, Start, unlike_tokens
+from kvsim.sim.serving.memory import Level
 from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.totals import DraftTotals, TierTotals, Totals, UpkeepTotals
 from kvsim.sim.workload import Int64Column, Workload
@@ -87,7 +89,7 @@ class Result:
     are tables of the columns named in this file; `samples` has a row per answer, if requests have several.
     `held_ps` is the time for which each limit (sim/record/limits.py) held the queue back; these times sum to
     the saturated time. The column `idle` exists if the allocator may have idle slots, `held` if the server
-    holds prompts for another one.
+    holds prompts for another one; a stack of tiers adds one for each behind the first.
     """
 
     workload: Workload
@@ -150,6 +152,8 @@ class Recorder:
         At most this many instants are kept.
     slots_per_token : int
         Slots per token.
+    stack : sequence of Level
+        Tiers whose contents are in the timeline.
     """
 
     def __init__(
@@ -158,8 +162,10 @@ class Recorder:
         step_log: bool = False,
         timeline_rows: int = TIMELINE_ROWS,
         slots_per_token: int = 1,
+        stack: Sequence[Level] = (),
     ) -> None:
         self.log = log
+        self.stack = stack
         self.step_log = step_log
         self.timeline_rows = timeline_rows
         self.slots_per_token = slots_per_token
@@ -181,6 +187,7 @@ class Recorder:
         self._together = 0  # tokens that came together with another of their sequence
         self._uncounted = self._spans, self._late_gaps, 0  # and the tokens counted before them
         self._timeline: list[Instant] = []
+        self._held_below: list[list[int]] = []  # a row per instant, if there is a stack
         self._spacing_ps = 0
         self._steps: list[tuple[int, ...]] = []
 
@@ -304,7 +311,12 @@ class Recorder:
     def sample(self, row: Instant) -> None:
         """Add a row to the timeline; thin it if it is full."""
         now_ps = row.time_ps
-        if self._timeline and self._timeline[-1].time_ps == now_ps:
+        again = bool(self._timeline) and self._timeline[-1].time_ps == now_ps
+        if self.stack:
+            if again:
+                self._held_below.pop()
+            self._held_below.append([each.held_bytes for each in self.stack])
+        if again:
             self._timeline[-1] = row
             return
         self._timeline.append(row)
@@ -312,6 +324,7 @@ class Recorder:
             self.flush()
         if len(self._timeline) >= self.timeline_rows:
             del self._timeline[1::2]
+            del self._held_below[1::2]
             self._spacing_ps = max(2 * self._spacing_ps, 2 * now_ps // self.timeline_rows)
         self.next_sample_ps = now_ps + self._spacing_ps
 
@@ -344,6 +357,7 @@ class Recorder:
             self._together = 0
         self.flush()
         timeline = np.array(self._timeline, dtype=np.int64).reshape(-1, len(Instant._fields))
+        below = np.array(self._held_below, dtype=np.int64).reshape(len(self._held_below), len(self.stack))
         rows = np.array(self._steps, dtype=np.int64).reshape(-1, len(STEP_COLUMNS))
         return Result(
             workload=self.log.workload,
@@ -360,7 +374,8 @@ class Recorder:
                 if (name != "idle" or allocator.idles)
                 and (name != "held" or holds)
                 and (totals.tier is not None or not name.startswith("tier_"))
-            },
+            }
+            | {each.column: below[:, place] for place, each in enumerate(self.stack)},
             steps=dict(zip(STEP_COLUMNS, rows.T, strict=True)) if self.step_log else None,
             saturated=self.saturated,
             unsaturated=self.unsaturated,

@@ -87,6 +87,21 @@ class SglangOptions:
         least=1,
         doc="the fewest tokens that are fetched from it: SGLang's `prefetch_threshold`",
     )
+    hicache_storage_prefetch_retry_poll_interval: int = option(
+        "Scheduling passes after which a request that got nothing asks it again; 0: never.",
+        default=8,
+        value="N",
+        least=0,
+        doc="a waiting request that got nothing asks it again after this many of the scheduler's passes; "
+        "0: never",
+    )
+    hicache_storage_prefetch_retry_max_attempts: int = option(
+        "Times that a request asks again at most.",
+        default=8,
+        value="N",
+        least=0,
+        doc="how often each request asks again at most, also for what was evicted since it asked",
+    )
 
     def __post_init__(self) -> None:
         if self.ignore_eos and self.max_tokens is not None:
@@ -98,6 +113,7 @@ class SglangOptions:
             for name in (
                 *("ratio", "size", "write_policy", "link"),
                 *("storage_backend", "storage_prefetch_policy", "prefetch_threshold"),
+                *("storage_prefetch_retry_poll_interval", "storage_prefetch_retry_max_attempts"),
             ):
                 value, default = (getattr(one, f"hicache_{name}") for one in (self, type(self)))
                 if value != default:

@@ -91,7 +91,9 @@ class VllmV1Options:
         shown="none",
         repeats=True,
         doc="a [tier below the GPU's memory](tiers.md#tier-by-tier), once per tier from the host down: "
-        "`host:100GiB:lru`, `ssd:2TiB:read=6.5GB/s`, `remote:20TiB:100gb:shared`",
+        "`host:100GiB:lru`, `ssd:2TiB:read=6.5GB/s`, `remote:20TiB:100gb:shared`; for "
+        "[engines on one machine](tiers.md#several-engines-on-one-machine) "
+        "`host:100GiB:uplink=120:shared=8`, `ssd:2TiB:nvme:shared=8`",
     )
     kv_offloading_size: str | None = option(
         "Host memory below the GPU's, for prefixes: 100GiB, 2TiB.",

@@ -121,6 +121,9 @@ class Hicache(Below):
         anybody = len(server.running) > 0 or len(server.waiting) > 0
         server.wakes.works = anybody or len(self._writes) > 0
         ends = [self._writes[0][0]] if self._writes else []
+        passes = self.storage.passes_left()
+        if passes:
+            server.hold_for(passes)
         if anybody and (stored_ps := self.storage.next_ps()) is not None:
             ends.append(stored_ps)
         if ends or not anybody:

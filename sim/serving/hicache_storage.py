@@ -9,9 +9,8 @@
     timeout          ... 1 s, and 0.25 s for each 1,024 tokens asked for, after that
     wait_complete    never
 
-Others may enter before a waiting request. No request asks a second time (in SGLang:
-`--hicache-storage-prefetch-retry-max-attempts 0`), and none asks while half of the host is asked for. Asking
-takes the latency of the link.
+Others may enter before a waiting request. None asks while half of the host is asked for. Asking takes the
+latency of the link. Who gets nothing asks again later (hicache_retries.py).
 
 Follows SGLang 0.5.23 (`mem_cache/unified_radix_cache.py`, `managers/cache_controller.py`).
 """
@@ -28,6 +27,7 @@ from kvsim.allocators.sglang.host_tree import HostTree
 from kvsim.allocators.sglang.nodes import Node
 from kvsim.allocators.texts import Texts, pieces
 from kvsim.allocators.tiers.pieces import Piece, before, keys_of, size
+from kvsim.sim.serving.hicache_retries import Retries
 from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.secondary import Secondary
 from kvsim.sim.serving.server import Server
@@ -140,6 +140,10 @@ class NoStorage:
         """When something ends next; None: never."""
         return None
 
+    def passes_left(self) -> int:
+        """Passes of the scheduler until a request asks again; 0: none does."""
+        return 0
+
 
 class Storage(NoStorage):
     """A storage below the host of one server.
@@ -154,6 +158,8 @@ class Storage(NoStorage):
         When a request that could enter no longer waits.
     least : int
         Tokens below which nothing is asked for or read.
+    retries : Retries
+        Who asks again.
     """
 
     def __init__(  # noqa: PLR0917 - what a storage is
@@ -165,11 +171,12 @@ class Storage(NoStorage):
         store: Secondary,
         policy: str,
         least: int,
+        retries: Retries,
         totals: TierTotals,
     ) -> None:
         self.server, self.waiting = server, waiting
         self.cached, self.tree, self._store = cached, tree, store
-        self.policy, self.least, self.totals = policy, least, totals
+        self.policy, self.least, self.retries, self.totals = policy, least, retries, totals
         self.page = tree.page_size
         self._texts = Texts(self.page)
         self._reader = Reader(store)
@@ -178,6 +185,8 @@ class Storage(NoStorage):
         self._stopped: dict[Fetch, int] = {}  # room on the host that each still has
         self._writes: deque[tuple[int, Node, int]] = deque()
         self._asked_for = 0  # tokens
+        self._deadline_ps: dict[Request, int] = {}  # how long each waits in all, from its first wait on
+        self._lost = False  # whether a request asked again in this pass instead of entering
 
     # -- writing ------------------------------------------------------------------------------
 
@@ -206,19 +215,34 @@ class Storage(NoStorage):
                 self._store.policy.meet(
                     Chain(list(keys_of(prompt)), self.page, 0, self.server.now_ps // 10**9)
                 )
+            self.retries.forget(request)
+            self._deadline_ps.pop(request, None)
             self._ask(request)
         self._met = self.waiting.number
 
-    def _ask(self, request: Request) -> None:
-        tree, most = self.tree, request.known_tokens - 1
+    @property
+    def _pass(self) -> int:
+        """The number of the scheduler's pass: one each step, and each wait without one."""
+        return self.server.steps + self.server.wakes.waits
+
+    def _ask(self, request: Request, hit_end: int | None = None) -> None:
+        """Ask for the rest of a prompt; up to `hit_end` it is known to be there, and nothing is looked up."""
+        tree, most, retries = self.tree, request.known_tokens - 1, self.retries
         match = self.cached.look(request.content, request.own, most)
         anchor = match.below
-        tokens = (most - anchor.end) // self.page * self.page
-        if tokens < self.least or not anchor.on_host or self._asked_for * 2 >= tree.capacity:
+        retries.found[request] = anchor.end
+        retries.cancel(request)
+        known = hit_end is not None and anchor.end < hit_end <= most
+        tokens = ((hit_end if known and hit_end else most) - anchor.end) // self.page * self.page
+        if request in retries.over or tokens < self.least or not anchor.on_host:
+            return
+        if self._asked_for * 2 >= tree.capacity:
+            retries.missed(request, self._pass, hit_end)
             return
         text = text_of(request.content, request.own, most)
-        known_ps = self.server.now_ps + self._reader.way.latency_ps
+        known_ps = self.server.now_ps + (0 if known else self._reader.way.latency_ps)
         fetch = Fetch(anchor, tree.hold_on_host(anchor), text, tokens, known_ps)
+        fetch.waits_until_ps = self._deadline_ps.get(request)
         fetch.wanted = self._pieces(text, anchor.end, anchor.end + tokens)
         self._asked_for += tokens
         self._fetches[request] = fetch
@@ -239,17 +263,23 @@ class Storage(NoStorage):
         while self._writes and self._writes[0][0] <= now_ps:
             _, node, start = self._writes.popleft()
             tree.let_go(node, start)
+        self._lost = False
+        for request, hit_end in self.retries.take(list(self.waiting), self._pass):
+            self.retries.count(request)
+            self._ask(request, hit_end)
 
     def _begin(self, request: Request, fetch: Fetch) -> None:
         """The answer is known: make room on the host, and begin to read."""
         tree, now_ps = self.tree, self.server.now_ps
         there = self._store.has(fetch.wanted, fetch.known_ps)
-        tokens = size(there) * self.page
+        stored = tokens = size(there) * self.page
         if tokens >= self.least and tokens > tree.room:
             tree.evict_host(tokens)
         tokens = min(tokens, tree.room)
         if tokens < self.least:
+            known = fetch.anchor.end + stored if stored >= self.least else None
             self._forget(request, 0)
+            self.retries.missed(request, self._pass, known)
             return
         tree.room -= tokens
         fetch.pages = tokens // self.page
@@ -283,27 +313,54 @@ class Storage(NoStorage):
         """Whether a request may enter now; if it no longer waits, its read stops."""
         fetch, now_ps = self._fetches.get(request), self.server.now_ps
         if fetch is None:
-            return True
+            return not self._lost_what_it_found(request)
         if self.policy == "timeout" and fetch.waits_until_ps is None:
             fetch.waits_until_ps = now_ps + PS_PER_S + fetch.tokens * PS_PER_S // 4096
+            self._deadline_ps[request] = fetch.waits_until_ps
         waits_until_ps = fetch.waits_until_ps
         if self.policy != "best_effort" and (waits_until_ps is None or now_ps <= waits_until_ps):
             if fetch.since_ps is None:
                 fetch.since_ps = now_ps
             return False
         fetch.stopped_ps = now_ps
+        if self.policy == "timeout":
+            self.retries.over.add(request)
         if fetch.pages:
             self._receive(request)
         else:
             self._forget(request, 0)
+            if self.policy == "best_effort":
+                self.retries.missed(request, self._pass)
+        return not self._lost_what_it_found(request)
+
+    def _lost_what_it_found(self, request: Request) -> bool:
+        """Whether the memories have less of it than when it asked; then it asks again, and enters later."""
+        found, most = self.retries.found.get(request, 0), request.known_tokens - 1
+        if not found:
+            return False
+        here = self.tree.reach(text_of(request.content, request.own, most), most)
+        if here >= found:
+            return False
+        if not self.retries.may(request):
+            self.retries.found[request] = here
+            return False
+        self.retries.count(request)
+        self._ask(request)
+        self._lost = True
         return True
+
+    def passes_left(self) -> int:
+        """Passes of the scheduler until a request asks again; 0: none does."""
+        return self.retries.passes_left(self._pass)
 
     def next_ps(self) -> int | None:
         """When something ends next; None: never."""
-        ends = [fetch.known_ps for fetch in self._fetches.values() if not fetch.pages]
-        ends += [
-            fetch.waits_until_ps + 1 for fetch in self._fetches.values() if fetch.waits_until_ps is not None
-        ]
+        if self._lost:
+            return self.server.now_ps
+        fetches, now_ps = self._fetches.values(), self.server.now_ps
+        ends = [fetch.known_ps for fetch in fetches if not fetch.pages]
+        waits = [fetch.waits_until_ps for fetch in fetches if fetch.waits_until_ps is not None]
+        ends += [until_ps + 1 for until_ps in waits if until_ps >= now_ps]
         ends += [self._writes[0][0]] if self._writes else []
         reads_ps = self._reader.next_ps()
         return min(ends if reads_ps is None else [*ends, reads_ps], default=None)

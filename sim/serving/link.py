@@ -2,14 +2,17 @@
 
 job          |latency|blocks x overhead|bytes / bandwidth|
 next job                                                 |latency|...
+
+Behind the links of several replicas of a machine there may be one that they share (uplink.py).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kvsim.sim.serving.tier_jobs import Job
 from kvsim.sim.serving.transfers import Transfers
-
-PS_PER_S = 10**12
+from kvsim.sim.serving.uplink import Uplink
+from kvsim.sim.workload import PS_PER_S
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,11 @@ class Way:
 
     def duration_ps(self, blocks: int, total_bytes: int) -> int:
         """Duration of a job of this many blocks and bytes, rounded up."""
-        return self.latency_ps + blocks * self.block_ps - (-total_bytes * PS_PER_S // self.bytes_per_s)
+        return self.before_ps(blocks) - (-total_bytes * PS_PER_S // self.bytes_per_s)
+
+    def before_ps(self, blocks: int) -> int:
+        """What a job of this many blocks takes beside its bytes."""
+        return self.latency_ps + blocks * self.block_ps
 
 
 class Link(Transfers):
@@ -44,7 +51,16 @@ class Link(Transfers):
         From the tier to the GPU; from the GPU to the tier.
     block_bytes : int
         Bytes of a block on each GPU; every GPU has its own link.
+
+    Attributes
+    ----------
+    shared : dict of Uplink
+        What copies share with those of other replicas, by direction; empty: nothing.
+    gpus : int
+        GPUs whose copies go over it at the same time.
     """
+
+    gpus = 1
 
     def __init__(self, load: Way, store: Way, block_bytes: int) -> None:
         super().__init__()
@@ -52,6 +68,7 @@ class Link(Transfers):
         self.block_bytes = block_bytes
         self.free_ps = {True: 0, False: 0}
         self._busy_ps = {True: 0, False: 0}
+        self.shared: Mapping[bool, Uplink] = {}
 
     def end_of(self, job: Job, now_ps: int) -> int:
         """When a job that is queued now ends."""
@@ -59,10 +76,15 @@ class Link(Transfers):
 
     def copied_ps(self, loads: bool, blocks: int, now_ps: int) -> int:
         """When a copy of `blocks` blocks ends, queued behind earlier copies in the same direction."""
-        duration = self.ways[loads].duration_ps(blocks, blocks * self.block_bytes)
-        self._busy_ps[loads] += duration
-        free_ps = self.free_ps[loads]
-        self.free_ps[loads] = ends_ps = (now_ps if now_ps > free_ps else free_ps) + duration
+        free_ps, way = self.free_ps[loads], self.ways[loads]
+        begins_ps = now_ps if now_ps > free_ps else free_ps
+        if self.shared:
+            moved, rate = blocks * self.block_bytes * self.gpus, way.bytes_per_s * self.gpus
+            ends_ps = self.shared[loads].end_of(begins_ps + way.before_ps(blocks), moved, rate, now_ps)
+        else:
+            ends_ps = begins_ps + way.duration_ps(blocks, blocks * self.block_bytes)
+        self._busy_ps[loads] += ends_ps - begins_ps
+        self.free_ps[loads] = ends_ps
         return ends_ps
 
     def busy_ps(self, loads: bool) -> int:

@@ -1,6 +1,7 @@
 """The KV memory of a server: its allocator, and counters kept while sequences run."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from mypy_extensions import mypyc_attr
 
@@ -8,6 +9,18 @@ from kvsim.allocators.abilities import Abilities
 from kvsim.allocators.base import Allocator, Match
 from kvsim.sim.serving.decision import Decision
 from kvsim.sim.serving.request import Request
+
+
+class Level(Protocol):
+    """A tier further below, behind the one that the GPU loads from."""
+
+    @property
+    def column(self) -> str:
+        """The column of the timeline that tells what it holds."""
+
+    @property
+    def held_bytes(self) -> int:
+        """What it holds, including what is still being written."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -32,6 +45,8 @@ class KvMemory:
         Slots that admissions took; counted if free slots may be useless.
     below : callable or None
         (request, n) -> tokens of its prompt that a lower tier has after the first n.
+    stack : sequence of Level
+        The tiers behind that one, from the top.
     """
 
     def __init__(self, allocator: Allocator) -> None:
@@ -44,6 +59,7 @@ class KvMemory:
         self.admissions = 0
         self.admitted_slots = 0
         self.below: Callable[[Request, int], int] | None = None
+        self.stack: Sequence[Level] = ()
 
     def new_seq(self) -> int:
         """The id of a sequence that is placed now: ids count admissions and forks."""

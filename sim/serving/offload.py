@@ -180,9 +180,9 @@ class Offload(Connector):
                 self.transfers.begin(job, now_ps)
         self.planned.clear()
         self._asks_by_cached = False
-        if self.stack is not None:
-            self.stack.promotes = False
         self.settle(self.server.wakes.before_ps if self.rules.late else now_ps)
+        if self.stack is not None:
+            self.stack.begin_step()
         self._lengths = None
         if self._unowned or (
             self._left and any(self._within(user, tokens) > user.offered for _, user, _, tokens in self._left)

@@ -104,7 +104,9 @@ class Replica:
         self.pricing = Pricing(server, cost)
         if scheduler.policy is not None:
             scheduler.policy.cost = cost
-        self.recorder = Recorder(log, step_log, timeline_rows, server.allocator.slots_per_token)
+        self.recorder = Recorder(
+            log, step_log, timeline_rows, server.allocator.slots_per_token, server.memory.stack
+        )
         self.events, self.memory_map = events, memory_map
         server.watch(events, 0 if server.memory.abilities.reads_holes else cost.context_tile)
         self.observers: list[Observer] = []

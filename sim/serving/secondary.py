@@ -32,9 +32,10 @@ class Sharer(Protocol):
 
 
 class Sharers:
-    """The replicas of a fleet that share tiers, by place."""
+    """Replicas that share tiers, by place: all of a fleet (`size` 0), or those of one machine."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: int = 0) -> None:
+        self.size = size
         self._replicas: dict[int, Sharer] = {}
 
     def __len__(self) -> int:
@@ -60,6 +61,11 @@ class Secondary:
 
     Parameters
     ----------
+    name : str
+    policy : Eviction
+        Its contents.
+    link : Link
+        Its blocks are what the policy counts, on all GPUs together.
     sharers : Sharers or None
         The replicas that share it; None: it belongs to one server.
 
@@ -69,8 +75,8 @@ class Secondary:
         Stored key -> when it is complete.
     """
 
-    def __init__(self, policy: Eviction, link: Link, sharers: Sharers | None = None) -> None:
-        self.policy, self.link, self.sharers = policy, link, sharers
+    def __init__(self, name: str, policy: Eviction, link: Link, sharers: Sharers | None = None) -> None:
+        self.name, self.policy, self.link, self.sharers = name, policy, link, sharers
         self.whole_ps: dict[int, int] = {}
         self._ends: list[int] = []  # ends of all writes: they never decrease
 
@@ -78,6 +84,17 @@ class Secondary:
     def is_shared(self) -> bool:
         """Whether several replicas share it."""
         return self.sharers is not None and len(self.sharers) > 1
+
+    @property
+    def column(self) -> str:
+        """The column of the timeline that tells what it holds."""
+        of = "" if self.sharers is None else f"_of_{self.sharers.size or 'all'}"
+        return f"tier_{self.name}{of}_held_bytes"
+
+    @property
+    def held_bytes(self) -> int:
+        """What it holds, including what is still being written."""
+        return len(self.policy.held) * self.link.block_bytes
 
     def has(self, pieces: Sequence[Piece], by_ps: int) -> list[Piece]:
         """The leading pieces that are complete by `by_ps`, up to the first chunk that is not."""

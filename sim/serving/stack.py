@@ -51,16 +51,23 @@ class Stack:
         totals: TierTotals,
     ) -> None:
         self.server, self.host, self.below, self.totals = server, host, below, totals
+        server.memory.stack = below
         self.chunk_tokens, self.chunk_bytes = chunk_tokens, chunk_bytes
         self.promotes = False  # whether anything began to come up in this decision
         self._under_way: list[tuple[int, int, Job]] = []
         self._jobs = 0
         self._heard_ps = -1  # jobs that ended by then are known
+        self._asked_ps = -1  # and were when this decision began, so that its requests may have found them
 
     @property
     def is_shared(self) -> bool:
         """Whether other servers find what is handed on."""
         return any(tier.is_shared for tier in self.below)
+
+    def begin_step(self) -> None:
+        """A step is about to be decided; what is known now is what its requests find."""
+        self.promotes = False
+        self._asked_ps = self._heard_ps
 
     def meet(self, user: User, now_ps: int) -> None:
         """Tell the policies that ask for it about a request."""
@@ -146,10 +153,13 @@ class Stack:
         return anything
 
     def next_ps(self, others: bool) -> int | None:
-        """When the next job ends, with `others` including other servers' jobs; None: there is none."""
+        """When the next job ends that this decision did not know of; None: there is none.
+
+        With `others` including those of other servers.
+        """
         ends = [self._under_way[0][0]] if self._under_way else []
         if others:
-            known = [tier.next_ps(self._heard_ps) for tier in self.below if tier.is_shared]
+            known = [tier.next_ps(self._asked_ps) for tier in self.below if tier.is_shared]
             ends += [each for each in known if each is not None]
         return min(ends, default=None)
 

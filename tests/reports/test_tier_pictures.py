@@ -3,14 +3,21 @@
 import json
 import re
 
+import numpy as np
 import pytest
 from support.summaries import PAGED, plain
 
 from kvsim import cli
 from kvsim.reports.comparison import Comparison
+from kvsim.reports.figures.choices import Choices
 from kvsim.reports.figures.style import SCREEN
 from kvsim.reports.figures.swept.tiers import tiers
+from kvsim.reports.figures.systems import systems as systems_of
+from kvsim.reports.figures.tier import tier
+from kvsim.reports.html.charts import chart_data
 from kvsim.reports.rundir.formats import read_columns
+from kvsim.reports.rundir.run import read_runs
+from kvsim.reports.rundir.stack import held_by
 from kvsim.reports.sweeps.systems import systems
 from kvsim.reports.sweeps.words import sweep_words
 
@@ -266,3 +273,57 @@ def test_a_sweep_over_stacks_says_what_they_gain():
     ticks = drawn(rows, ("tier",)).axes[0].get_xticklabels()
     assert [tick.get_text() for tick in ticks] == ["none", "host:16GiB:arc", "host:64GiB ssd:2TiB:nvme"]
     assert "no tier" in text
+
+
+@pytest.fixture(scope="module")
+def stacked(tmp_path_factory):
+    """Two replicas, each above a host and an SSD of its own and a remote tier that both share."""
+    out = tmp_path_factory.mktemp("stack") / "run"
+    words = "run --model llama-3.1-8b --gpu h100 --trace agents --num-prompts 60 --rate-scale 6 --replicas 2"
+    tiers = ["--tier", "host:20GiB ssd:60GiB:nvme remote:1TiB:100gb:shared", "--blocks-per-chunk", "16"]
+    more = ["--kv-tokens", "140000", "--no-plots", "--quiet", "--out", str(out)]
+    assert cli.main([*words.split(), *tiers, *more]) == 0
+    return out
+
+
+REMOTE = "tier_remote_of_all_held_bytes"
+
+
+def test_each_tier_of_a_stack_has_a_column_and_a_shared_one_counts_once(stacked):
+    (run,) = read_runs(stacked)
+    timeline, whole = run.columns.timeline, run.as_one.columns.timeline
+    assert held_by(whole) == {
+        "host": "tier_held_bytes",
+        "ssd": "tier_ssd_held_bytes",
+        "remote, shared": REMOTE,
+    }
+    assert whole[REMOTE].max() == timeline[REMOTE].max() > 0
+    assert (np.diff(whole[REMOTE]) >= 0).all()  # it is never full
+    ssd = [timeline["tier_ssd_held_bytes"][timeline["replica"] == place] for place in (0, 1)]
+    assert whole["tier_ssd_held_bytes"][-1] == ssd[0][-1] + ssd[1][-1]
+    assert whole[REMOTE][-1] <= whole["tier_stored_bytes"][-1]  # what a host stores goes on, once
+
+
+def test_the_picture_and_the_page_show_every_tier_of_a_stack(stacked):
+    (system,) = systems_of(read_runs(stacked))
+    figure = tier([system], Choices(SCREEN))
+    assert [axes.get_title() for axes in figure.axes] == [
+        "held by the GPU, with free prefixes (GiB)",
+        *(f"held by {name} (GiB)" for name in ("host", "ssd", "remote, shared")),
+        "loaded (GB/s)",
+        "stored (GB/s)",
+    ]
+    gpus = 2 * 140_000 * TOKEN_BYTES / 2**30
+    assert 0.5 * gpus < figure.axes[0].lines[0].get_ydata().max() < 1.001 * gpus
+    runs = [run.as_one for run in read_runs(stacked)]
+    (page,) = chart_data(runs, [runs])["overTime"]
+    assert list(page["tiers"]) == ["host", "ssd", "remote, shared"]
+
+
+def test_a_timeline_counts_a_shared_tier_once(stacked, tmp_path):
+    out = tmp_path / "timeline.json"
+    assert cli.main(["trace-events", str(stacked), "--out", str(out)]) == 0
+    events = json.loads(out.read_text())["traceEvents"]
+    held = [event for event in events if event["name"] == "tier: held (bytes)"]
+    assert len({event["pid"] for event in held}) == 2
+    assert len({event["pid"] for event in held if REMOTE in event["args"]}) == 1

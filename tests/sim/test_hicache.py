@@ -273,6 +273,8 @@ def test_fast_forward_equals_step_mode_above_a_storage():
             "hicache_storage_backend": f"file:{rng.choice([0.2, 4])}GiB:{rng.choice(['0.1', '1/0.3', '20'])}",
             "hicache_storage_prefetch_policy": rng.choice(["best_effort", "wait_complete", "timeout"]),
             "hicache_prefetch_threshold": rng.choice([8, 40]),
+            "hicache_storage_prefetch_retry_poll_interval": rng.choice([0, 1, 8]),
+            "hicache_storage_prefetch_retry_max_attempts": rng.choice([0, 1, 8]),
         }
         blocks = 240 // settings["block_size"]
         found = []
@@ -288,3 +290,23 @@ def test_fast_forward_equals_step_mode_above_a_storage():
                 found.append(str(error))
         assert found[0] == found[1], seed
     assert fetched > 16
+
+
+def test_who_asks_again_finds_more_of_a_storage_that_many_ask_at_once():
+    """While half of the host is asked for, nobody else may ask: most who wait get nothing at first."""
+    promoted = {0: 0, 8: 0}
+    for seed in range(8):
+        work = spaced(busy(Random(seed), 60), 10**10)
+        for attempts in promoted:
+            below = {
+                "block_size": 1,
+                "max_num_seqs": 2,
+                "hicache_ratio": 1.2,
+                "hicache_storage_backend": "file:4GiB:2",
+                "hicache_prefetch_threshold": 8,
+                "hicache_storage_prefetch_retry_max_attempts": attempts,
+            }
+            result = engine_above(work, 240, **SGLANG | below).run()
+            assert result.finished.all()
+            promoted[attempts] += result.tier.promoted_tokens
+    assert promoted[8] > 1.2 * promoted[0] > 0

@@ -1,72 +1,19 @@
 """A tier that a fleet shares: a lone server is as before, several find what any of them stored."""
 
-from dataclasses import replace
 from random import Random
 
 import pytest
-from support.cases import COSTS, Row, draw_case, told
-from support.settings import with_settings
-from support.tiered import TOKEN_BYTES, engine_above, hits, mib, one_by_one, spaced
+from support.cases import Row, draw_case
+from support.shared_tiers import ROUTERS, above_shared, differences, found, run
+from support.tiered import TOKEN_BYTES, engine_above, mib, one_by_one, spaced
 
-from kvsim.allocators.eviction import EVICTION
-from kvsim.sim.build import build_engine
+import kvsim
 from kvsim.sim.errors import NoProgress
 from kvsim.sim.serving.fleet import FleetConfig
-
-EVICTS = [name for name in EVICTION if name != "belady"]
-ROUTERS = ("round-robin", "random", "least-requests", "least-kv", "prefix", "llm-d")
-
-
-def above_shared(rng, case, shared=":shared"):
-    """The same case with a tier, often too small for a text, and one or two below it, one of them shared."""
-    count = rng.choice([1, 1, 2, 3])
-    chunk = count * case.engine.block_size
-    remote = f"remote:{mib(rng.choice([4, 40, 400, 400]), chunk)}:{rng.choice(['0.05', '1/0.2', '20'])}"
-    tiers = [f"{remote}:{rng.choice(EVICTS)}{shared}"]
-    if rng.random() < 0.4:
-        tiers.insert(rng.randint(0, 1), f"ssd:{mib(rng.choice([4, 40]), chunk)}:{rng.choice(['0.3', '5'])}")
-    settings = {
-        "allocator": "paged",
-        "policy": "fcfs",
-        "long_prefill_token_threshold": 0,
-        "reserve": None,
-        "kv_offloading_size": mib(rng.choice([2, 4, 8, 8]), chunk),
-        "kv_offloading_link": rng.choice(["0.02", "0.3:0.1", "2", "pcie"]),
-        "kv_offloading_policy": rng.choice(["lru", "arc"]),
-        "offload_prompt_only": rng.random() < 0.6,
-        "blocks_per_chunk": count,
-        "sync_load_budget_bytes": rng.choice([0, 0, 50_000_000]),
-        "secondary_tiers": "+".join(tiers),
-        "enable_prefix_caching": rng.random() < 0.3,
-    }
-    case = replace(case, engine=with_settings(case.engine, **settings), samples=False)
-    rows = [
-        replace(row, answers=row.answers[:1], kind=rng.choice(["same", "same", row.kind]))
-        for row in case.rows * 2
-    ]
-    return replace(case, rows=rows)
-
-
-def run(case, max_span, fleet=None, late=False):
-    where = replace(case.scenario, fleet=fleet or FleetConfig())
-    engine = build_engine(where, case.work, max_span=max_span, check=True)
-    for replica in engine.replicas:
-        replica.input_queue.late = late and replica.scheduler.asynchronous
-        replica.pricing.cost = COSTS[case.cost]()
-        replica.recorder.timeline_rows = case.timeline_rows
-    result = engine.run()
-    for replica in engine.replicas:
-        assert not (replica.server.waiting or replica.server.running or replica.server.batch.loading)
-    return result
 
 
 def drawn(seed, shared=":shared"):
     return above_shared(Random(seed), draw_case(Random(seed), "vllm-v1@0.33.0"), shared)
-
-
-def differences(one, other):
-    told_one, told_other = told(one), told(other)
-    return {name for name in told_one if told_one[name] != told_other[name]}
 
 
 @pytest.mark.parametrize("max_span", [1, 1 << 20])
@@ -110,12 +57,6 @@ def test_fast_forward_equals_step_mode_in_more_cases(router):
 # -- laws ---------------------------------------------------------------------------------------------
 
 
-def found(work, replicas, below):
-    """Prompt tokens found below servers that keep next to nothing themselves."""
-    settings = {"kv_offloading_size": mib(14), "kv_offloading_link": "1000000", "secondary_tiers": below}
-    return hits(work, 32, FleetConfig(replicas=replicas), enable_prefix_caching=False, **settings)
-
-
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("replicas", [2, 3, 5])
 def test_however_many_share_an_endless_tier_they_find_what_one_server_finds(seed, replicas):
@@ -156,3 +97,23 @@ def test_who_waits_finds_what_another_server_has_stored_meanwhile(max_span):
     up_ps, load_ps = (10_000_000 + 64 * TOKEN_BYTES * 10**12 // rate for rate in (10**8, 10**9))
     assert result.requests["first_token_ps"][3] == 540 * 10**9 + up_ps + load_ps + 20 * 10**9
     assert (result.tier.promoted_tokens, result.tier.hit_tokens) == (64, 64)
+
+
+def test_a_write_of_another_server_that_ends_during_a_step_is_found_one_decision_later_in_both_modes():
+    """An asynchronous engine learns in each decision of what had ended when the previous one began."""
+    finished = [
+        kvsim.simulate(
+            model="llama-3.1-8b",
+            gpu="h100",
+            trace="agents",
+            num_prompts=26,
+            rate_scale=6,
+            kv_tokens=140_000,
+            replicas=2,
+            tier="host:20GiB remote:1TiB:100gb:shared",
+            blocks_per_chunk=16,
+            step_mode=step_mode,
+        ).requests["finish_s"]
+        for step_mode in (False, True)
+    ]
+    assert finished[0].tolist() == finished[1].tolist()

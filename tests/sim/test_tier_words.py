@@ -14,13 +14,15 @@ from kvsim.sim.errors import KvsimError
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("host:100GiB", ("host", "100GiB", None, None, False)),
-        ("host:100GiB:arc:50", ("host", "100GiB", "50", "arc", False)),
-        ("ssd:2TiB:6.5/4:lru", ("ssd", "2TiB", "6.5/4", "lru", False)),
-        ("ssd:2TiB:read=6.5GB/s", ("ssd", "2TiB", "6.5/6.5", None, False)),
-        ("ssd:2TiB:write=4:arc:read=6.5gb/s", ("ssd", "2TiB", "6.5/4", "arc", False)),
-        ("ssd:2TiB:6.5GB/s:shared", ("ssd", "2TiB", "6.5", None, True)),
-        ("remote:20TiB:shared:100gb:my.own:Policy", ("remote", "20TiB", "100gb", "my.own:Policy", True)),
+        ("host:100GiB", ("host", "100GiB", None, None, None)),
+        ("host:100GiB:arc:50", ("host", "100GiB", "50", "arc", None)),
+        ("ssd:2TiB:6.5/4:lru", ("ssd", "2TiB", "6.5/4", "lru", None)),
+        ("ssd:2TiB:read=6.5GB/s", ("ssd", "2TiB", "6.5/6.5", None, None)),
+        ("ssd:2TiB:write=4:arc:read=6.5gb/s", ("ssd", "2TiB", "6.5/4", "arc", None)),
+        ("ssd:2TiB:6.5GB/s:shared", ("ssd", "2TiB", "6.5", None, 0)),
+        ("remote:20TiB:shared:100gb:my.own:Policy", ("remote", "20TiB", "100gb", "my.own:Policy", 0)),
+        ("ssd:2TiB:nvme:shared=8", ("ssd", "2TiB", "nvme", None, 8)),
+        ("host:1TiB:uplink=200GB/s/150:shared=4", ("host", "1TiB", None, None, 4, "200/150")),
     ],
 )
 def test_each_part_says_what_it_is(text, words):
@@ -35,8 +37,7 @@ def told(**settings):
         num_prompts=12,
         rate_scale=6,
         kv_tokens=40_000,
-        blocks_per_chunk=16,
-        **settings,
+        **{"blocks_per_chunk": 16, **settings},
     )
     return {name: run.summary[name] for name in ("tier", "requests", "duration_s", "latency")}
 
@@ -70,7 +71,32 @@ def test_the_host_is_paid_for_however_it_is_said():
     ("settings", "said"),
     [
         ({"tier": "ssd:2TiB:nvme"}, "tier must begin with the host of each replica, as in host:100GiB"),
-        ({"tier": "host:2GiB:shared"}, "tier must begin with the host of each replica, as in host:100GiB"),
+        (
+            {"tier": "host:2GiB:shared"},
+            "tier must leave each engine its own host memory; what the replicas of a",
+        ),
+        (
+            {"tier": "host:2GiB:shared=4"},
+            "as in ssd:2TiB:nvme:shared=8, got 'host:2GiB:shared=4'",
+        ),
+        (
+            {"tier": "host:2GiB:uplink=200"},
+            "a link, as in host:100GiB:uplink=200:shared=8, or a tier below",
+        ),
+        ({"tier": "host:2GiB:uplink=fast:shared=4"}, "tier"),
+        ({"tier": "host:2GiB:uplink=0:shared=4"}, "tier must be above 0 GB/s each way, got '0'"),
+        ({"tier": "host:2GiB:shared=4:shared"}, "tier must say one shared of a tier"),
+        ({"tier": "host:2GiB ssd:1TiB:nvme:shared=1"}, "tier must be shared by 2 replicas or more, as in"),
+        ({"tier": "host:2GiB ssd:1TiB:nvme:shared=-2"}, "tier must be shared by 2 replicas or more, as in"),
+        ({"tier": "host:2GiB ssd:1TiB:nvme:uplink=9:shared=2"}, "tier must have an uplink at the host only"),
+        (
+            {"kv_offloading_size": "2GiB", "secondary_tiers": "ssd:1TiB:nvme:uplink=9"},
+            "secondary_tiers must have no uplink, got 'ssd:1TiB:nvme:uplink=9'",
+        ),
+        (
+            {"tier": "host:2GiB:uplink=9:shared", "kv_offloading_backend": "lmcache", "blocks_per_chunk": 1},
+            "tier must have no uplink with kv_offloading_backend lmcache, got 'host:2GiB:uplink=9:shared'",
+        ),
         ({"tier": "host"}, "tier must be as in ssd:2TiB:nvme"),
         ({"tier": "host:2GiB:sieve"}, "tier must evict from the host by lru or arc with"),
         ({"tier": "host:2GiB:50:25"}, "tier must say one link of a tier, got 'host:2GiB:50:25'"),

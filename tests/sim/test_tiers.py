@@ -384,6 +384,10 @@ def test_prices_that_cannot_be_are_refused(prices, said):
         ),
         ({"secondary_tiers": "ssd:2TiB:nvme:best"}, "best"),
         (
+            {"secondary_tiers": "ssd:2TiB:nvme+ssd:1TiB:nvme"},
+            "secondary_tiers must name each tier once, got ssd and ssd",
+        ),
+        (
             {"secondary_tiers": "ssd:2TiB:nvme", "kv_offloading_size": None},
             "secondary_tiers must be left out without kv_offloading_size",
         ),

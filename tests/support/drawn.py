@@ -93,6 +93,7 @@ BESIDE = {
     "closed_sessions": "--closed-sessions --trace agents --num-prompts 3",
 }
 """Option of all parts -> words with it that are accepted, where its declaration does not say enough."""
+RETRY = "hicache_storage_prefetch_retry"
 OWN = {
     "speculative_config": "--speculative-config "
     '{"method":"ngram","num_speculative_tokens":3,"synthetic_acceptance_length":2}',
@@ -121,6 +122,8 @@ OWN = {
             "hicache_storage_backend": "--hicache-storage-backend file:64GiB:nvme",
             "hicache_storage_prefetch_policy": "--hicache-storage-prefetch-policy wait_complete",
             "hicache_prefetch_threshold": "--hicache-prefetch-threshold 64",
+            f"{RETRY}_poll_interval": f"--{RETRY.replace('_', '-')}-poll-interval 2",
+            f"{RETRY}_max_attempts": f"--{RETRY.replace('_', '-')}-max-attempts 1",
         }.items()
     },
     "predictor": "--predictor oracle",

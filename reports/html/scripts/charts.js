@@ -66,10 +66,11 @@ const short = (text, most = Math.floor((Math.min(innerWidth, 1200) - 110) / 8)) 
 const roomy = () => innerWidth > 640 && !document.documentElement.classList.contains("paper");
 const escaped = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;");
 
-/** A line per run of something over time. */
+/** A line per run of something over time, by its name or as a function of the run. */
 function line(name, unit) {
+  const of = typeof name === "string" ? (found) => found[name] ?? [] : name;
   const traces = data.charts.overTime.map((found, place) => ({
-    type: "scatter", mode: "lines", x: across(found[name] ?? [], found.end), y: found[name] ?? [], name: escaped(systems[place].label),
+    type: "scatter", mode: "lines", x: across(of(found), found.end), y: of(found), name: escaped(systems[place].label),
     line: { color: runColour(place), width: seeds > 1 ? 1 : 1.6 }, hovertemplate: "%{y:,.4~g}",
   }));
   const few = !unit.includes("/s") && unit !== "GiB" && traces.every(({ y }) => y.every((value) => value <= 5)); // then no halves on the axis
@@ -161,8 +162,12 @@ function buildCharts() {
   if (data.charts.overTime.some((found) => found.preemptions?.at(-1))) {
     chart(two, "Preemptions", "Preemptions since the start, to be computed again or swapped.", () => line("preemptions", "times"), { timed: true });
   }
-  if (data.charts.overTime.some((found) => found.tierHeld)) {
-    chart(two, "Tier below the memory", `GiB that it holds; ${slices}.`, () => line("tierHeld", "GiB"), { timed: true });
+  const tiers = [...new Set(data.charts.overTime.flatMap((found) => Object.keys(found.tiers ?? {})))];
+  for (const tier of tiers) {
+    const title = tiers.length > 1 ? `Tier below the memory: ${tier}` : "Tier below the memory";
+    chart(two, title, `GiB that it holds; ${slices}.`, () => line((found) => found.tiers?.[tier] ?? [], "GiB"), { timed: true });
+  }
+  if (tiers.length) {
     chart(two, "Loads from the tier", "GB per second, all GPUs together, counted where a load begins.", () => line("tierLoaded", "GB/s"), { timed: true });
     chart(two, "Stores to the tier", "GB per second, all GPUs together, counted where a store begins.", () => line("tierStored", "GB/s"), { timed: true });
   }
