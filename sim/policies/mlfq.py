@@ -55,6 +55,7 @@ class Mlfq(Keeping):
 
     family = "time in the batch"
     why = "they were in higher queues"
+    displaces_as = "it was in a higher queue"
     idea = "doubling quanta, skip-join; using one up demotes, waiting too long promotes"
     needs = "the cost of a prefill"
     source = "FastServe, arXiv 2305.05920; LLMServe/FastServe, fastserve/scheduler.py"

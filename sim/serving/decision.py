@@ -10,7 +10,7 @@ extends it to a span of equal steps (sim/record/span.py).
 
 from typing import Final, NamedTuple
 
-from kvsim.sim.record.events import Refusal
+from kvsim.sim.record.events import Displacer, Refusal
 from kvsim.sim.serving.request import Request
 
 NEVER_PS: Final = 1 << 63
@@ -96,6 +96,8 @@ class Decision:
         Preemptions, by recomputation or swapping; other occasions on which memory was freed.
     displaced : int
         Preemptions by the policy in favour of the head of the queue; they keep nothing out.
+    displacer : Displacer or None
+        That head, and why it goes first; also if those that give way keep their memory.
     preempted_finished : tuple of int
         Rows of preempted requests whose last token was already under way, so that they finished.
     rejected : tuple of (int, str, int)
@@ -151,6 +153,7 @@ class Decision:
     asks_by_cached: bool = False
     until_ps: int = NEVER_PS
     refusal: Refusal | None = None
+    displacer: Displacer | None = None
 
     def __repr__(self) -> str:
         said = {name: getattr(self, name) for name in NAMES}
