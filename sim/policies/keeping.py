@@ -45,15 +45,15 @@ class Keeping(Policy):
             self.keeps = False
             self.note = f"Policy {self.config.policy}: displaced requests are recomputed, as {against}."
 
-    def displaceable(self, request: Request) -> bool:
-        return not self.keeps or request.is_decoding
+    def _may_give_way(self, request: Request) -> bool:
+        return request.state is State.DECODE if self.keeps else super()._may_give_way(request)
 
     # -- requests set aside -------------------------------------------------------------------
 
     def keep(self, request: Request) -> None:
         """A request that was set aside joins the queue."""
         entry: Kept = (self.key(request, self.server.now_ps), request.index, request.sample, request)
-        slots = self._slots(request)
+        slots = self.server.allocator.slots_needed(request.computed, self.server.rules.bound(request))
         insort(self._kept, entry)
         self._of[request] = entry, slots
         self._slots_kept += slots
@@ -105,13 +105,15 @@ class Keeping(Policy):
         if not self.keeps:
             return super()._displace(seats, budget)
         server = self.server
-        head, running, free = server.waiting[0], server.running, server.allocator.free_slots
+        head, running, allocator = server.waiting[0], server.running, server.allocator
         rivals = iter(self.rivals(self.key(head, server.now_ps), server.now_ps))
         aside = list(islice(rivals, max(0, len(running) - seats + 1)))
         prompts = server.memory.prefill_held > self._tokens_kept  # some prompts are under way
         if len(running) - len(aside) >= seats or (prompts and self._prompts_fill(budget)):
             return 0
-        missing = self._needed(head) - free
+        free = allocator.free_slots
+        grows = head.state is State.ASIDE and free >= allocator.growth_slots  # by one token
+        missing = 0 if grows else self._needed(head) - free
         if missing <= 0:
             if not aside:
                 self._fitted = head
