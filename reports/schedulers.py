@@ -73,7 +73,7 @@ class FamilyTree:
     """All schedulers and policies, by their families: as wide as the terminal."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        start = max(map(len, [*SCHEDULERS, *POLICIES])) + 8
+        start = max(map(len, [*SCHEDULERS, *POLICIES, *IDEAS])) + 8
         for head, families in (
             ("what a step computes (--scheduler)", schedulers_by_family()),
             ("who is served next (--policy, over vllm-v1)", policies_by_family()),
@@ -107,7 +107,7 @@ def schedulers_by_family() -> dict[str, dict[str, str]]:
 
 def policies_by_family() -> dict[str, dict[str, str]]:
     """Family -> name -> idea, of policies; the engines' own come first."""
-    found: dict[str, dict[str, str]] = {"engines": dict(ENGINES_IDEAS)}
+    found: dict[str, dict[str, str]] = {"engines": dict(ENGINES_IDEAS), SGLANG: dict(SGLANG_IDEAS)}
     for name in POLICIES:
         kind = policy_class(name)
         found.setdefault(kind.family, {})[name] = kind.idea
@@ -119,6 +119,18 @@ ENGINES_IDEAS = {
     "priority": "the lowest number; when memory is short, the highest is preempted",
     "sjf": "the shortest answer, which only an oracle knows",
 }
+SGLANG = "of sglang"
+SGLANG_IDEAS = {
+    "lpm": "the longest cached prefix; of prompts that begin alike, one goes ahead",
+    "dfs-weight": "along the radix tree, first where most requests wait",
+    "shortest-prefill-first": "the fewest prompt tokens to compute",
+    "hrrn": "the highest response ratio: prompt tokens since its arrival, over those that it needs",
+    "lof": "the longest answer",
+    "routing-key": "the key (client) that most running requests have",
+    "random": "any, drawn again in each step that may admit",
+}
+"""Orders that only SGLang's scheduler has."""
+IDEAS = ENGINES_IDEAS | SGLANG_IDEAS
 
 
 def scheduler_card(name: str) -> str:
@@ -128,9 +140,15 @@ def scheduler_card(name: str) -> str:
 
 def policy_card(name: str) -> str:
     """One policy in words, and six requests under it."""
-    if name in ENGINES_IDEAS:
-        return "\n".join([name, f"idea     {ENGINES_IDEAS[name]}", "", *drawn(policy=name)])
+    if name in IDEAS:
+        needs = [f"needs    --scheduler {_scheduler_of(name)}"] if name in SGLANG_IDEAS else []
+        return "\n".join([name, f"idea     {IDEAS[name]}", *needs, "", *drawn(policy=name)])
     return "\n".join([card(name), "", *drawn(policy=name)])
+
+
+def _scheduler_of(policy: str) -> str:
+    """The scheduler over which a policy is shown."""
+    return "sglang" if policy in SGLANG_IDEAS else "vllm-v1"
 
 
 # -- six requests -------------------------------------------------------------------------------
@@ -171,8 +189,9 @@ class Watched(Observer):
             self.rows[name] = self.rows[name].ljust(column) + found.get(name, " ")
 
 
-def drawn(scheduler: str = "vllm-v1", policy: str = "fcfs") -> list[str]:
+def drawn(scheduler: str | None = None, policy: str = "fcfs") -> list[str]:
     """The six requests, a line each, with their clients and lengths; then the legend."""
+    scheduler = scheduler or _scheduler_of(policy)
     options: dict[str, object] = {}
     if policy not in ENGINES:
         kind = policy_class(policy)
@@ -181,6 +200,8 @@ def drawn(scheduler: str = "vllm-v1", policy: str = "fcfs") -> list[str]:
         options["enable_prefix_caching"] = "prefix" in kind.needs
     settings = {"scheduler": scheduler, "policy": policy, "allocator": "paged", **SETTINGS, **options}
     settings |= OWN.get(scheduler.partition("@")[0], {})
+    if policy in SGLANG_IDEAS:
+        settings |= {"allocator": "sglang", "enable_prefix_caching": True}
     where = Deployment(
         model=model_named("opt-13b"),
         gpu=gpu_named("h100"),

@@ -208,6 +208,8 @@ class Simulation:
                 "other means over time are those of one replica; counts are those of all."
             )
         notes += dict.fromkeys(note for pool in pools for note in _memory_notes(pool))
+        policies = [replica.scheduler.policy for replica in self.engine.replicas]
+        notes += dict.fromkeys(policy.note for policy in policies if policy is not None and policy.note)
         notes += starts_told(pools)
         notes += defaults_told([pool.deployment for pool in pools])
         notes += dict.fromkeys(note for pool in pools for note in _time_notes(pool.deployment))

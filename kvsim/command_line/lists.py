@@ -95,12 +95,12 @@ def try_scheduler(
 def schedulers(name: OneOf = None) -> None:
     """List the schedulers and policies by families, or show one: its options, its rule, six requests."""
     from kvsim.reports.listing import releases
-    from kvsim.reports.schedulers import FamilyTree, policy_card, scheduler_card
+    from kvsim.reports.schedulers import IDEAS, FamilyTree, policy_card, scheduler_card
     from kvsim.sim.policies import POLICIES
     from kvsim.sim.schedulers import SCHEDULERS
 
     if name is not None:
-        print(policy_card(name) if name in POLICIES else scheduler_card(name))
+        print(policy_card(name) if name in POLICIES or name in IDEAS else scheduler_card(name))
         return
     show(FamilyTree(), f"One of them: sim schedulers NAME. Releases: {', '.join(releases(SCHEDULERS))}")
 

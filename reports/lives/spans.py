@@ -140,10 +140,14 @@ class Lives:
         """The reason that an event names, or ""."""
         return self.log.reasons[self.log.reason[row]] if row != NOTHING else ""
 
+    def why_refused(self, row: int) -> str:
+        """The reason of a refusal; "" of any other event."""
+        return self.reason(row) if row != NOTHING and self.log.kind[row] == REFUSE else ""
+
     def _span(self, place: int) -> Span:
         row = int(self.row[place])
         start, stop = int(self.start_ps[place]), int(self.stop_ps[place])
-        return Span(start, stop, int(self.state[place]), self.reason(row), row)
+        return Span(start, stop, int(self.state[place]), self.why_refused(row), row)
 
 
 def lives(log: EventLog, requests: Columns, where: str = "events") -> Lives:

@@ -90,6 +90,11 @@ BY_ITSELF = {
     "swap_out": "swapped itself out with {tokens}: no room to grow",
 }
 """Used instead if the request that needed the room is the one that was evicted."""
+DISPLACED = {
+    "preempt": "preempted: {by} went first, as {reason}; {tokens} thrown away, to be computed again",
+    "set_aside": "gave up its seat to {by}, as {reason}, and keeps the memory of its {tokens}",
+}
+"""Used instead if the policy put another request first."""
 
 LINES: dict[str, str] = {
     "alone": "arrived; the queue was empty",
@@ -128,6 +133,7 @@ def for_page() -> dict[str, Any]:
         "shortReasons": SHORT_REASONS,
         "happened": HAPPENED,
         "byItself": BY_ITSELF,
+        "displaced": DISPLACED,
         "lines": LINES,
     }
 
@@ -172,6 +178,8 @@ def event_text(
     by = numbers.get("by")
     if by is not None and by == numbers.get("request"):
         template = BY_ITSELF.get(event, template)
+    elif reason:
+        template = DISPLACED.get(event, template)
     if numbers.get("cached"):
         template += HAPPENED["cached"]
     tokens = numbers.get("tokens", 0)

@@ -259,7 +259,7 @@ class _Process:
     def _state(self, time_ns: int, track: int, end_ns: int, span: int) -> str:
         lives = self.lives
         state, row = int(lives.state[span]), int(lives.row[span])
-        reason = lives.reason(row)
+        reason = lives.why_refused(row)
         name = LOOKS[STATES[state]].name
         if reason and state in (HEAD, PREEMPTED):
             name += f": {reason_name(reason)}"
@@ -294,9 +294,10 @@ class _Process:
         return self._arrow("f", time_ns, track, row)
 
     def _arrow(self, phase: str, time_ns: int, track: int, row: int) -> str:
+        name = "goes first" if self.lives.reason(row) else "needs the room"
         return (
             f'{{"ph": "{phase}", "pid": {self.pid}, "tid": {self._tid(track)}, "ts": {micro(time_ns)}, '
-            f'"cat": "preemption", "name": "needs the room", "id": {self.pid << 40 | row}}}'
+            f'"cat": "preemption", "name": "{name}", "id": {self.pid << 40 | row}}}'
         )
 
     # -- counters -----------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from kvsim.sim.cost.step_cost import CostModel, StepShape
 from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.option import taken
 from kvsim.sim.policies.queue import Moving, Sorted, Turning
+from kvsim.sim.record.events import Displacer
 from kvsim.sim.serving.queues import Queue
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.server import Server
@@ -45,6 +46,8 @@ class Policy:
         The server whose queue it orders.
     cost : CostModel
         The cost of its steps.
+    note : str
+        What a reader of the run should know of it; "": nothing.
     """
 
     family: ClassVar[str] = "yours"
@@ -54,6 +57,8 @@ class Policy:
     source: ClassVar[str] = ""
     why: ClassVar[str] = "their keys were smaller"
     """Why others go first, as `sim explain` says of a request passed over; CLIENT stands for their client."""
+    displaces_as: ClassVar[str] = "its key was smaller"
+    """Why a waiting request displaces a running one, as `sim explain` says of the latter."""
     declares: ClassVar[type] = NoOptions
     """The policy's options: a frozen dataclass of `option` fields (allocators/option.py)."""
     preempts: ClassVar[bool] = False
@@ -73,6 +78,7 @@ class Policy:
         self._seated = not self.preempts  # does a full batch keep every request out?
         self._stands = False  # and can arrivals be ignored meanwhile?
         self.looks = self.preempts or type(self).look is not Policy.look  # must it act before a decision?
+        self.note = ""
         self._fitted: Request | None = None  # the head, if it fits in this step without preemption
 
     def own(self, kind: type[T]) -> T:
@@ -211,9 +217,14 @@ class Policy:
                 break
         else:
             return 0
+        self._put_first(head)
         for request in victims:
             server.preempt(request)
         return len(victims)
+
+    def _put_first(self, head: Request) -> None:
+        """Note that requests give way to this one in this step."""
+        self.server.step.displacer = Displacer(head, self.displaces_as)
 
     def _prompts_fill(self, budget: int) -> bool:
         """Whether prompts that are under way take all of the step's budget."""

@@ -44,7 +44,7 @@ class Displacing(Predicting):
         self._leave(request)
 
     def _leave(self, request: Request) -> None:
-        if self.unlike.pop(request, None) is None and request in self._running:
+        if self.unlike.pop(request, None) is None:
             self._running.take_out(request)
 
     def rivals(self, least: Any, now_ps: int) -> Iterable[Request]:  # noqa: ANN401

@@ -4,7 +4,8 @@
     memory is short     the last request in the queue that was set aside is preempted; then running ones
 
 A prompt is computed to its end. All this holds if blocks are allocated one by one; if the place of a sequence
-matters, or the allocator works between steps, a displaced request is preempted, as by other policies.
+matters, or the allocator works between steps, a displaced request is preempted, as by other policies; a note
+of the run says so.
 """
 
 from bisect import bisect_left, insort
@@ -39,20 +40,20 @@ class Keeping(Policy):
 
     def begin(self, server: Server) -> None:
         super().begin(server)
-        allocator, abilities = server.allocator, server.memory.abilities
-        unbound = allocator.most_sequences is None and not (allocator.reserves or abilities.external_slots)
-        works = abilities.after_steps is not None or abilities.in_spans is not None
-        self.keeps = self.keeps and allocator.growth_unit > 0 and unbound and not works
+        against = _against(server)
+        if self.keeps and against:
+            self.keeps = False
+            self.note = f"Policy {self.config.policy}: displaced requests are recomputed, as {against}."
 
-    def displaceable(self, request: Request) -> bool:
-        return not self.keeps or request.is_decoding
+    def _may_give_way(self, request: Request) -> bool:
+        return request.state is State.DECODE if self.keeps else super()._may_give_way(request)
 
     # -- requests set aside -------------------------------------------------------------------
 
     def keep(self, request: Request) -> None:
         """A request that was set aside joins the queue."""
         entry: Kept = (self.key(request, self.server.now_ps), request.index, request.sample, request)
-        slots = self._slots(request)
+        slots = self.server.allocator.slots_needed(request.computed, self.server.rules.bound(request))
         insort(self._kept, entry)
         self._of[request] = entry, slots
         self._slots_kept += slots
@@ -104,18 +105,19 @@ class Keeping(Policy):
         if not self.keeps:
             return super()._displace(seats, budget)
         server = self.server
-        head, running, free = server.waiting[0], server.running, server.allocator.free_slots
+        head, running, allocator = server.waiting[0], server.running, server.allocator
         rivals = iter(self.rivals(self.key(head, server.now_ps), server.now_ps))
         aside = list(islice(rivals, max(0, len(running) - seats + 1)))
         prompts = server.memory.prefill_held > self._tokens_kept  # some prompts are under way
         if len(running) - len(aside) >= seats or (prompts and self._prompts_fill(budget)):
             return 0
-        missing = self._needed(head) - free
+        free = allocator.free_slots
+        grows = head.state is State.ASIDE and free >= allocator.growth_slots  # by one token
+        missing = 0 if grows else self._needed(head) - free
         if missing <= 0:
             if not aside:
                 self._fitted = head
-            for request in aside:
-                server.set_aside(request)
+            self._set_aside(aside, head)
             return 0
         own = self._of[head][1] if head in self._of else 0
         missing -= self._slots_kept - own + sum([self._slots(request) for request in aside])
@@ -123,32 +125,48 @@ class Keeping(Policy):
         while missing > 0:
             rival = next(rivals, None)
             if rival is None:
-                return 0 if running else self._empty()
+                return 0 if running else self._empty(head)
             lost.append(rival)
             missing -= self._slots(rival)
-        for request in aside:
-            server.set_aside(request)
+        self._set_aside(aside, head)
         return self._free(head, lost)
+
+    def _set_aside(self, requests: list[Request], head: Request) -> None:
+        """These give up their seats to the head of the queue."""
+        self._put_first(head)
+        for request in requests:
+            self.server.set_aside(request)
 
     def _free(self, head: Request, running: list[Request]) -> int:
         """Preempt the last of the queue, then running requests, until the head fits; returns how many."""
         self.place()
         server, needed, freed = self.server, self._needed(head), 0
         while needed > server.allocator.free_slots:
-            request = self._last_kept() if self._kept else head
-            if request is head:
-                if not running:
-                    break
-                request = running.pop(0)
+            last = self._last_kept() if self._kept else head
+            aside = last is not head
+            if not (aside or running):
+                break
+            request = last if aside else running.pop(0)
             self.forget(request)
-            server.preempt(request)
+            server.preempt(request, by=head if aside else None)
             freed += 1
         return freed
 
-    def _empty(self) -> int:
+    def _empty(self, head: Request) -> int:
         """None runs, and the head does not fit beside the requests set aside: preempt all of them."""
         freed = len(self._kept)
         for _, _, _, request in tuple(self._kept):
             self.forget(request)
-            self.server.preempt(request)
+            self.server.preempt(request, by=head)
         return freed
+
+
+def _against(server: Server) -> str:
+    """Why requests without a seat cannot keep their memory on this server; "": they can."""
+    allocator, abilities = server.allocator, server.memory.abilities
+    if abilities.after_steps is not None or abilities.in_spans is not None:
+        return "the allocator works between steps"
+    if abilities.in_groups is not None and not allocator.growth_unit:
+        return "several kinds of layers share the blocks"
+    in_blocks = allocator.growth_unit > 0 and not (allocator.reserves or abilities.external_slots)
+    return "" if in_blocks and allocator.most_sequences is None else "memory is not kept in blocks"

@@ -31,6 +31,7 @@ class LtrOptions(StarvationOptions):
 class Ltr(Displacing):
     """Orders requests by rank, with preemption and promotion."""
 
+    displaces_as = "its rank was lower, or it had starved"
     family = "predicted length"
     idea = "the lowest rank first, displacing worse ones; a starving request is promoted for a quantum"
     needs = "a predictor"

@@ -55,6 +55,7 @@ class Mlfq(Keeping):
 
     family = "time in the batch"
     why = "they were in higher queues"
+    displaces_as = "it was in a higher queue"
     idea = "doubling quanta, skip-join; using one up demotes, waiting too long promotes"
     needs = "the cost of a prefill"
     source = "FastServe, arXiv 2305.05920; LLMServe/FastServe, fastserve/scheduler.py"
@@ -91,10 +92,9 @@ class Mlfq(Keeping):
         return self._running.first_from((self._quantum_ps << level + 1) - now_ps)
 
     def rivals(self, least: int, now_ps: int) -> Iterator[Request]:
-        running = self._running.entries
-        first, end = self._first_below(least, now_ps), len(running)
-        while first < end:
-            start = max(first, self._first_below(self._level(running[end - 1][0] + now_ps) - 1, now_ps))
+        running, end = self._running.entries, len(self._running.entries)
+        while end and (level := self._level(running[end - 1][0] + now_ps)) > least:
+            start = self._first_below(level - 1, now_ps)
             for _, _, request in sorted(running[start:end], key=LAST_ADMITTED, reverse=True):
                 if self._may_give_way(request):
                     yield request
@@ -113,10 +113,9 @@ class Mlfq(Keeping):
     # -- one request --------------------------------------------------------------------------
 
     def waits(self, request: Request) -> None:
-        now_ps = self.server.now_ps
-        if request in self._running:
-            self._reached_ps[request] = self._running.take_out(request) + now_ps
-            self._since_ps[request] = now_ps
+        now_ps, mark = self.server.now_ps, self._running.take_out(request)
+        if mark is not None:
+            self._reached_ps[request], self._since_ps[request] = mark + now_ps, now_ps
             if request.state is State.ASIDE:
                 self.keep(request)
             return

@@ -12,6 +12,7 @@ class Predicting(Policy):
     """Asks a predictor."""
 
     why = "less is predicted of their answers"
+    displaces_as = "less is predicted of its answer"
 
     declares: ClassVar[type] = PredictorOptions
 

@@ -69,9 +69,7 @@ class Sorted(dict[Request, int]):
         key = self.policy.key(request, self.policy.server.now_ps)
         heappush(self._heap, (key, request.index, request.sample, number, request))
 
-    def appendleft(self, request: Request) -> None:
-        """Same as `append`."""
-        self.append(request)
+    appendleft = append
 
     def popleft(self) -> Request:
         """Take the head: it was admitted."""
@@ -132,7 +130,8 @@ class Turning(Sorted):
 
     def place(self) -> None:
         """Place new requests, and move those whose keys have changed."""
-        super().place()
+        if self._fresh:
+            super().place()
         now_ps = self.policy.server.now_ps
         if self._next_ps <= now_ps:
             while self.next_turn_ps() <= now_ps:

@@ -38,9 +38,11 @@ class Running:
         """The mark of a request."""
         return self._of[request][0]
 
-    def take_out(self, request: Request) -> int:
-        """The request no longer runs; returns its mark."""
-        entry = self._of.pop(request)
+    def take_out(self, request: Request) -> int | None:
+        """The request no longer runs; returns its mark, None if it has none."""
+        entry = self._of.pop(request, None)
+        if entry is None:
+            return None
         del self.entries[bisect_left(self.entries, entry)]
         return entry[0]
 

@@ -8,8 +8,10 @@
                at once, or it is not yet its turn); same prefix (another computes what it could share);
                storage (it waits for a read from storage)
     decode     its prompt, or its recomputation, is done and produced a token
-    preempt    it is evicted and will be recomputed: `tokens` are lost; request `by` took the room
-    set_aside  it gives up its seat and keeps the memory of its `tokens`
+    preempt    it is evicted and will be recomputed: `tokens` are lost; request `by` took the room, or with a
+               `reason` the policy put `by` first
+    set_aside  it gives up its seat to `by`, which the policy put first for this `reason`, and keeps the
+               memory of its `tokens`
     resume     it has a seat again and decodes on
     swap_out   it goes to the host pool with `tokens`, for the room that `by` took
     swap_in    it is back
@@ -108,6 +110,13 @@ class Refusal(NamedTuple):
     need_slots: int
 
 
+class Displacer(NamedTuple):
+    """A waiting request that a policy puts before running ones, and why."""
+
+    request: Request
+    reason: str
+
+
 class Events:
     """Collects events while the engine runs; `table` has a row per event.
 
@@ -156,9 +165,24 @@ class Events:
         """A prompt, or a recomputation, is fully computed."""
         self._add("decode", request, now_ps, step, tokens=request.computed)
 
-    def left(self, event: str, request: Request, now_ps: int, step: int, by: Request | None) -> None:
-        """A request was preempted, set aside or swapped out, with what it holds now."""
-        self._add(event, request, now_ps, step, tokens=request.computed, by=NONE if by is None else by.index)
+    def left(  # noqa: PLR0917 - the columns
+        self,
+        event: str,
+        request: Request,
+        now_ps: int,
+        step: int,
+        by: Request | None,
+        displacer: Displacer | None = None,
+    ) -> None:
+        """A request was preempted, set aside or swapped out, with what it holds now.
+
+        It made room for `by`; if there is none, it gave way to the `displacer`.
+        """
+        reason = ""
+        if by is None and displacer is not None:
+            by, reason = displacer
+        whose = NONE if by is None else by.index
+        self._add(event, request, now_ps, step, reason, tokens=request.computed, by=whose)
 
     def loads(self, request: Request, now_ps: int, step: int, tokens: int) -> None:
         """Loading `tokens` of a prompt begins."""

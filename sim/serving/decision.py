@@ -12,7 +12,7 @@ Most steps only decode. What the others do is in records of its own, each made w
 
 from typing import ClassVar, Final, NamedTuple
 
-from kvsim.sim.record.events import Refusal
+from kvsim.sim.record.events import Displacer, Refusal
 from kvsim.sim.serving.request import Request
 
 NEVER_PS: Final = 1 << 63
@@ -190,6 +190,8 @@ class Decision(Record):
         Preemptions, by recomputation or swapping; other occasions on which memory was freed.
     displaced : int
         Preemptions by the policy in favour of the head of the queue; they keep nothing out.
+    displacer : Displacer or None
+        That head, and why it goes first; also if those that give way keep their memory.
     """
 
     FIELDS: ClassVar = (
@@ -210,6 +212,7 @@ class Decision(Record):
     preemptions: int = 0
     displaced: int = 0
     departures: int = 0
+    displacer: Displacer | None = None
 
     # -- what it reads as ---------------------------------------------------------------------
 

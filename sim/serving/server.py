@@ -548,12 +548,12 @@ class Server:
         del self.running[request.seq]
         self.batch.aside[request.seq] = request
         if self.events:
-            self.events.left("set_aside", request, self.now_ps, self.steps, None)
+            self.events.left("set_aside", request, self.now_ps, self.steps, None, self.step.displacer)
         self.waiting.appendleft(request)
         self.step.changed = True
 
     def preempt(self, request: Request, requeue: bool = True, by: Request | None = None) -> None:
-        """Preempt by recomputation, to make room for `by`: free everything.
+        """Preempt by recomputation, to make room for `by`, or for the step's displacer: free everything.
 
         If `requeue`, put the request back at the head of the queue; one that was set aside is already there.
         """
@@ -580,7 +580,7 @@ class Server:
         request.reached = max(request.reached, request.computed)
         request.preemptions += 1
         if self.events:
-            self.events.left("preempt", request, self.now_ps, self.steps, by)
+            self.events.left("preempt", request, self.now_ps, self.steps, by, self.step.displacer)
         self.release(request, comes_back=True, unknown=unknown)
         self.totals.thrown_tokens += request.computed
         request.computed = 0

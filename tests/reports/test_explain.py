@@ -87,6 +87,18 @@ def test_a_request_that_is_preempted_and_comes_back():
     )
 
 
+def test_a_request_that_a_policy_displaces_reads_which_one_went_first_and_why():
+    """One seat: 20 tokens, and from the second 1 on, a shorter answer."""
+    work = workload([(0, 4, 20), (1, 4, 2)])
+    lines, parts = life("vllm-v1", 16, work, 0, max_num_seqs=1, policy="srpt")
+    assert "1 preempted: request 1 went first, as less is predicted of its answer; " in "\n".join(lines)
+    assert not any("needed the room" in line for line in lines)
+    assert [state for state, _, _ in parts] == ["prefill", "decode", "preempted", "recompute"]
+    assert life("vllm-v1", 16, work, 0, max_num_seqs=1, policy="mlfq")[0][3].startswith(
+        "2 gave up its seat to request 1, as it was in a higher queue, and keeps the memory of its "
+    )
+
+
 def test_seats_budget_batch_and_watermark_are_said_in_words():
     two = workload([(0, 5, 3), (0, 5, 3)])
     said = {

@@ -7,6 +7,7 @@ import pytest
 from support.cases import GPU, MODEL
 from support.settings import engine_config
 
+from kvsim import simulate
 from kvsim.sim.build import build_engine
 from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.serving.request import State
@@ -119,12 +120,40 @@ def test_where_places_matter_they_are_preempted(allocator):
     assert result.preemptions > 50
 
 
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"allocator": "vattention"}, "the allocator works between steps"),
+        ({"allocator": "contiguous"}, "memory is not kept in blocks"),
+        ({"allocator": "vattention", "mlfq_displaced": "recompute"}, ""),
+        ({}, ""),
+    ],
+)
+def test_a_run_notes_that_displaced_requests_are_recomputed_against_the_choice(settings, why):
+    note = engine_for(work(0, 5), **settings).replica.scheduler.policy.note
+    assert note == (f"Policy mlfq: displaced requests are recomputed, as {why}." if why else "")
+
+
+def test_the_note_is_among_those_of_the_summary():
+    told = {"num_prompts": 5, "policy": "mlfq", "gpu": "h100"}
+    notes = simulate(model="gemma-3-12b", **told).summary["notes"]
+    assert (
+        "Policy mlfq: displaced requests are recomputed, as several kinds of layers share the blocks."
+        in notes
+    )
+    assert not any("mlfq" in note for note in simulate(model="llama-3.1-8b", **told).summary["notes"])
+
+
 def test_events_tell_who_was_set_aside_and_came_back():
     engine = engine_for(work(5), events=True)
     engine.run()
     numbers, texts = engine.replica.events.table()
     events = [texts["event"].texts[code] for code in texts["event"].codes.tolist()]
     assert events.count("set_aside") == events.count("resume") > 100
+    reasons = [texts["reason"].texts[code] for code in texts["reason"].codes.tolist()]
+    told = [row for row, event in enumerate(events) if event == "set_aside"]
+    assert {reasons[row] for row in told} == {"it was in a higher queue"}
+    assert all(numbers["by"][row] != numbers["request"][row] for row in told)
     state: dict[int, str] = {}
     for event, request in zip(events, numbers["request"].tolist(), strict=True):
         if event == "resume":

@@ -27,9 +27,10 @@ function reasonText(reason, { need, free, largest }, { max_num_seqs: seats, max_
 
 /** What happened, with the numbers of the event and what else to fill in; `again`: after a preemption. */
 function eventText(what, event, again, more) {
-  const tokens = event.tokens ?? 0, { happened, byItself } = WORDS;
+  const tokens = event.tokens ?? 0, { happened, byItself, displaced } = WORDS;
   let template = (again ? happened[`${what} again`] : null) ?? happened[what];
   if (event.by !== null && event.by === event.request) template = byItself[what] ?? template;
+  else if (event.reason) template = displaced[what] ?? template;
   if (event.cached) template += happened.cached;
   const by = event.by === null ? "another request" : `request ${count(event.by)}`;
   return filled(template, { ...event, tokens: plural(tokens, "token"), slots: plural(tokens, "slot"), by, ...more });
@@ -155,8 +156,9 @@ class Teller {
     const spell = stay.filter(({ start, stop }) => stop > start), heads = spell.filter(({ reason }) => reason);
     if (!spell.length) return [];
     if (heads.length > EACH || spell[0].state === STATE.preempted) {
-      const evicted = this.all.findLast(({ event, tick }) => event === "preempt" && tick === stay[0].start);
-      return [{ tick: spell[0].start, row: evicted?.row ?? -1, event: "refuse", text: this.summed(spell) }];
+      const last = (kind) => this.all.findLast(({ event, tick }) => event === kind && tick === stay[0].start);
+      const left = last("set_aside") ?? last("preempt"); // who is set aside may be preempted in the same step
+      return [{ tick: spell[0].start, row: left?.row ?? -1, event: "refuse", text: this.summed(spell) }];
     }
     const told = heads.map((span) => ({
       tick: span.start, row: span.event.row, event: "refuse", text: said("head", { time: this.lasted([span]), why: this.why(span) }),
