@@ -11,7 +11,7 @@ from rich.segment import Segment
 from rich.style import Style
 
 from kvsim.reports.palette import KINDS
-from kvsim.sim.record.recorder import TIMELINE_COLUMNS
+from kvsim.sim.record.instants import TIMELINE_COLUMNS
 
 WIDEST = 120  # columns
 LEVELS = " ▁▂▃▄▅▆▇█"

@@ -170,7 +170,7 @@ class FleetSummary:
         answering = [
             lives for role, lives in zip(roles, self.engine.lives.lives, strict=True) if role != "prefill"
         ]
-        generated = sum(life.recorder.tokens() for lives in answering for life in lives)
+        generated = sum(life.recorder.tally.tokens() for lives in answering for life in lives)
         answered = int(requests["output_tokens"][requests["status"] != "rejected"].sum())
         return {
             "deaths": deaths.lost.deaths,

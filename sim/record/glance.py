@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kvsim.sim.record.recorder import TIMELINE_COLUMNS
+from kvsim.sim.record.instants import TIMELINE_COLUMNS
 from kvsim.sim.serving.engine import Engine
 from kvsim.sim.workload import PS_PER_S
 
@@ -57,10 +57,10 @@ def glance(engine: Engine) -> Glance:
         requests=len(engine.workload),
         finished=finished,
         rejected=sum(sum(list(recorder.rejected.values())) for recorder in recorders),
-        tokens=sum(recorder.tokens() for recorder in recorders),
+        tokens=sum(recorder.tally.tokens() for recorder in recorders),
         preemptions=sum(server.totals.preemptions + server.totals.swap_outs for server in servers),
         capacity_slots=sum(server.allocator.capacity_slots for server in servers),
-        rows=_together([recorder.rows() for recorder in recorders]),
+        rows=_together([recorder.timeline.rows() for recorder in recorders]),
         first_token_s=first_token_s,
     )
 

@@ -1,7 +1,7 @@
 """A row of the timeline: what the memory holds at an instant, and what runs and waits."""
 
 from kvsim.allocators.base import InvariantError
-from kvsim.sim.record.recorder import Instant
+from kvsim.sim.record.instants import Instant
 from kvsim.sim.serving.server import Server
 
 NO_TIER = (0, 0, 0)

@@ -48,6 +48,7 @@ class Commit:
     ) -> None:
         self._server, self._scheduler, self._pricing = server, scheduler, pricing
         self._recorder, self._planner, self._observers = recorder, planner, observers
+        self._tally = recorder.tally
         self.turned_away = TurnedAway(recorder, observers)
         self._step = server.step
         self._passed: tuple[list[int], int] = ([], 0)  # the last steps, and when they ended
@@ -92,7 +93,7 @@ class Commit:
         if self._hear_of:
             for hear in self._hear_of:
                 hear(ends)
-        self._recorder.add((ends, planner.start, grown))
+        self._tally.add((ends, planner.start, grown))
         server.now_ps = now_ps = server.now_ps + ends[-1]
         if now_ps > LATE_PS:
             self._recorder.log.on_the_clock(now_ps, server.steps)
@@ -118,7 +119,7 @@ class Commit:
     def _count_late(self, now_ps: int) -> None:
         """Count the tokens whose gap to the previous one is longer than their step."""
         for last_ps, count in self._planner.late:
-            self._recorder.late(now_ps - last_ps, count)
+            self._tally.late(now_ps - last_ps, count)
         self._planner.late = []
 
     def _look_within(self, ends: list[int]) -> None:
@@ -135,17 +136,17 @@ class Commit:
 
     def _count_unlike(self, ends: list[int]) -> None:
         """Count what differs in steps that add different numbers of tokens; those of a step come together."""
-        progress, recorder, steps = self._server.progress, self._recorder, len(ends)
+        progress, tally, steps = self._server.progress, self._tally, len(ends)
         if steps > 1:
             contexts = self._pricing.contexts
             if len(contexts) > steps:
                 del contexts[steps:]
             added = contexts[-1] - progress.all_stored()
-            recorder.add_unlike(ends, self._planner.start, contexts)
+            tally.add_unlike(ends, self._planner.start, contexts)
         else:
             added = progress.added(1)
         if self._step.decodes:
-            recorder.together(added - progress.size * steps)
+            tally.together(added - progress.size * steps)
 
     def _give_tokens(self, step: Decision) -> None:
         """A request whose prompt is now computed gets a token, then decodes or is finished."""
@@ -159,9 +160,9 @@ class Commit:
                 observer.prompt_done(request)
             last_ps = server.prompt_done(request)
             if last_ps is not None:
-                self._recorder.late(now_ps - last_ps, 1)
+                self._tally.late(now_ps - last_ps, 1)
             else:
-                self._recorder.first_tokens += 1 if request.group is None else request.group.seats
+                self._tally.first_tokens += 1 if request.group is None else request.group.seats
             for done in self._scheduler.start_decode(server, request):
                 self._finish(done)
 

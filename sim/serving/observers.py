@@ -153,6 +153,8 @@ class StepLog(Observer):
         super().__init__()
         self.most_steps = 1
         self._recorder, self._server, self._scheduler = recorder, server, scheduler
+        self._rows: list[tuple[int, ...]] = []
+        recorder.steps = self._rows
 
     def planned(self, step: Decision, ends: list[int], held: int) -> None:
         server = self._server
@@ -161,9 +163,11 @@ class StepLog(Observer):
         waiting = len(server.waiting) + as_waiting
         if step.refused is not None:
             waiting += len(step.refused.preempted_finished)
-        row = start_of_step(server, step, held, ends[-1], running, waiting)
-        self._recorder.log_start(row, waiting)
+        self._row, self._waiting = start_of_step(server, step, held, ends[-1], running, waiting), waiting
+        self._finished = self._recorder.finished_count
 
     def after(self) -> None:
         running = len(self._server.running) - self._scheduler.counted_as_waiting(self._server)
-        self._recorder.log_end(*end_of_step(self._server, running))
+        finished = self._recorder.finished_count - self._finished
+        running, blocks = end_of_step(self._server, running)
+        self._rows.append((*self._row, finished, running, self._waiting, blocks))

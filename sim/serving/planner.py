@@ -57,7 +57,7 @@ class Planner:
         most_steps: int,
     ) -> None:
         self._server, self._scheduler, self._pricing = server, scheduler, pricing
-        self._recorder, self._observers = recorder, observers
+        self._timeline, self._observers = recorder.timeline, observers
         self.most_steps = most_steps
         self.coming = Promise()
         self.stands = False
@@ -74,8 +74,8 @@ class Planner:
         """When each step that the decision covers ends, counted from now; None if nothing is computed."""
         server = self._server
         held, contexts = server.tokens()
-        if server.now_ps >= self._recorder.next_sample_ps:
-            self._recorder.sample(instant_of(server, held))
+        if server.now_ps >= self._timeline.next_ps:
+            self._timeline.add(instant_of(server, held))
         if self._observers:
             self._tell_decided(step)
         decodes, due, alone = step.decodes, False, step.changed
@@ -128,7 +128,7 @@ class Planner:
 
         If `due`, the first step pays for the allocator's other work.
         """
-        server, at_most, limit_ps = self._server, self.most_steps, self._recorder.next_sample_ps
+        server, at_most, limit_ps = self._server, self.most_steps, self._timeline.next_ps
         if self._observers:
             at_most = min(at_most, *[observer.most_steps for observer in self._observers])
         anybody = len(server.waiting) > 0
@@ -159,6 +159,6 @@ class Planner:
     def _go_on(self, step: Decision, ends: list[int], contexts: int, at_most: int) -> None:
         """Extend a span by the steps that are foreseen after those the decision covers."""
         server, progress = self._server, self._server.progress
-        until_ps = min(self._recorder.next_sample_ps, self.coming.next_ps, step.until_ps)
+        until_ps = min(self._timeline.next_ps, self.coming.next_ps, step.until_ps)
         at_most = min(at_most, progress.next_finish - progress.clock)
         self._pricing.go_on(step, ends, contexts, until_ps - server.now_ps, at_most)

@@ -22,9 +22,10 @@ import simpy
 from kvsim.allocators.base import InvariantError
 from kvsim.sim.cost.step_cost import CostModel
 from kvsim.sim.record.events import Events
+from kvsim.sim.record.instants import TIMELINE_ROWS
 from kvsim.sim.record.limits import limit
 from kvsim.sim.record.memory_map import MemoryMap
-from kvsim.sim.record.recorder import TIMELINE_ROWS, Recorder, Result
+from kvsim.sim.record.recorder import Recorder, Result
 from kvsim.sim.record.request_log import RequestLog
 from kvsim.sim.record.timeline import instant_of
 from kvsim.sim.schedulers.base import Scheduler
@@ -104,9 +105,8 @@ class Replica:
         self.pricing = Pricing(server, cost)
         if scheduler.policy is not None:
             scheduler.policy.cost = cost
-        self.recorder = Recorder(
-            log, step_log, timeline_rows, server.allocator.slots_per_token, server.memory.stack
-        )
+        per_token, stack = server.allocator.slots_per_token, server.memory.stack
+        self.recorder = Recorder(log, timeline_rows, per_token, stack)
         self.events, self.memory_map = events, memory_map
         server.watch(events, 0 if server.memory.abilities.reads_holes else cost.context_tile)
         self.observers: list[Observer] = []
@@ -199,7 +199,7 @@ class Replica:
         server, now_ps = self.server, self.server.now_ps
         self.scheduler.rest(server)
         kept = self._kept()
-        self.recorder.sample(instant_of(server, kept[0]))
+        self.recorder.timeline.add(instant_of(server, kept[0]))
         for observer in self.observers:
             observer.idle()
         held_by = limit(server, self.scheduler) if server.waiting else ""
@@ -212,7 +212,7 @@ class Replica:
             yield self._alarm.set_bell()
             self._alarm.take_bell()
         until_ps = self._on_the_clock(self._alarm.now_ps)
-        self.recorder.idle(until_ps - now_ps, held_by, rest, kept)
+        self.recorder.tally.idle(until_ps - now_ps, held_by, rest, kept)
         server.wait(until_ps)
         server.wakes.before_ps = until_ps - 1  # an idle engine looks again and again
         self.pricing.rest()
@@ -233,7 +233,7 @@ class Replica:
             until_ps = self._on_the_clock(server.now_ps + duration)
             if until_ps >= self._ahead.next_ps:
                 yield self._alarm.at(until_ps)
-            self.recorder.idle(duration, held_by, rest, kept)
+            self.recorder.tally.idle(duration, held_by, rest, kept)
             server.wait(until_ps)
         elif step.departures:  # there is room now: decide again
             return
@@ -263,7 +263,7 @@ class Replica:
             yield self._alarm.at(until_ps)
             self._waits = False
             until_ps = max(start_ps, self._alarm.now_ps)
-        self.recorder.idle(until_ps - start_ps, held_by, rest, kept)
+        self.recorder.tally.idle(until_ps - start_ps, held_by, rest, kept)
         server.wait(until_ps)
         server.note_wait()
         if until_ps > least:
@@ -391,12 +391,12 @@ class Replica:
         """Replace a replica that died: empty, and not serving yet."""
         self._arrivals = before._arrivals
         self.server.steps, self.server.now_ps = before.server.steps, before.server.now_ps
-        self.recorder.sample(instant_of(self.server, 0))
+        self.recorder.timeline.add(instant_of(self.server, 0))
 
     def wait_until(self, now_ps: int) -> None:
         """Time has passed before it began to serve."""
         server = self.server
-        self.recorder.idle(now_ps - server.now_ps, "", server.rest())
+        self.recorder.tally.idle(now_ps - server.now_ps, "", server.rest())
         server.wait(now_ps)
 
     # -- the end ------------------------------------------------------------------------------

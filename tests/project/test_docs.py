@@ -38,7 +38,7 @@ from kvsim.sim.eviction import eviction_named
 from kvsim.sim.option import options_of
 from kvsim.sim.options.scenario import Scenario
 from kvsim.sim.parts import declared_everywhere
-from kvsim.sim.record import recorder
+from kvsim.sim.record import instants
 from kvsim.sim.routers.base import Seen
 from kvsim.sim.schedulers import SCHEDULERS
 from kvsim.sim.serving.dispatcher import View
@@ -388,7 +388,7 @@ def test_every_file_and_figure_is_described(result):
     assert {f"{name}.png" for name in USUAL} == {path.name for path in result.glob("*.png")}
     config = json.loads((result / "config.json").read_text())
     assert all(f"`{key}`" in text.split("## Words")[0] for key in config)
-    assert f"{recorder.TIMELINE_ROWS:,} rows" in text
+    assert f"{instants.TIMELINE_ROWS:,} rows" in text
 
 
 # -- eviction ---------------------------------------------------------------------------------------

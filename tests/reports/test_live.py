@@ -25,7 +25,7 @@ from kvsim.reports.live_chart import Chart, _cell, slice_means
 from kvsim.sim.options.scenario import Scenario
 from kvsim.sim.options.traffic import Traffic
 from kvsim.sim.record.glance import LATEST, Glance, glance
-from kvsim.sim.record.recorder import TIMELINE_COLUMNS
+from kvsim.sim.record.instants import TIMELINE_COLUMNS
 from kvsim.sim.run import prepare, with_allocator
 from kvsim.workloads.source import opened
 

@@ -68,7 +68,7 @@ def run(case, max_span: int, check: bool):
     """The results of a run, without events, and the order of its free blocks at the end."""
     engine = build_engine(case.scenario, case.work, max_span=max_span, check=check)
     engine.replica.pricing.cost = COSTS[case.cost]()
-    engine.replica.recorder.timeline_rows = case.timeline_rows
+    engine.replica.recorder.timeline.most_rows = case.timeline_rows
     result = engine.run()
     return told(result) | {"free": engine.replica.server.allocator.free_queue()}
 

@@ -548,7 +548,7 @@ def test_fast_forward_equals_step_mode_in_every_integer_and_in_what_lay_outside(
         found = []
         for max_span in (1, 1 << 20):
             engine = build_engine(chosen, squeezed(case.work), max_span=max_span, check=True)
-            engine.replica.recorder.timeline_rows = case.timeline_rows
+            engine.replica.recorder.timeline.most_rows = case.timeline_rows
             result, cost = told(engine.run()), engine.replica.pricing.cost
             found.append((result, cost.extrapolated_share, cost.outside()))
         assert found[0] == found[1], f"seed {seed}"

@@ -63,7 +63,7 @@ def test_whoever_dies_each_request_is_answered_once_and_all_tokens_are_counted(s
         rng = Random(seed)
         case, router = draw_case(rng, scheduler), rng.choice(ROUTERS)
         plain, engine = served(case, "", router, seed=seed)
-        generated = sum(each.recorder.tokens() for each in engine.lives.every)
+        generated = sum(each.recorder.tally.tokens() for each in engine.lives.every)
         dropped = len(plain.finished) - int(plain.finished.sum())
         exact = not dropped and case.beam is None
         if exact:
@@ -72,7 +72,7 @@ def test_whoever_dies_each_request_is_answered_once_and_all_tokens_are_counted(s
         result, engine = served(case, fail, router, seed=seed)
         assert result.finished.sum() + sum(result.rejected.values()) >= len(case.work)
         assert set(np.flatnonzero(~result.finished)) == engine.log.rejected
-        generated = sum(each.recorder.tokens() for each in engine.lives.every)
+        generated = sum(each.recorder.tally.tokens() for each in engine.lives.every)
         assert generated >= answered_tokens(result)[result.finished].sum()
         if engine.deaths is not None:
             lost = engine.deaths.lost

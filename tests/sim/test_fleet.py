@@ -28,7 +28,7 @@ def run(case, fleet, max_span=1 << 20):
     engine = build_engine(replace(case.scenario, fleet=fleet), case.work, max_span=max_span, check=True)
     for replica in engine.replicas:
         replica.pricing.cost = COSTS[case.cost]()
-        replica.recorder.timeline_rows = case.timeline_rows
+        replica.recorder.timeline.most_rows = case.timeline_rows
     return engine.run(), engine
 
 
@@ -45,7 +45,7 @@ def test_replicas_under_round_robin_are_so_many_servers_of_their_own(scheduler, 
             alone = replace(case.work, **vars_of(requests_of(case.work, rows)))
             single = build_engine(case.scenario, alone, check=True)
             single.replica.pricing.cost = COSTS[case.cost]()
-            single.replica.recorder.timeline_rows = case.timeline_rows
+            single.replica.recorder.timeline.most_rows = case.timeline_rows
             expected, found = told(single.run()), told(part(result, place))
             assert {k for k in expected if expected[k] != found[k]} == set(), (seed, place)
 

@@ -30,7 +30,7 @@ def served(case, work=None, max_span=1 << 20, map_instants=12, **fleet):
     )
     for replica in engine.replicas:
         replica.pricing.cost = COSTS[case.cost]()
-        replica.recorder.timeline_rows = case.timeline_rows
+        replica.recorder.timeline.most_rows = case.timeline_rows
     engine.run()
     return engine
 
@@ -102,8 +102,8 @@ def test_who_looks_at_a_fleet_sees_all_its_replicas_together():
     assert seen.now["free"] + seen.now["cached"] == 3 * capacity
     assert seen.now["running"] == seen.now["waiting"] == 0
     for kind in ("token", "running", "waiting"):
-        most = [max(getattr(row, kind) for row in each.recorder.rows()) for each in engine.replicas]
-        place = list(type(engine.replica.recorder.rows()[0])._fields).index(kind)
+        most = [max(getattr(row, kind) for row in each.recorder.timeline.rows()) for each in engine.replicas]
+        place = list(type(engine.replica.recorder.timeline.rows()[0])._fields).index(kind)
         assert max(most) <= max(row[place] for row in seen.rows) <= sum(most)
     assert [row[0] for row in seen.rows] == sorted({row[0] for row in seen.rows})
 

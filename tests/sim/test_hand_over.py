@@ -28,7 +28,7 @@ def run(deployment, case, max_span):
     engine = build_engine(deployment, case.work, max_span=max_span, check=True)
     for replica in engine.replicas:
         replica.pricing.cost = COSTS[case.cost]()
-        replica.recorder.timeline_rows = case.timeline_rows
+        replica.recorder.timeline.most_rows = case.timeline_rows
     result = engine.run()
     for replica in engine.replicas:
         server = replica.server

@@ -47,7 +47,7 @@ def outcome(case, fleet, max_span, work=None):
     engine = build_engine(replace(case.scenario, fleet=fleet), work, max_span=max_span, check=True)
     for replica in engine.replicas:
         replica.pricing.cost = COSTS[case.cost]()
-        replica.recorder.timeline_rows = case.timeline_rows
+        replica.recorder.timeline.most_rows = case.timeline_rows
         replica.input_queue.late = True
     return told(engine.run())
 

@@ -161,7 +161,7 @@ def check_seed(seed):
     for max_span in (1, 1 << 20):
         engine = build_engine(case.scenario, case.work, max_span=max_span, check=True, events=True)
         engine.replica.pricing.cost = COSTS[case.cost]()
-        engine.replica.recorder.timeline_rows = case.timeline_rows
+        engine.replica.recorder.timeline.most_rows = case.timeline_rows
         result = engine.run()
         assert engine.replica.server.allocator.tree.protected == 0
         found.append(told(result) | events_of(engine) | {"tier": result.tier})

@@ -56,7 +56,7 @@ class Watched(MemoryMap):
 def run(case, max_span, recorded):
     engine = build_engine(case.scenario, case.work, max_span=max_span, events=recorded)
     engine.replica.pricing.cost = COSTS[case.cost]()
-    engine.replica.recorder.timeline_rows = case.timeline_rows
+    engine.replica.recorder.timeline.most_rows = case.timeline_rows
     if recorded:
         replica = engine.replica
         replica.memory_map = Watched(case.work.tokens, 12, replica.server)

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from kvsim.sim.record.histogram import Histogram
+from kvsim.sim.record.instants import TIMELINE_COLUMNS
 from kvsim.sim.record.load import LIMITS
 from kvsim.sim.record.metrics import request_table, step_table, summary, timeline_table
-from kvsim.sim.record.recorder import STEP_COLUMNS, TIMELINE_COLUMNS, Result
+from kvsim.sim.record.recorder import STEP_COLUMNS, Result
 from kvsim.sim.record.request_log import REQUEST_COLUMNS
 from kvsim.sim.record.span import Integrals
 from kvsim.sim.workload import PS_PER_S, Workload

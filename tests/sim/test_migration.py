@@ -153,7 +153,7 @@ def test_equal_replicas_under_equal_load_move_nothing():
 def keep_few(engine, rows):
     """Keep so few timeline instants that they end no spans."""
     for replica in engine.replicas:
-        replica.recorder.timeline_rows = rows
+        replica.recorder.timeline.most_rows = rows
 
 
 def stops(scenario, work, max_span):

@@ -33,7 +33,7 @@ def outcome(case, fleet, max_span):
 
     def small(place):
         replica = make(place)
-        replica.recorder.timeline_rows = case.timeline_rows
+        replica.recorder.timeline.most_rows = case.timeline_rows
         return replica
 
     engine.lives._make = small

@@ -190,7 +190,7 @@ def run(case: Case, max_span: int, books: bool = False):
     work = case.work
     engine = build_engine(case.scenario, work, max_span=max_span, check=True, events=True)
     engine.replica.pricing.cost = COSTS[case.cost]()
-    engine.replica.recorder.timeline_rows = case.timeline_rows
+    engine.replica.recorder.timeline.most_rows = case.timeline_rows
     kept = Books(engine) if books else None
     result = engine.run()
     if kept:

@@ -14,8 +14,8 @@ from kvsim import workloads
 from kvsim.sim.build import build_engine
 from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.models.catalog import gpu_named, model_named
+from kvsim.sim.record.instants import TIMELINE_COLUMNS
 from kvsim.sim.record.metrics import kinds, request_table, summary
-from kvsim.sim.record.recorder import TIMELINE_COLUMNS
 from kvsim.sim.workload import PS_PER_S
 
 SLOTS, LONGEST, BLOCK = 15_744, 2_048, 16

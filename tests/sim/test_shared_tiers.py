@@ -80,7 +80,7 @@ def two_servers(max_span, rows, **settings):
         **above | host | settings,
     )
     for replica in engine.replicas:
-        replica.recorder.timeline_rows = 2  # spans end at a row
+        replica.recorder.timeline.most_rows = 2  # spans end at a row
     return engine.run()
 
 

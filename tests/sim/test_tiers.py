@@ -100,7 +100,7 @@ def below_by_lmcache(rng, case):
 def run(case, max_span):
     engine = build_engine(case.scenario, case.work, max_span=max_span, check=True, events=True)
     engine.replica.pricing.cost = COSTS[case.cost]()
-    engine.replica.recorder.timeline_rows = case.timeline_rows
+    engine.replica.recorder.timeline.most_rows = case.timeline_rows
     result = engine.run()
     server = engine.replica.server
     assert not (server.waiting or server.running or server.batch.loading)

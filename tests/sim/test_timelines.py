@@ -12,7 +12,7 @@ from kvsim.allocators.contiguous import Contiguous
 from kvsim.allocators.dynamic import Dynamic
 from kvsim.allocators.paged import Paged
 from kvsim.sim.cost.step_cost import CostModel
-from kvsim.sim.record.recorder import TIMELINE_COLUMNS
+from kvsim.sim.record.instants import TIMELINE_COLUMNS
 from kvsim.sim.workload import PS_PER_S
 
 

@@ -52,7 +52,7 @@ def engine_over(layers, pages, work, monkeypatch, *, promised, max_span, **engin
         cost="constant:1",
     )
     found = build_engine(server, work, max_span=max_span, check=max_span == 1, events=True, map_instants=6)
-    found.replica.recorder.timeline_rows = 4  # few, as a span ends at each
+    found.replica.recorder.timeline.most_rows = 4  # few, as a span ends at each
     return found
 
 

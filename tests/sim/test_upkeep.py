@@ -45,7 +45,7 @@ def run(case, allocator, max_span):
         map_instants=20 if max_span > 1 else 0,
     )
     engine.replica.pricing.cost = COSTS[case.cost]()
-    engine.replica.recorder.timeline_rows = case.timeline_rows
+    engine.replica.recorder.timeline.most_rows = case.timeline_rows
     return engine.run(), engine
 
 

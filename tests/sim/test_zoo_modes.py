@@ -76,8 +76,8 @@ def test_kvcached_with_prefixes_too(scheduler):
 def test_many_steps_are_taken_at_once_although_pages_are_mapped_behind_them():
     for allocator in ("vattention", "kvcached"):
         engine, planned = engine_of(allocator, 1 << 20, 3.0), []
-        engine.replica.recorder.timeline_rows = 4  # few, as a span ends at each
-        engine.replica.recorder.keeper = lambda: lambda span: planned.append(len(span[0]))  # noqa: B023
+        engine.replica.recorder.timeline.most_rows = 4  # few, as a span ends at each
+        engine.replica.recorder.tally.add = lambda span: planned.append(len(span[0]))  # noqa: B023
         result = engine.run()
         assert sum(planned) == result.step_count > 2 * len(planned)
 

@@ -46,13 +46,13 @@ def run(deployment, case, max_span, watch=None):
     def same_cost(place):
         replica = make(place)
         replica.pricing.cost = COSTS[case.cost]()
-        replica.recorder.timeline_rows = case.timeline_rows
+        replica.recorder.timeline.most_rows = case.timeline_rows
         return replica
 
     engine.lives._make = same_cost
     for replica in engine.replicas:
         replica.pricing.cost = COSTS[case.cost]()
-        replica.recorder.timeline_rows = case.timeline_rows
+        replica.recorder.timeline.most_rows = case.timeline_rows
     if watch is not None:
         watch(engine)
     return engine, engine.run()

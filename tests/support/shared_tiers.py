@@ -49,7 +49,7 @@ def run(case, max_span, fleet=None, late=False):
     for replica in engine.replicas:
         replica.input_queue.late = late and replica.scheduler.asynchronous
         replica.pricing.cost = COSTS[case.cost]()
-        replica.recorder.timeline_rows = case.timeline_rows
+        replica.recorder.timeline.most_rows = case.timeline_rows
     result = engine.run()
     for replica in engine.replicas:
         assert not (replica.server.waiting or replica.server.running or replica.server.batch.loading)
