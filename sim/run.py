@@ -141,7 +141,12 @@ class Simulation:
             timeline=metrics.timeline_table(result),
             steps=metrics.step_table(result),
             samples=metrics.sample_table(result),
-            events=metrics.together([metrics.event_table(each.events) for each in self.engine.replicas]),
+            events=metrics.together(
+                [
+                    metrics.in_turn([metrics.event_table(life.events) for life in lives])
+                    for lives in self.engine.lives.lives
+                ]
+            ),
             map=metrics.together([metrics.map_table(each.memory_map) for each in self.engine.replicas]),
         )
 
@@ -332,8 +337,8 @@ def prepare(
         goals.price_of_server(pool.server)
     if deployment.fleet.fail and (events or map_instants):
         raise KvsimError("fail must be left out when events or the memory map are recorded")
-    if deployment.fleet.scale and (events or map_instants):
-        raise KvsimError("scale must be left out when events or the memory map are recorded")
+    if deployment.fleet.scale and map_instants:
+        raise KvsimError("scale must be left out when the memory map is recorded")
     found = resolve(deployment)
     deployment = found.deployment
     workload = behind_frontend(workload, frontend_of(deployment), deployment.fleet.replicas)

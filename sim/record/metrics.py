@@ -167,20 +167,29 @@ def together(tables: Sequence[Table | None]) -> Table | None:
         return known[0] if known else None
     counts = [len(np.asarray(table["time_s"])) for table in known]
     order = np.argsort(np.concatenate([np.asarray(table["time_s"]) for table in known]), kind="stable")
+    return _joined(known, order) | {"replica": np.repeat(np.arange(len(known)), counts)[order]}
+
+
+def in_turn(tables: Sequence[Table | None]) -> Table | None:
+    """The tables of the lives of one replica, one after the other; None if not requested."""
+    known = [table for table in tables if table is not None]
+    if len(known) < 2:
+        return known[0] if known else None
+    return _joined(known, np.arange(sum(len(np.asarray(table["time_s"])) for table in known)))
+
+
+def _joined(tables: Sequence[Table], order: Int64Column) -> dict[str, Column | Texts]:
+    """The rows of several tables, in this order; a column that a table lacks is 0 there."""
 
     def joined(name: str) -> Column | Texts:
-        columns = [
-            table.get(name, np.zeros(rows, np.int64)) for table, rows in zip(known, counts, strict=True)
-        ]
+        columns = [table.get(name, np.zeros(len(np.asarray(table["time_s"])), np.int64)) for table in tables]
         texts = [column for column in columns if isinstance(column, Texts)]
         if texts:
             return Texts.joined(texts).in_order(order)
         found: Column = np.concatenate([np.asarray(column) for column in columns])[order]
         return found
 
-    return {name: joined(name) for name in dict.fromkeys(name for table in known for name in table)} | {
-        "replica": np.repeat(np.arange(len(known)), counts)[order]
-    }
+    return {name: joined(name) for name in dict.fromkeys(name for table in tables for name in table)}
 
 
 def _with_seconds(columns: Mapping[str, Int64Column]) -> dict[str, Column]:

@@ -74,8 +74,8 @@ class FleetConfig:
         if self.scale:
             if self.replicas == 1:
                 raise KvsimError("scale must be left out with one replica")
-            for policy in policies_by_name(self.scale).values():
-                policy_of(policy, self.replicas)
+            for name, policy in policies_by_name(self.scale).items():
+                policy_of(policy, MOST_REPLICAS if name else self.replicas)
         if self.migrate:
             if self.replicas == 1:
                 raise KvsimError("migrate must be left out with one replica")

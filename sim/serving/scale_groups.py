@@ -39,7 +39,9 @@ def policies_by_name(text: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for each in re.split(r"(?<!,)\s+", text.strip()):
         head, colon, rest = each.partition(":")
-        name, _, kind = head.rpartition("=")
+        name, equals, kind = head.rpartition("=")
+        if equals and not name:
+            raise KvsimError(f"scale must name a pool in front of =, got {each!r}")
         if name in found or "" in found:
             raise KvsimError(f"scale must have one policy for all replicas, or one per name, got {text!r}")
         found[name] = kind + colon + rest

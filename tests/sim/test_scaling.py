@@ -208,7 +208,7 @@ def test_a_config_repeats_it():
         ({"scale": "threshold:least=9"}, "scale must have 1 to 4 replicas"),
         ({"scale": "threshold:size=9"}, "scale must be schedule"),
         ({"replicas": 1, "scale": "slo:ttft=1"}, "scale must be left out with one replica"),
-        ({"scale": "schedule:0=2", "record_map": 9}, "scale must be left out when events"),
+        ({"scale": "schedule:0=2", "record_map": 9}, "scale must be left out when the memory map"),
         ({"scale": "prefill=schedule:0=2"}, "scale must name one of both, 0, got 'prefill'"),
         (
             {"scale": "threshold: schedule:0=2"},

@@ -9,6 +9,7 @@ from support.apart import all_free, apart, deaths, run
 from support.cases import draw_case, told
 
 import kvsim
+from kvsim.sim.record import metrics
 from kvsim.sim.serving.scale_groups import scaled_of
 from kvsim.sim.serving.scaling import Threshold
 from kvsim.sim.serving.slo_sides import DecodePlanner, PrefillPlanner
@@ -125,6 +126,33 @@ def test_all_are_served_and_fast_forward_equals_step_mode(faulty, request):
         started += states.count("starting")
         died += engine.deaths.lost.deaths if engine.deaths else 0
     assert (moved > 10, started > 10, died > 20 or not faulty) == (True, True, True), (moved, started, died)
+
+
+def events_of(engine):
+    """The events of all replicas and lives, in order of time, as lists."""
+    lives = [[metrics.event_table(life.events) for life in lives] for lives in engine.lives.lives]
+    table = metrics.together([metrics.in_turn(tables) for tables in lives])
+    texts = {name: (table[name].codes.tolist(), table[name].texts) for name in ("event", "reason")}
+    return texts | {name: str(table[name].tolist()) for name in table if name not in texts}
+
+
+def test_events_change_nothing_and_are_the_same_in_both_modes():
+    lives = 0
+    for seed in range(15):
+        rng = Random(seed)
+        case = draw_case(Random(seed), "vllm-v1@0.33.0")
+        deployment, case = apart(rng, case, 2, 2)
+        _, plain = run(deployment, case, 1 << 20)
+        end_s = plain.end_ps / PS_PER_S
+        scale = f"schedule:0=1,{end_s / 5:.9f}=2,{end_s / 2:.9f}=1"
+        fleet = replace(deployment.fleet, scale=scale, startup_time=end_s / 20, load_bandwidth=1e9)
+        deployment = replace(deployment, fleet=fleet)
+        _, silent = run(deployment, case, 1 << 20)
+        found = [run(deployment, case, max_span, events=True) for max_span in (1, 1 << 20)]
+        assert told(found[0][1]) == told(found[1][1]) == told(silent), seed
+        assert events_of(found[0][0]) == events_of(found[1][0]), seed
+        lives += max(map(len, found[0][0].lives.lives)) > 1
+    assert lives > 10
 
 
 def test_all_replicas_always_is_no_scaling_also_if_some_die():

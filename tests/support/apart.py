@@ -38,9 +38,9 @@ def apart(rng, case, prefill, decode):
     return replace(pools[0].server, fleet=fleet, pools=pools), case
 
 
-def run(deployment, case, max_span, watch=None):
+def run(deployment, case, max_span, watch=None, events=False):
     """The engine after its run; every step was recounted."""
-    engine = build_engine(deployment, case.work, max_span=max_span, check=True)
+    engine = build_engine(deployment, case.work, max_span=max_span, check=True, events=events)
     make = engine.lives._make
 
     def same_cost(place):
