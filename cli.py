@@ -328,7 +328,7 @@ def reproduce(
         typer.Argument(
             metavar="PAPER",
             help="pagedattention, vattention, offset-allocator, hybrid-waste, host-memory, llama-defrag, "
-            "tiers, distserve.",
+            "tiers, distserve, splitwise.",
         ),
     ],
     figure: Annotated[

@@ -88,7 +88,7 @@ def fingerprint() -> str:
         for file in sorted(Path(str(resources.files(package))).rglob("*")):
             if file.suffix in (".py", ".toml", ".json", ".parquet"):
                 found.update(file.name.encode() + file.read_bytes())
-    for name in ("cells.py", "disaggregated.py"):
+    for name in ("cells.py", "disaggregated.py", "served.py"):
         found.update(Path(__file__).with_name(name).read_bytes())
     return found.hexdigest()
 

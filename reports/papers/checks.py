@@ -26,7 +26,8 @@ class Row:
     system: str
     value: str
     name: str
-    published: float
+    published: float | None
+    """None: a number that the paper does not state, shown beside those that it does."""
     simulated: float | None
     low: float | None
     high: float | None
@@ -97,9 +98,10 @@ def judged(paper: Paper, figure: Figure, findings: Findings) -> Judged:
             chosen = findings.of(figure.number, panel, system)
             if chosen is not None and chosen.rejected:
                 rejected[f"{panel}, {system}"] = chosen.rejected
-            for value, number in published.items():
+            for value in dict.fromkeys([*published, *figure.settings.get("shown", [])]):
                 if value in NOT_NUMBERS or chosen is None or value not in chosen.values:
                     continue
+                number = published.get(value)
                 simulated = chosen.values.get(value)
                 others = {}
                 for choice in paper.choices:
@@ -160,7 +162,7 @@ Answer = tuple[bool, str]
 def _within(check: Table, rows: list[Row]) -> Answer:
     good = 0
     for row in rows:
-        assert row.simulated is not None
+        assert row.simulated is not None and row.published is not None
         if "points" in check:
             far, band = abs(row.simulated - row.published), check["points"]
             row.band = f"± {band:g}"
@@ -182,9 +184,10 @@ def _at_least(check: Table, rows: list[Row]) -> Answer:
 def _order(check: Table, rows: list[Row]) -> Answer:
     wrong, panels = [], _by_panel(rows)
     for panel, own in panels.items():
-        ranked = sorted(own, key=lambda row: row.published)
+        ranked = sorted(own, key=lambda row: row.published or 0.0)
         for one, other in pairwise(ranked):
             assert one.simulated is not None and other.simulated is not None
+            assert one.published is not None and other.published is not None
             tie = abs(one.published / other.published - 1) < 0.01
             if one.simulated > other.simulated and not tie:
                 wrong.append(f"{panel}: {one.system} above {other.system}")
@@ -199,9 +202,25 @@ def _ratio(check: Table, rows: list[Row]) -> Answer:
             if row is of:
                 continue
             assert of.simulated is not None and row.simulated is not None
+            assert of.published is not None and row.published is not None
             published, simulated = of.published / row.published, of.simulated / row.simulated
             good &= abs(simulated / published - 1) <= check["relative"] / 100
             told.append(f"{panel}: {simulated:.2f} ({published:.2f})")
+    return good, "; ".join(told)
+
+
+def _over(check: Table, rows: list[Row]) -> Answer:
+    """The ratio of two systems, where the paper states no other number."""
+    good, told = True, []
+    for panel, own in _by_panel(rows).items():
+        pair = {row.system: row.simulated or 0.0 for row in own}
+        times = pair[check["of"]] / pair[check["over"][0]]
+        if "published" in check:
+            good &= abs(times / check["published"] - 1) <= check["relative"] / 100
+            told.append(f"{panel}: {times:.2f} ({check['published']:.2f})")
+        else:
+            good &= times >= check["least"]
+            told.append(f"{panel}: {times:.2f}")
     return good, "; ".join(told)
 
 
@@ -213,7 +232,11 @@ def _spread(check: Table, rows: list[Row]) -> Answer:
 
 def _in_range(check: Table, rows: list[Row]) -> Answer:
     inside = [
-        row.low is not None and row.high is not None and row.low <= row.published <= row.high for row in rows
+        row.low is not None
+        and row.high is not None
+        and row.published is not None
+        and row.low <= row.published <= row.high
+        for row in rows
     ]
     return all(inside), f"{sum(inside)} of {len(inside)}"
 
@@ -273,6 +296,7 @@ KINDS: dict[str, Callable[[Any, list[Row]], Answer]] = {
     "at least": _at_least,
     "order": _order,
     "ratio": _ratio,
+    "over": _over,
     "spread": _spread,
     "in range": _in_range,
     "valley": _valley,

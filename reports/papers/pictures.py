@@ -53,7 +53,8 @@ def _painter(judged: Judged, findings: Findings, colours: Mapping[str, str]) -> 
     if "stack" in settings:
         systems = {(row.panel, row.system) for row in judged.rows}
         return partial(_stacks, judged=judged), 1.4 + 0.72 * len(systems)
-    if reads in ("value", "mechanism") or (reads == "crossing" and settings.get("plot", True) is False):
+    unplotted = reads == "crossing" and settings.get("plot", True) is False
+    if unplotted or reads in ("value", "mechanism", "served"):
         headings = panels if _has_headings(judged) else 0
         return partial(_dots, judged=judged), 1.5 + 0.2 * len(judged.rows) + 0.28 * headings
     height = 1.6 + 2.6 * ceil(panels / _columns(judged.figure))
@@ -152,9 +153,9 @@ def _dots(sheet: Any, style: Style, judged: Judged) -> None:  # noqa: ANN401
         axes.axhline(y, color=style.grid, linewidth=0.8, zorder=0)
         if row.low is not None and row.high is not None:
             axes.plot([row.low, row.high], [y, y], color=RANGE, linewidth=5, solid_capstyle="butt")
-        axes.plot(
-            [row.published], [y], "o", markerfacecolor=style.paper, markeredgecolor=style.ink, markersize=6.5
-        )
+        if row.published is not None:
+            hollow = {"markerfacecolor": style.paper, "markeredgecolor": style.ink, "markersize": 6.5}
+            axes.plot([row.published], [y], "o", **hollow)
         if row.simulated is not None:
             axes.plot([row.simulated], [y], "o", color=style.look(0).colour, markersize=4)
         y += 1

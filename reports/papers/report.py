@@ -83,7 +83,8 @@ def claims(paper: Paper, results: Sequence[Judged]) -> list[dict[str, Any]]:
         rows = [row for row in rows if row.value == claim.get("value", "rate")]
         for of in (row for row in rows if row.system == claim["of"]):
             for row in rows:
-                if row.system in claim["over"] and row.panel == of.panel and row.simulated and of.simulated:
+                told_of_both = row.published and of.published and row.simulated and of.simulated
+                if told_of_both and row.system in claim["over"] and row.panel == of.panel:
                     pair = (of.published / row.published, of.simulated / row.simulated)
                     ratios.setdefault(row.system, []).append(pair)
         told.append(

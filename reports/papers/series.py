@@ -8,6 +8,7 @@ swap       the cost profile's time to move or recompute a number of tokens: no r
 mechanism  a closed form, or one mechanism of an allocator (reports/papers/mechanisms.py): no run
 attainment the share of requests within limits at each rate that the paper ran, and the largest rate with 90 %
            (reports/papers/disaggregated.py)
+served     the rate that a cluster serves within limits on percentiles, or else (reports/papers/served.py)
 """
 
 import math
@@ -21,6 +22,7 @@ from kvsim.reports.papers.cells import Bench, Cell, Numbers, deployment_of
 from kvsim.reports.papers.declared import Figure, Paper, Table, merged
 from kvsim.reports.papers.disaggregated import attainment_of
 from kvsim.reports.papers.mechanisms import measured
+from kvsim.reports.papers.served import cluster_of
 from kvsim.sim.cost.named import cost_named
 from kvsim.sim.cost.published import AnalyticProfile
 from kvsim.sim.cost.step_cost import StepShape
@@ -58,6 +60,11 @@ class Series:
         if self.reads == "attainment":
             rates = 10 + (0 if self.choice else len(self.rates))
             return int(rates * self.settings["seeds"] * self.cell["arguments"]["requests"])
+        if self.reads == "served":
+            own = self.settings
+            rate = own.get("offered", self.cell["arguments"].get("start", 0))
+            once = own["warm_s"] * rate + own["requests"]
+            return int(once * (4 if own["measure"] == "rate" else 1))
         if self.reads == "value":
             return int(_count(self.cell, self.settings))
         rate = float(self.published.get("rate") or self.settings["guess"])
@@ -337,6 +344,28 @@ def _attainment(series: Series, bench: _Counter) -> Found:
     return Found(**bench.kept(asked, find))
 
 
+def _served(series: Series, bench: _Counter) -> Found:
+    settings, arguments = series.settings, series.cell["arguments"]
+    names = ("measure", "warm_s", "requests", "limits", "offered", "price")
+    asked = {name: settings[name] for name in names if name in settings}
+    cluster = cluster_of(arguments, settings["warm_s"], settings["requests"], bench.heard)
+
+    def find() -> Table:
+        begun_s, points = time.process_time(), []
+        values: dict[str, float | None] = {}
+        if settings["measure"] == "rate":
+            values["rate"], tried = cluster.rate(settings["limits"], arguments["start"])
+            points = [(each.load, each.excess) for each in tried]
+        elif settings["measure"] == "saturated":
+            values["per_dollar"] = cluster.saturated(settings["offered"]) / settings["price"]
+        else:
+            values = dict(zip(("ttft", "tbt", "e2e"), cluster.alone(), strict=True))
+        cpu_s = time.process_time() - begun_s
+        return {"values": values, "points": points, "cpu_s": cpu_s, "runs": cluster.runs}
+
+    return Found(**bench.kept({"arguments": arguments, "asked": asked}, find))
+
+
 READINGS = {
     "value": _value,
     "crossing": _crossing,
@@ -344,4 +373,5 @@ READINGS = {
     "swap": _swap,
     "mechanism": _mechanism,
     "attainment": _attainment,
+    "served": _served,
 }

@@ -8,5 +8,6 @@ COSTS: dict[str, str] = {
     "logged": "kvsim.sim.cost.logged:Logged",
     "a100-40gb-sosp23": "kvsim.sim.cost.published:AnalyticProfile",
     "a100-80gb-osdi24": "kvsim.sim.cost.engines:EngineProfile",
+    "dgx-isca24": "kvsim.sim.cost.dgx:Machine",
 }
 """Name on the command line -> where the class is; `name:ARGUMENT` passes the argument to it."""

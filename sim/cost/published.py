@@ -37,8 +37,8 @@ from kvsim.sim.models.catalog import model_named
 
 PS_PER_MS = 1_000_000_000
 PS_PER_US = 1_000_000
-ELSEWHERE, FITTED = "-vllm.json", "-osdi24.json"
-"""Suffixes of the other profiles there: those measured elsewhere, and those of sim/cost/engines.py."""
+ELSEWHERE, SIMULATORS = "-vllm.json", ("-osdi24.json", "-isca24.json")
+"""Suffixes of the other profiles there: those measured elsewhere, and those of engines.py and dgx.py."""
 VARIANTS = ("", "context", "both", "waiting")
 
 
@@ -48,7 +48,7 @@ def profile_names() -> list[str]:
     return sorted(
         name.removesuffix(".json")
         for name in files
-        if name.endswith(".json") and not name.endswith((ELSEWHERE, FITTED))
+        if name.endswith(".json") and not name.endswith((ELSEWHERE, *SIMULATORS))
     )
 
 

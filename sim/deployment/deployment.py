@@ -106,9 +106,9 @@ class ServerChoices:
         shown="measured if the GPU was, else roofline",
         doc="[step times](cost.md): `calibrated`, `measured-elsewhere`, `roofline`, `constant:SECONDS`, "
         "`logged:MS+US+US` or a file from [`sim calibrate log`](calibration.md#from-a-servers-log), "
-        "`a100-40gb-sosp23`, the [PagedAttention paper's servers](reproduce.md#step-times), or "
-        "`a100-80gb-osdi24:ENGINE`, [DistServe's](reproduce.md#distserve); or your own "
-        "`package.module:Class`",
+        "`a100-40gb-sosp23`, the [PagedAttention paper's servers](reproduce.md#step-times), "
+        "`a100-80gb-osdi24:ENGINE`, [DistServe's](reproduce.md#distserve), or `dgx-isca24:RULE`, "
+        "[Splitwise's](reproduce.md#splitwise); or your own `package.module:Class`",
     )
     frontend_latency: float | None = option(
         "HTTP, tokenizer and detokenizer per request; 0: the engine alone.",

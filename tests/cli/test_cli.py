@@ -433,7 +433,7 @@ MISTAKES = {
     "none: measure one with sim calibrate, name one with --gpu FILE, or use --cost roofline",
     "run --cost roofine": "cost 'roofine' is unknown; did you mean 'roofline'? "
     "(known: roofline, calibrated, measured-elsewhere, constant, logged, a100-40gb-sosp23, "
-    "a100-80gb-osdi24)",
+    "a100-80gb-osdi24, dgx-isca24)",
     "run --model foo/bar": "model 'foo/bar' is neither built in nor a file (see: sim models; of any "
     "other model, download its config.json from the hub and give that file)",
     "run --columns prompt_tokens=isl": "columns must be left out for trace sharegpt, which is no file, got "

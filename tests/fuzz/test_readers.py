@@ -25,6 +25,7 @@ NO_FILES = {
 SHIPPED = {
     *("kernels/calibration/plan.py", "reports/html/page.py", "reports/papers/declared.py"),
     *(
+        "sim/cost/dgx.py",
         "sim/cost/engines.py",
         "sim/cost/published.py",
         "sim/models/catalog.py",

@@ -38,6 +38,16 @@ WITH = {
         "--cost",
         "a100-80gb-osdi24:vllm",
     ],
+    ("cost", "dgx-isca24"): [
+        "--gpu",
+        "h100",
+        "--model",
+        "bloom-176b",
+        "--tensor-parallel-size",
+        "8",
+        "--cost",
+        "dgx-isca24:context",
+    ],
 }
 """What a part needs beside its name."""
 
