@@ -46,8 +46,8 @@ def scaling(systems: Sequence[System], choices: Choices) -> Figure:
 
 
 _LABELS = {
-    "requests_per_s": "requests/s\nthat come",
-    "replicas": "replicas that\ncost something",
+    "requests_per_s": "arriving\nrequests/s",
+    "replicas": "billed\nreplicas",
     "attained_share": "within the\nlimits",
 }
 

@@ -165,7 +165,7 @@ def _dots(sheet: Any, style: Style, judged: Judged) -> None:  # noqa: ANN401
     axes.grid(axis="x")
     axes.set_xlim(left=0)
     axes.set_xlabel(judged.figure.settings["unit"])
-    _legend(sheet, style, axes)
+    _legend_of_dots(sheet, style, axes, judged)
 
 
 def _curves(
@@ -247,20 +247,24 @@ def _pair(axes: Any, published: Sequence[Any], found: Found | None, colour: str)
     axes.plot(*zip(*published, strict=True), "--o", color=colour, **hollow)
 
 
-def _legend(sheet: Any, style: Style, axes: Any, colours: Mapping[str, str] | None = None) -> None:  # noqa: ANN401
-    published = axes.plot(
-        [], [], "--o", color=style.ink, markerfacecolor=style.paper, linewidth=1, label="published"
-    )[0]
-    if colours is not None:
-        systems = [
-            axes.plot([], [], color=each, linewidth=2.5, label=name)[0] for name, each in colours.items()
-        ]
-        simulated = axes.plot([], [], "-o", color=style.ink, markersize=3, label="simulated")[0]
-        marks = [*systems, published, simulated]
-    else:
-        published.set_linestyle("")
-        simulated = axes.plot([], [], "o", color=style.look(0).colour, markersize=4, label="simulated")[0]
-        spread = axes.plot([], [], color=RANGE, linewidth=5, solid_capstyle="butt")[0]
-        spread.set_label("range over the open choices")
-        marks = [published, simulated, spread]
+def _legend(sheet: Any, style: Style, axes: Any, colours: Mapping[str, str]) -> None:  # noqa: ANN401
+    systems = [axes.plot([], [], color=each, linewidth=2.5, label=name)[0] for name, each in colours.items()]
+    published = axes.plot([], [], "--o", label="published", linewidth=1, **_hollow(style))[0]
+    simulated = axes.plot([], [], "-o", color=style.ink, markersize=3, label="simulated")[0]
+    marks = [*systems, published, simulated]
     sheet.legend(handles=marks, loc="outside lower center", ncols=len(marks), **CLOSE_TOGETHER)
+
+
+def _legend_of_dots(sheet: Any, style: Style, axes: Any, judged: Judged) -> None:  # noqa: ANN401
+    marks = []
+    if any(row.published is not None for row in judged.rows):
+        marks += axes.plot([], [], "o", label="published", **_hollow(style))
+    marks += axes.plot([], [], "o", color=style.look(0).colour, markersize=4, label="simulated")
+    if any(row.low is not None for row in judged.rows):
+        look = {"color": RANGE, "linewidth": 5, "solid_capstyle": "butt"}
+        marks += axes.plot([], [], label="range over the open choices", **look)
+    sheet.legend(handles=marks, loc="outside lower center", ncols=len(marks), **CLOSE_TOGETHER)
+
+
+def _hollow(style: Style) -> dict[str, Any]:
+    return {"color": style.ink, "markerfacecolor": style.paper}
