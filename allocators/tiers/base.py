@@ -36,7 +36,7 @@ class Stored(NamedTuple):
     pieces: Sequence[Piece]
     """the offered chunks that it did not have and takes, in order"""
     chunks: Sequence[int]
-    """the chunk number for each"""
+    """the chunk number for each; only as many numbers if the tier notes none"""
     evicted: Sequence[range]
     """keys that it evicted for them, in order"""
 
@@ -70,11 +70,11 @@ class Tier:
         """The leading chunks, up to the first that is there."""
 
     @abstractmethod
-    def load(self, user: int, pieces: Sequence[Piece]) -> list[int]:
-        """Start to read chunks, all of which must be readable; returns their numbers."""
+    def load(self, user: int, pieces: Sequence[Piece]) -> Sequence[int]:
+        """Start to read chunks, all of which must be readable; returns their numbers, as in `Stored`."""
 
     @abstractmethod
-    def hold(self, pieces: Sequence[Piece]) -> list[int]:
+    def hold(self, pieces: Sequence[Piece]) -> Sequence[int]:
         """Like `load`, but does not count as a use: chunks are copied elsewhere."""
 
     @abstractmethod

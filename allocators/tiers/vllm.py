@@ -10,6 +10,7 @@ from typing import Final
 
 from kvsim.allocators.tiers.base import Found, Stored, Tier
 from kvsim.allocators.tiers.chunks import ABSENT, WRITTEN, Chunks
+from kvsim.allocators.tiers.numbered import NumberedChunks
 from kvsim.allocators.tiers.order import EvictionOrder
 from kvsim.allocators.tiers.pieces import Piece, joined, keys_of, one_by_one, size, split
 from kvsim.allocators.tiers.vllm_arc import VllmArc
@@ -31,11 +32,15 @@ class VllmTier(Tier):
         lru or arc.
     store_threshold : int
         A key is taken at this many offers; below 2: at the first.
+    numbered : bool
+        Whether chunks have vLLM's numbers, which no decision depends on.
     """
 
-    def __init__(self, capacity: int, policy: str = "lru", store_threshold: int = 0) -> None:
+    def __init__(
+        self, capacity: int, policy: str = "lru", store_threshold: int = 0, numbered: bool = True
+    ) -> None:
         self.capacity = capacity
-        self.chunks = Chunks(capacity)
+        self.chunks = (NumberedChunks if numbered else Chunks)(capacity)
         self.order = ORDERS[policy](self.chunks)
         self._threshold = store_threshold
         self.counts_offers = store_threshold > 1
@@ -76,12 +81,12 @@ class VllmTier(Tier):
                 break
         return found
 
-    def load(self, user: int, pieces: Sequence[Piece]) -> list[int]:
+    def load(self, user: int, pieces: Sequence[Piece]) -> Sequence[int]:
         numbers = self.chunks.read(pieces)
         self.order.use(user, pieces)
         return numbers
 
-    def hold(self, pieces: Sequence[Piece]) -> list[int]:
+    def hold(self, pieces: Sequence[Piece]) -> Sequence[int]:
         return self.chunks.read(pieces)
 
     def loaded(self, pieces: Sequence[Piece]) -> None:

@@ -9,7 +9,7 @@ on. Reading pins a chunk and does not move it. If a user's pieces do not give th
 chunks is a group of its own from the time it is added.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 from kvsim.allocators.tiers.chunks import ABSENT, IDLE, Chunks
@@ -89,25 +89,38 @@ class VllmLru(EvictionOrder):
             self.group[key : key + count] = [0] * count
 
     def choose(self, count: int) -> list[range] | None:
-        chosen: list[range] = []
-        seen: list[int] = []
+        chosen: list[tuple[int, list[range]]] = []
         for group, pieces in self._pieces.items():
-            seen.append(group)
             if group in self._unsorted:
                 self._unsorted.discard(group)
                 pieces[:] = by_depth(pieces, larger_first=True)
             found = self._last_idle(group, pieces, count)
-            chosen += found
+            chosen.append((group, found))
             count -= sum(map(len, found))
             if not count:
                 break
         else:
             return None
-        for keys in chosen:
-            self.group[keys[-1] : keys[0] + 1] = [0] * len(keys)
-        for group in seen:
-            self._forget_gone(group)
-        return chosen
+        for group, found in chosen:
+            for keys in found:
+                self.group[keys[-1] : keys[0] + 1] = [0] * len(keys)
+            self._shorten(group, found)
+        return chosen[0][1] if len(chosen) == 1 else [keys for _, found in chosen for keys in found]
+
+    def _shorten(self, group: int, left: Sequence[range]) -> None:
+        """Drop the last keys of a group, which have left it."""
+        pieces = self._pieces[group]
+        for keys in left:
+            at, key, count = pieces[-1]
+            if keys[0] != key + count - 1 or keys[-1] < key:
+                break
+            if keys[-1] > key:
+                pieces[-1] = at, key, keys[-1] - key
+                break
+            pieces.pop()
+            if not pieces:
+                break
+        self._forget_gone(group)
 
     def _last_idle(self, group: int, pieces: list[Piece], most: int) -> list[range]:
         """The last idle keys of a group, the last first."""
@@ -119,27 +132,40 @@ class VllmLru(EvictionOrder):
                 found.append(range(end - 1, first - 1, -1))  # usually
                 most -= end - first
             elif group in of[key:end]:  # otherwise all of it moved elsewhere
-                each = state.rfind(IDLE, key, end)
-                while each >= 0 and most:
-                    if of[each] == group:
-                        most -= 1
-                        if found and found[-1][-1] == each + 1:
-                            found[-1] = range(found[-1][0], each - 1, -1)
-                        else:
-                            found.append(range(each, each - 1, -1))
-                    each = state.rfind(IDLE, key, each)
+                for keys in self._idle_runs(group, key, end):
+                    taken = keys[:most]
+                    most -= len(taken)
+                    if found and found[-1][-1] == taken[0] + 1:
+                        found[-1] = range(found[-1][0], taken[-1] - 1, -1)
+                    else:
+                        found.append(taken)
+                    if not most:
+                        break
             if not most:
                 break
         return found
+
+    def _idle_runs(self, group: int, key: int, end: int) -> Iterator[range]:
+        """Idle keys of a group from `key` up to `end`, the last first, as descending ranges."""
+        state, of = self.chunks.state, self.group[key:end]
+        of.reverse()
+        for each, same in groupby(of):
+            low = end - len(list(same))
+            while each == group and (last := state.rfind(IDLE, low, end)) >= 0:
+                run = state[low : last + 1]
+                first = low + len(run.rstrip(IDLE))
+                yield range(last, first - 1, -1)
+                end = first
+            end = low
 
     def _forget_gone(self, group: int) -> None:
         """Drop trailing keys of a group that have left it."""
         pieces = self._pieces[group]
         while pieces:
             at, key, count = pieces[-1]
-            of = self.group[key : key + count]
-            if of[-1] == group:
+            if self.group[key + count - 1] == group:
                 return
+            of = self.group[key : key + count]
             pieces.pop()
             if group in of:
                 of.reverse()

@@ -221,7 +221,7 @@ def tier_below(
 def _offloading(asked: Asked, server: Server, _: Limits, shared: SharedTiers) -> Connector:
     """vLLM's OffloadingConnector, and the stack below its host."""
     own, chunk = asked.own, asked.chunk
-    tier = VllmTier(asked.chunks, own.kv_offloading_policy, own.store_threshold)
+    tier = VllmTier(asked.chunks, own.kv_offloading_policy, own.store_threshold, numbered=False)
     rules = OffloadRules(chunk.tokens, own.offload_prompt_only, server.rules.known_late, chunk.total_bytes)
     offload = Offload(server, tier, asked.link, rules, shared.texts(chunk.tokens))
     if asked.below:

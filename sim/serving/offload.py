@@ -295,7 +295,8 @@ class Offload(Connector):
         self._unowned += len(user.stores)
         self._refused.pop(request.seq, None)
         tokens = max(request.prompt_tokens, request.prompt_tokens + request.generated - 1)
-        table = list(self.allocator.block_table(request.seq))
+        offers = self._within(user, tokens) > user.offered
+        table = list(self.allocator.block_table(request.seq)) if offers else []
         self._left.append(((0, request.seq), user, table, tokens))
 
     def aborts(self, request: Request, tokens: int, table: list[int]) -> None:

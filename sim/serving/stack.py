@@ -127,7 +127,13 @@ class Stack:
                 self._begin(tier, False, stored.owner, new, chunks, stored.ends_ps)
 
     def _begin(  # noqa: PLR0917 - what a job is
-        self, tier: Secondary, loads: bool, user: User, pieces: list[Piece], chunks: list[int], now_ps: int
+        self,
+        tier: Secondary,
+        loads: bool,
+        user: User,
+        pieces: list[Piece],
+        chunks: Sequence[int],
+        now_ps: int,
     ) -> None:
         moved = len(chunks) * self.chunk_bytes
         if loads:

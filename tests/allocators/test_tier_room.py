@@ -1,8 +1,10 @@
 """What a tier has room for, what it lacks, and what stays while others are stored."""
 
+from random import Random
+
 import pytest
 
-from kvsim.allocators.tiers.pieces import keys_of
+from kvsim.allocators.tiers.pieces import before, keys_of, size
 from kvsim.allocators.tiers.vllm import VllmTier
 
 
@@ -54,3 +56,42 @@ def test_a_chain_lacks_what_comes_before_the_first_chunk_that_is_there():
     assert tier.lacks([(3, 6, 4)]) == []
     tier.store(1, [(0, 90, 1)])  # in the place of 3
     assert tier.lacks([(3, 3, 2)]) == [(3, 3, 1)]
+
+
+@pytest.mark.parametrize("policy", ["lru", "arc"])
+@pytest.mark.parametrize("seed", range(20))
+def test_no_decision_depends_on_the_numbers_of_chunks(policy, seed):
+    """With vLLM's numbers and without: the same hits, stores and evictions, in the same order."""
+    rng, tiers = Random(seed), [VllmTier(12, policy, numbered=numbered) for numbered in (True, False)]
+    reading, writing, left = [], [], 0
+    for tier in tiers:
+        tier.know(60)
+    for step in range(400):
+        user, first, other = step, rng.randrange(40), rng.randrange(50, 55)
+        asked = [(first, first, rng.randint(1, 9)), (other, other, rng.randint(1, 5))]
+        for tier in tiers:
+            tier.introduce(user)
+        found = [tier.find(asked) for tier in tiers]
+        assert found[0] == found[1]
+        hits = before(asked, found[0].hits)
+        if hits and not found[0].written:
+            counts = {len(tier.load(user, hits)) for tier in tiers}
+            assert counts == {size(hits)}
+            reading.append(hits)
+        one, two = (tier.store(user, asked) for tier in tiers)
+        assert (one is None) == (two is None)
+        if one is not None and two is not None:
+            assert (one.pieces, one.evicted) == (two.pieces, two.evicted)
+            assert len(one.chunks) == len(two.chunks) == size(one.pieces)
+            left += sum(map(len, one.evicted))
+            if one.pieces:
+                writing.append(one.pieces)
+        for jobs, end in ((reading, "loaded"), (writing, "stored")):
+            while jobs and rng.random() < 0.6:
+                pieces = jobs.pop(rng.randrange(len(jobs)))
+                for tier in tiers:
+                    getattr(tier, end)(pieces)
+        for tier in tiers:
+            tier.leave(user)
+        assert tiers[0].held == tiers[1].held
+    assert left > 100
