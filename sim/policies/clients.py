@@ -32,8 +32,10 @@ class Turns(Protocol):
         """None of the client's requests waits any more."""
 
 
-class ByClient:
+class ByClient(dict[Request, None]):
     """Waiting requests, by client.
+
+    A `dict` of them for the sake of the server, which asks for its length all the time.
 
     Attributes
     ----------
@@ -42,18 +44,18 @@ class ByClient:
     """
 
     def __init__(self, turns: Turns) -> None:
+        super().__init__()
         self.waiting: dict[str, list[Entry]] = {}
-        self._turns, self._count = turns, 0
+        self._turns = turns
         self._chosen: str | None = None  # whose turn it is, until something happens
         self._step: Decision | None = None  # in this step
 
     def append(self, request: Request) -> None:
         """Insert a request among its client's."""
         self._turns.waits(request)
-        self._chosen = None
+        self._chosen = self[request] = None
         entry = (request.index, request.sample, request)
         heappush(self.waiting.setdefault(self._turns.group(request), []), entry)
-        self._count += 1
 
     appendleft = append
 
@@ -61,7 +63,7 @@ class ByClient:
         """Take the head: it was admitted."""
         client = self.chosen()
         request = heappop(self.waiting[client])[-1]
-        self._took(client)
+        self._took(client, request)
         self._turns.entered(request)
         return request
 
@@ -70,16 +72,16 @@ class ByClient:
         client = self._turns.group(request)
         self.waiting[client] = [entry for entry in self.waiting[client] if entry[-1] is not request]
         heapify(self.waiting[client])
-        self._took(client)
+        self._took(client, request)
 
-    def _took(self, client: str) -> None:
-        self._count -= 1
+    def _took(self, client: str, request: Request) -> None:
+        del self[request]
         self._chosen = None
         if not self.waiting[client]:
             del self.waiting[client]
             self._turns.emptied(client)
 
-    def __getitem__(self, index: int) -> Request:
+    def __getitem__(self, index: int) -> Request:  # type: ignore[override]
         if index:
             raise IndexError(f"only the head can be seen, got {index}")
         return self.waiting[self.chosen()][0][-1]
@@ -90,9 +92,6 @@ class ByClient:
         if self._chosen is None or self._step is not step:
             self._step, self._chosen = step, self._turns.next_client()
         return self._chosen
-
-    def __len__(self) -> int:
-        return self._count
 
     def __iter__(self) -> Iterator[Request]:
         return (entry[-1] for entry in sorted(entry for queue in self.waiting.values() for entry in queue))

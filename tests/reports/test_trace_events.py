@@ -74,6 +74,16 @@ def test_a_preempted_request_and_the_arrow_from_its_preemptor(tmp_path):
     }
 
 
+def test_the_arrow_to_a_displaced_request_says_that_another_goes_first(tmp_path):
+    run, lives = served("vllm-v1", 16, workload([(0, 4, 20), (1, 4, 2)]), max_num_seqs=1, policy="srpt")
+    events = trace_of(tmp_path, Traced(run, lives))
+    assert {(e["name"], e["ph"], e["tid"]) for e in events if e["ph"] in "sf"} == {
+        ("goes first", "s", 1001),
+        ("goes first", "f", 1000),
+    }
+    assert not any(": less is predicted" in e["name"] for e in events)
+
+
 def test_the_counters_are_the_timeline(tmp_path):
     run, lives = served("vllm-v1", 4, workload([(0, 7, 4), (0, 7, 4)]), max_num_seqs=2)
     events = trace_of(tmp_path, Traced(run, lives))
