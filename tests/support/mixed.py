@@ -129,7 +129,7 @@ def draw_tier(rng: Random, block_size: int, stacked: bool) -> dict[str, object]:
         found["secondary_tiers"] = "+".join(
             f"{name}:{mib(rng.choice([1, 4, 40, 400]), tokens)}"
             f":{rng.choice(['0.05', '1/0.2', '20', 'nvme'])}:{rng.choice(evicts)}"
-            f"{rng.choice(['', '', ':shared'])}"
+            f"{rng.choice(['', '', ':shared', ':shared=2'])}"
             for name in ("ssd", "remote", "far")[: rng.randint(1, 3)]
         )
     return found
@@ -144,6 +144,8 @@ def draw_hicache(rng: Random) -> dict[str, object]:
         f":{rng.choice([name for name in EVICTION if name != 'belady'])}",
         "hicache_storage_prefetch_policy": rng.choice(["best_effort", "wait_complete", "timeout"]),
         "hicache_prefetch_threshold": rng.choice([1, 8, 30]),
+        "hicache_storage_prefetch_retry_poll_interval": rng.choice([0, 1, 8]),
+        "hicache_storage_prefetch_retry_max_attempts": rng.choice([0, 1, 8]),
     }
     return (storage if rng.random() < 0.5 else {}) | {
         "allocator": "sglang" if keeps else "paged",
