@@ -123,21 +123,37 @@ class FleetSummary:
         end_ps, servers = self._end_ps, self._servers
         alive_ps = scaler.alive_ps(end_ps)
         states = [change.state for change in scaler.changes if change.place in places]
-        hours = [servers[place].gpus * alive_ps[place] / PS_PER_S / SECONDS_PER_HOUR for place in places]
-        prices = [self.goals.price_of_server(servers[place]) for place in places]
+        gpu_hours, cost = self._billed(alive_ps, places)
         return {
-            "gpu_hours": sum(hours),
+            "gpu_hours": gpu_hours,
             "gpu_hours_of_all": sum(servers[place].gpus for place in places)
             * end_ps
             / PS_PER_S
             / SECONDS_PER_HOUR,
-            "cost": None
-            if None in prices
-            else sum(hour * (price or 0) for hour, price in zip(hours, prices, strict=True)),
+            "cost": cost,
             "mean_replicas": sum(alive_ps[place] for place in places) / end_ps if end_ps else None,
             "starts": states.count("starting"),
             "drains": states.count("draining"),
         }
+
+    def _billed(self, alive_ps: Sequence[int], places: Sequence[int]) -> tuple[float, float | None]:
+        """GPU-hours of some replicas that were there for so long; their cost, None if a price is unknown."""
+        servers = [self._servers[place] for place in places]
+        hours = [
+            server.gpus * alive_ps[place] / PS_PER_S / SECONDS_PER_HOUR
+            for place, server in zip(places, servers, strict=True)
+        ]
+        prices = [self.goals.price_of_server(server) for server in servers]
+        if None in prices:
+            return sum(hours), None
+        return sum(hours), sum(hour * (price or 0) for hour, price in zip(hours, prices, strict=True))
+
+    def billed(self) -> tuple[float, float | None] | None:
+        """GPU-hours and cost of all replicas; None if none comes or goes."""
+        scaler = self.engine.scaler
+        if scaler is None:
+            return None
+        return self._billed(scaler.alive_ps(self._end_ps), range(self.deployment.fleet.replicas))
 
     @staticmethod
     def _alive_ps(scaler: Scaler, places: Sequence[int], until_ps: int) -> int:

@@ -50,7 +50,7 @@ from kvsim.sim.models.spec import GpuSpec, ModelSpec
 from kvsim.sim.options.goals import NO_GOALS, Goals
 from kvsim.sim.parts import declared_everywhere
 from kvsim.sim.record import metrics
-from kvsim.sim.record.attainment import attained
+from kvsim.sim.record.attainment import SECONDS_PER_HOUR, attained
 from kvsim.sim.record.outside import seconds_of
 from kvsim.sim.record.recorder import Result
 from kvsim.sim.serving.engine import Engine
@@ -133,10 +133,10 @@ class Simulation:
         result = self.engine.run()
         wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
         requests = metrics.request_table(result, self._outside_s(result))
+        fleet = FleetSummary(self.engine, self.deployment, self.goals)
         return Outcome(
             config=config_of(self.resolved, self.traffic, self.goals),
-            summary=self._summary(result, requests, wall_s, cpu_s)
-            | FleetSummary(self.engine, self.deployment, self.goals).of(requests),
+            summary=self._summary(result, requests, wall_s, cpu_s, fleet) | fleet.of(requests),
             requests=requests,
             timeline=metrics.timeline_table(result),
             steps=metrics.step_table(result),
@@ -155,8 +155,15 @@ class Simulation:
         return seconds_of(result, frontend_of(self.deployment), self.deployment.fleet.replicas)
 
     def _summary(
-        self, result: Result, requests: Mapping[str, metrics.Column], wall_s: float, cpu_s: float
+        self,
+        result: Result,
+        requests: Mapping[str, metrics.Column],
+        wall_s: float,
+        cpu_s: float,
+        fleet: FleetSummary,
     ) -> Json:
+        duration_s = result.end_ps / PS_PER_S
+        gpus, gpu_price = self._billed(fleet, duration_s)
         engine, cost = self.deployment.engine, self.engine.replica.pricing.cost
         numbers = metrics.summary(result, requests)
         counts = numbers.pop("engine")
@@ -178,13 +185,21 @@ class Simulation:
             },
             **attained(
                 self.goals.limits,
-                self.gpu_price,
+                gpu_price,
                 requests,
                 metrics.throughput(result),
-                result.end_ps / PS_PER_S,
-                self.gpus,
+                duration_s,
+                gpus,
             ),
         }
+
+    def _billed(self, fleet: FleetSummary, duration_s: float) -> tuple[float, float | None]:
+        """GPUs of all replicas and the price of one per hour: means of those billed if some come and go."""
+        billed = fleet.billed()
+        if billed is None or not billed[0]:
+            return self.gpus, self.gpu_price
+        hours, cost = billed
+        return hours * SECONDS_PER_HOUR / duration_s, None if cost is None else cost / hours
 
     def _rooms(self) -> Iterator[str]:
         """Describes the KV memory of a server of each pool."""

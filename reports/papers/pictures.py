@@ -139,7 +139,10 @@ def _has_headings(judged: Judged) -> bool:
 def _dots(sheet: Any, style: Style, judged: Judged) -> None:  # noqa: ANN401
     """A line per number: published hollow, simulated filled, the range over the open choices as a bar."""
     axes = sheet.subplots()
-    headings, several = _has_headings(judged), len(judged.figure.panels) > 1
+    headings, one_each = (
+        _has_headings(judged),
+        len({row.panel for row in judged.rows}) == len(judged.rows) > 1,
+    )
     names, y, panel = [], 0.0, None
     places: list[float] = []
     for row in judged.rows:
@@ -149,7 +152,7 @@ def _dots(sheet: Any, style: Style, judged: Judged) -> None:  # noqa: ANN401
             y += 1
         panel = row.panel
         places.append(y)
-        names.append(row.panel if several and not headings else row.system)
+        names.append(row.panel if one_each else row.system)
         axes.axhline(y, color=style.grid, linewidth=0.8, zorder=0)
         if row.low is not None and row.high is not None:
             axes.plot([row.low, row.high], [y, y], color=RANGE, linewidth=5, solid_capstyle="butt")

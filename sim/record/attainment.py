@@ -27,7 +27,7 @@ def attained(  # noqa: PLR0917 - the parts of a run
     table: Numbers,
     throughput: Mapping[str, float | None],
     duration_s: float,
-    gpus: int,
+    gpus: float,
 ) -> dict[str, object]:
     """The requested sections of a summary among `slo`, `per_gpu` and `price`.
 
@@ -41,8 +41,8 @@ def attained(  # noqa: PLR0917 - the parts of a run
         The table of requests.
     throughput : mapping
         The section `throughput` of the summary.
-    gpus : int
-        In all replicas.
+    gpus : float
+        In all replicas, or the mean of those billed.
     """
     found: dict[str, object] = {}
     if slo is not None:
@@ -61,7 +61,7 @@ def attained(  # noqa: PLR0917 - the parts of a run
     return found
 
 
-def judged(slo: Slo, table: Numbers, duration_s: float, gpus: int) -> dict[str, object]:
+def judged(slo: Slo, table: Numbers, duration_s: float, gpus: float) -> dict[str, object]:
     """The section `slo` of a summary, over the requests of a table."""
     done = table["status"] != "rejected"
     good = good_requests(slo, table)

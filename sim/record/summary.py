@@ -375,9 +375,9 @@ class Slo(Part):
 
 
 class PerGpu(Part):
-    """Throughput divided by the GPUs of all replicas."""
+    """Throughput divided by the GPUs of all replicas; with scaling by the mean number billed."""
 
-    gpus: int
+    gpus: float
     requests_per_s: float | None
     output_tokens_per_s: float | None
     total_tokens_per_s: float | None

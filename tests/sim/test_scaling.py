@@ -85,6 +85,9 @@ def test_a_replica_starts_drains_and_costs_while_it_is_there():
     assert scaling.cost == pytest.approx(2 * hours)
     assert scaling.mean_replicas == pytest.approx(hours * 3600 / run.summary.duration_s)
     assert (scaling.starts, scaling.drains) == (2, 2)
+    tokens = rows["output_tokens"].sum()
+    assert run.summary.price.per_million_output_tokens == pytest.approx(scaling.cost / tokens * 1e6)
+    assert run.summary.per_gpu.gpus == pytest.approx(scaling.mean_replicas)
     assert run.summary.requests.finished == 600
     assert set(rows["replica"]) == {0, 1, 2}
 
