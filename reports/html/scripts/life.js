@@ -110,7 +110,8 @@ function untold(life, row) {
     const moments = { wait: "Scheduled.", first: "First token.", whole: "Finished." };
     told.push(...Object.entries(moments).map(([name, text]) => ({ time: life.after(row, name), text })));
   }
-  return [...told, { time: null, text: "Record the run with --record-map to see here why it waited." }];
+  const advice = { time: null, text: "Record the run with --record-map to see here why it waited." };
+  return systems.some(({ mappable }) => mappable) ? [...told, advice] : told;
 }
 
 /** Move the line that says where in its life the map stands. */

@@ -40,10 +40,14 @@ async function mapsOf() {
   for (const [place, run] of runs.entries()) {
     if (run.map) maps.push({ place, run, arena: new Arena(run.arena, await columnsOf(`map-${place}`, run.map)) });
   }
-  const missing = systems.filter(({ first }, place) => first && !runs.some(({ system, map }) => system === place && map)).map(({ label }) => label);
+  const missing = systems.filter(({ first }, place) => first && !runs.some(({ system, map }) => system === place && map));
+  const advised = missing.filter(({ mappable }) => mappable);
+  const which = maps.length || advised.length < missing.length ? ` of ${advised.map(({ label }) => label).join(", ")}` : "";
   const notice = $("map-missing");
   notice.hidden = !missing.length;
-  notice.textContent = `${maps.length ? `No map was recorded of ${missing.join(", ")}` : "No map was recorded"}: run again with --record-map to see who holds which slot.`;
+  notice.textContent = advised.length
+    ? `No map was recorded${which}: run again with --record-map to see who holds which slot.`
+    : "There are no maps of fleets whose replicas come and go, or die.";
   $("player").hidden = $("map-lead").hidden = !maps.length;
   return maps;
 }
