@@ -46,13 +46,19 @@ REASONS: dict[str, str] = {
     "batch": "the batch was not over",
     "swapped": "swapped requests come first",
     "storage": "its prompt was being read from the storage",
+    "tier": "its prefix was being copied to or from a tier",
 }
 """Why the head of the queue is not admitted."""
 IN_PIECES = "needs {need} contiguous slots, largest free extent {largest}; {free} free in total"
 """Instead of `no room`, if enough is free in total."""
 NOT_ENOUGH_LEFT = "needs {need} slots; {free} free once the step was decided"
 """Instead of `no room`, if what was left after the decision would be enough."""
-SHORT_REASONS = {"batch": "batch not over", "eviction": "step that evicts", "swapped": "swapped come first"}
+SHORT_REASONS = {
+    "batch": "batch not over",
+    "eviction": "step that evicts",
+    "swapped": "swapped come first",
+    "tier": "prefix being copied",
+}
 """Shown beside a number if the reason's name alone does not say it."""
 
 HAPPENED: dict[str, str] = {

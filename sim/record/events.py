@@ -49,6 +49,7 @@ NO_ROOM = "no room"
 FUTURE_PEAK = "future peak"
 SAME_PREFIX = "same prefix"
 STORAGE = "storage"
+TIER = "tier"
 NUMBERS = ("time_ps", "step", "request", "sample", "tokens", "cached", "by", "need", "free", "largest")
 AT_ONCE = 4096
 """Numbers that are moved into an array in one go."""

@@ -1,6 +1,6 @@
 """What holds requests back: while the head of the queue is not admitted, one limit blocks the whole queue."""
 
-from kvsim.sim.record.events import FUTURE_PEAK, NO_ROOM, SAME_PREFIX, STORAGE
+from kvsim.sim.record.events import FUTURE_PEAK, NO_ROOM, SAME_PREFIX, STORAGE, TIER
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.serving.server import Server
 
@@ -18,6 +18,7 @@ _OF_REASON = {
     "batch": BATCH,
     SAME_PREFIX: BATCH,
     STORAGE: BATCH,
+    TIER: BATCH,
 }
 """Values of a scheduler's `held_back` -> the limit behind them."""
 

@@ -287,6 +287,10 @@ class VllmV1(Scheduler):
         if server.batch.departed:
             server.release_departed()
 
+    def held_back(self, server: Server) -> str:
+        """Why the head of the queue was not admitted, if not for lack of room."""
+        return self.steps.held_back() or super().held_back(server)
+
     def finish(self, server: Server, request: Request) -> None:
         self.steps.finish(request)
 

@@ -40,6 +40,7 @@ class Loading:
         self.whole, self.watermark, self.chunked = limits.whole_prompt, limits.watermark, limits.in_pieces
         self.at_once_bytes, self.token_bytes = at_once_bytes, token_bytes
         self.longest = UNLIMITED  # most tokens of one prompt in this step
+        self.passes_head = False  # whether the head of the queue asks again later
         self._names = -2  # ids of loading sequences: below all others
 
     def admit(self, budget: int, seats: int) -> None:
@@ -73,6 +74,7 @@ class Loading:
                 passed.append(request)
             else:
                 later.append(server.waiting.popleft())
+        self.passes_head = bool(later)
         for request in reversed(later):
             server.waiting.appendleft(request)
         self.hold.extendleft(reversed(passed))

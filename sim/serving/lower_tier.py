@@ -6,6 +6,7 @@ The running side is vLLM's own or, if steps overlap or long prompts have a thres
 sim/serving/in_flight.py; the queues are those of sim/serving/loading.py.
 """
 
+from kvsim.sim.record.events import TIER
 from kvsim.sim.serving.connector import Connector
 from kvsim.sim.serving.in_flight import InFlight
 from kvsim.sim.serving.loading import Loading
@@ -89,6 +90,11 @@ class LowerTier(Steps):
         if request.state != State.PREFILL or tokens < 1:
             return 0
         return tokens if server.continue_prefill(request, tokens) else 0
+
+    def held_back(self) -> str:
+        """Whether the head's prefix is on its way between memories."""
+        passed = self.loading.passes_head and not self.server.step.preemptions
+        return TIER if passed else super().held_back()
 
     def rest(self) -> None:
         """No requests are left: those that finished last offer what they have."""

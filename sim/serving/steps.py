@@ -69,6 +69,10 @@ class Steps:
     def rest(self) -> None:
         """No request runs or waits; there is nothing to decide until one comes."""
 
+    def held_back(self) -> str:
+        """Why the head of the queue was passed over in this step; "": it was not."""
+        return ""
+
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Around(Steps):
@@ -86,6 +90,9 @@ class Around(Steps):
 
     def rest(self) -> None:
         self.inner.rest()
+
+    def held_back(self) -> str:
+        return self.inner.held_back()
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from support.serving import serve, workload
 
+import kvsim
 from kvsim.allocators.paged import Paged
 from kvsim.sim.record.load import LIMITS, load
 from kvsim.sim.workload import PS_PER_S, Clients, Workload
@@ -144,3 +145,15 @@ def test_limits_follow_each_other_in_time():
     rows = [(0, 20, 4), (0, 20, 4), (1, 20, 2)]
     held = held_s(rows, slots=64, budget=24, chunked=False, max_model_len=24)
     assert held == {"max_num_batched_tokens": 2, "kv_memory": 2}
+
+
+def test_who_waits_for_a_copy_between_tiers_is_held_back_by_that():
+    asked = {"trace": "agents", "num_prompts": 40, "rate_scale": 6.0, "kv_tokens": 140_000}
+    one, two = (
+        kvsim.simulate(
+            **asked, model="llama-3.1-8b", gpu="h100", blocks_per_chunk=16, tier=tiers
+        ).summary.load.held_back_share
+        for tiers in ("host:8GiB", "host:8GiB ssd:2TiB:nvme")
+    )
+    assert one.batch == 0 < two.batch < 0.2
+    assert two.max_num_batched_tokens < one.max_num_batched_tokens
