@@ -15,7 +15,7 @@ LIMITS = {
     "kv_memory": "KV memory",
     "max_num_seqs": "seats (max_num_seqs)",
     "max_num_batched_tokens": "token budget (max_num_batched_tokens)",
-    "batch": "the static batch",
+    "batch": "a batch or copy under way",
 }
 """Name of a limit in the summary -> in words."""
 
@@ -23,7 +23,7 @@ SHORT_LIMITS = {
     "kv_memory": "KV memory",
     "max_num_seqs": "seats",
     "max_num_batched_tokens": "token budget",
-    "batch": "static batch",
+    "batch": "batch or copy under way",
 }
 """Name of a limit -> in words for the rows of a table."""
 

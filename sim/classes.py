@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from kvsim.sim.errors import KvsimError, listed, unknown
-from kvsim.sim.plugins import imported, named_object
+from kvsim.sim.plugins import imported, named_here, named_object
 from kvsim.sim.sources import left_open
 
 T = TypeVar("T")
@@ -43,7 +43,7 @@ def class_named(field: str, name: str, table: Mapping[str, str], base: type[T]) 
         if name in table:
             found = imported(table[name])
         elif name.startswith(OURS) and ":" in name:
-            found = imported(name)
+            found = named_here(field, name)
         elif ":" in name:
             found = named_object(field, name)
         else:

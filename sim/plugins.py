@@ -94,6 +94,14 @@ def imported(name: str) -> object:
     return getattr(import_module(module), attribute)
 
 
+def named_here(field: str, name: str) -> object:
+    """The same, for a name that a user wrote; KvsimError if there is none."""
+    try:
+        return imported(name)
+    except (AttributeError, ImportError) as error:
+        raise KvsimError(f"{field} {name!r} is not in kvsim: {_words(error)}") from error
+
+
 def _imported(module: str) -> ModuleType:
     if not module:
         raise ImportError("there is no module before the colon")

@@ -49,6 +49,8 @@ def packed_requests(requests: Columns, tick: float) -> Pack:
     for name in ("read_begin", "read_end"):
         if f"{name}_s" in requests:
             pack.add(name, _ticks(requests[f"{name}_s"] - arrival, tick))
+    for name in ("ttft", "e2e"):  # with the front end
+        pack.add(name, _ticks(requests[f"{name}_s"], tick))
     for name in ("tpot_s", "normalized_s_per_token"):
         pack.add(name, requests[name].astype(np.float32))
     return pack

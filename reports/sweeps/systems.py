@@ -135,6 +135,9 @@ def interactivity(row: Row) -> float | None:
 
 
 def tokens_per_gpu(row: Row) -> float | None:
-    """Output tokens per second and GPU."""
+    """Output tokens per second and GPU; of replicas that come and go, those billed."""
     tokens, gpus = number(row.get("throughput.output_tokens_per_s")), number(row.get("gpus"))
+    hours, hours_of_all = number(row.get("scaling.gpu_hours")), number(row.get("scaling.gpu_hours_of_all"))
+    if gpus and hours and hours_of_all:
+        gpus *= hours / hours_of_all
     return tokens / gpus if tokens is not None and gpus else None

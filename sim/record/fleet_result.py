@@ -37,6 +37,7 @@ def in_turn(results: Sequence[Result]) -> Result:
     counted, tier = _counted(results), results[-1].tier
     if counted.tier is not None and tier is not None:
         counted.tier.capacity_bytes = tier.capacity_bytes  # in sequence, not in parallel
+        counted.tier.peak_bytes = max(result.tier.peak_bytes for result in results if result.tier)
     return replace(
         counted,
         timeline=_behind([result.timeline for result in results]),

@@ -104,7 +104,7 @@ class Hicache(Below):
         else:
             totals.stored_bytes += moved
         ends_ps = self.link.copied_ps(loads, tokens, now_ps)
-        totals.load_busy_ps, totals.store_busy_ps = self.link.busy_ps(True), self.link.busy_ps(False)
+        self.link.tell(totals)
         return ends_ps
 
     def end_step(self) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kvsim.sim.serving.tier_jobs import Job
+from kvsim.sim.serving.totals import TierTotals
 from kvsim.sim.serving.transfers import Transfers
 from kvsim.sim.serving.uplink import Uplink
 from kvsim.sim.workload import PS_PER_S
@@ -86,6 +87,11 @@ class Link(Transfers):
         self._busy_ps[loads] += ends_ps - begins_ps
         self.free_ps[loads] = ends_ps
         return ends_ps
+
+    def tell(self, totals: TierTotals) -> None:
+        """Say how long the jobs so far occupy each direction, and until when."""
+        totals.load_busy_ps, totals.store_busy_ps = self._busy_ps[True], self._busy_ps[False]
+        totals.load_until_ps, totals.store_until_ps = self.free_ps[True], self.free_ps[False]
 
     def busy_ps(self, loads: bool) -> int:
         """Total duration of the jobs in that direction."""

@@ -155,7 +155,7 @@ class Lmcache(Connector):
         totals.peak_bytes = max(totals.peak_bytes, totals.held_bytes)
         totals.evicted_bytes = self.chunks.evicted * self.chunk_bytes
         totals.refused_stores = self.chunks.refused
-        totals.load_busy_ps, totals.store_busy_ps = self.link.busy_ps(True), self.link.busy_ps(False)
+        self.link.tell(totals)
         totals.steps_waited_ps += self._delay_ps
         step.of_moves().delay_ps += self._delay_ps
         self._delay_ps = 0

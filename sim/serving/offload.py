@@ -375,10 +375,7 @@ class Offload(Connector):
         totals, transfers = self.totals, self.transfers
         totals.held_bytes = self.tier.held * self.rules.chunk_bytes
         totals.peak_bytes = max(totals.peak_bytes, totals.held_bytes)
-        totals.load_busy_ps, totals.store_busy_ps = (
-            transfers.busy_ps(loads=True),
-            transfers.busy_ps(loads=False),
-        )
+        transfers.tell(totals)
         if again:
             server.hold_until(server.now_ps)
         elif transfers.under_way or self.stack:

@@ -414,6 +414,7 @@ class Replica:
         server.batch.close()
         tier, totals = server.totals.tier, self.pricing.totals
         if tier is not None:
+            tier.end(self.recorder.end_ps)
             most_tokens = self.scheduler.config.max_num_batched_tokens
             tier.saved_ps = self.pricing.prompts_ps(tier.hit_tokens, tier.hit_pairs, most_tokens)
         found = self.recorder.result(server.totals, server.allocator, server.steps, totals, server.holds)

@@ -381,8 +381,7 @@ class SimpleOffload(Connector):
         server, totals, transfers = self.server, self.totals, self.transfers
         totals.held_bytes = self.second.held * self.block_bytes
         totals.peak_bytes = max(totals.peak_bytes, totals.held_bytes)
-        totals.load_busy_ps = transfers.busy_ps(loads=True)
-        totals.store_busy_ps = transfers.busy_ps(loads=False)
+        transfers.tell(totals)
         ends = transfers.next_ps(loads_only=False)
         if again or (ends is None and not self._anybody()):  # an empty decision is spent
             server.hold_until(server.now_ps)

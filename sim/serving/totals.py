@@ -98,6 +98,9 @@ class TierTotals:
     stored_bytes: int = 0
     load_busy_ps: int = 0
     store_busy_ps: int = 0
+    load_until_ps: int = 0
+    store_until_ps: int = 0
+    """when the link has moved all that is queued"""
     waited_requests: int = 0
     """loads for which a request waited; reads from HiCache's storage"""
     waited_ps: int = 0
@@ -112,6 +115,11 @@ class TierTotals:
     refused_stores: int = 0
     """offers that it had no room for"""
     evicted_bytes: int = 0
+
+    def end(self, now_ps: int) -> None:
+        """The run ends now: what is still queued on the link does not count."""
+        self.load_busy_ps = max(0, self.load_busy_ps - max(0, self.load_until_ps - now_ps))
+        self.store_busy_ps = max(0, self.store_busy_ps - max(0, self.store_until_ps - now_ps))
 
     def hit(self, here: int, below: int) -> None:
         """Load `below` tokens of a prompt after the first `here`."""

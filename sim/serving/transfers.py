@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from heapq import heappop, heappush
 
 from kvsim.sim.serving.tier_jobs import Job
+from kvsim.sim.serving.totals import TierTotals
 
 
 class Transfers:
@@ -22,9 +23,8 @@ class Transfers:
     def end_of(self, job: Job, now_ps: int) -> int:
         """When a job that is queued now ends."""
 
-    def busy_ps(self, loads: bool) -> int:
-        """How long the jobs so far occupy the link in that direction."""
-        return 0
+    def tell(self, totals: TierTotals) -> None:
+        """Say how long the jobs so far occupy each direction of the link, and until when."""
 
     def begin(self, job: Job, now_ps: int) -> None:
         """Queue a job."""

@@ -14,6 +14,7 @@ PUBLISHED = {
     "opt-13b": 12.85e9,
     "opt-66b": 65.7e9,
     "opt-175b": 175e9,
+    "bloom-176b": 176.247e9,
     "llama-2-7b": 6.738e9,
     "llama-2-13b": 13.016e9,
     "llama-2-70b": 68.977e9,

@@ -59,7 +59,7 @@ function swatch({ kind, colour }) {
 /** What it did, answer by answer, to scale. */
 function strip(life, row, lanes, from, to) {
   const { run, requests } = life;
-  const status = data.status[requests.status[row]] ?? "?", whole = requests.whole[row] * run.tick;
+  const status = data.status[requests.status[row]] ?? "?", whole = requests.e2e[row] * run.tick;
   const asked = `${plural(requests.prompt_tokens[row], "prompt token")}, ${count(requests.output_tokens[row])} out`;
   const took = requests.whole[row] === NOTHING ? status : `${status} after ${duration(whole)}`;
   const section = element("div", { class: "strip" },

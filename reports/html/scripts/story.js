@@ -127,9 +127,9 @@ class Teller {
       return why + (what === "copy" && copies > 1 ? said("steps", { steps: copies }) : "");
     }
     if (what === "admit" && !again && event.tokens < requests.prompt_tokens[row]) return said("whole prompt", { prompt: requests.prompt_tokens[row] });
-    if (what === "decode" && !again && first !== NOTHING) return said("ttft", { ttft: this.time(first) });
+    if (what === "decode" && !again && first !== NOTHING) return said("ttft", { ttft: this.time(requests.ttft[row]) });
     if (what === "finish" && whole !== NOTHING && (run.between || this.life.ends[this.track] === this.life.ends[this.last()])) {
-      return said("e2e", { e2e: this.time(whole), tpot: duration(requests.tpot_s[row]), normalized: duration(requests.normalized_s_per_token[row]) });
+      return said("e2e", { e2e: this.time(requests.e2e[row]), tpot: duration(requests.tpot_s[row]), normalized: duration(requests.normalized_s_per_token[row]) });
     }
     return "";
   }

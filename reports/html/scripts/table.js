@@ -60,7 +60,7 @@ class Table {
     this.values = {
       request: scaled("request", one), status: scaled("status", one), arrival: scaled("arrival", tick),
       prompt: scaled("prompt_tokens", one), output: scaled("output_tokens", one),
-      queueing: scaled("wait", tick), ttft: scaled("first", tick), e2e: scaled("whole", tick),
+      queueing: scaled("wait", tick), ttft: scaled("ttft", tick), e2e: scaled("e2e", tick),
       tpot: scaled("tpot_s", () => 1e3), preemptions: scaled("num_preemptions", one),
       replica: Float64Array.from(parts.flatMap(({ run, requests }) => Array(requests.request.length).fill(run.replica ?? NaN))),
     };
