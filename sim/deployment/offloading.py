@@ -50,6 +50,9 @@ PCIE_SHARE: Final = 0.78
 LATENCY_PS: Final = 10_000_000
 """Latency of a job on a link of the host's own: 10 us, the start of a copy and its event."""
 
+TAKEN: Final = re.compile(r"host|gpu|.+_of_(all|\d+)")
+"""Names of tiers that others have in the columns of a timeline."""
+
 
 class Figures(NamedTuple):
     """Rates and latency of a built-in link."""
@@ -185,6 +188,9 @@ def asked_for(deployment: Deployment, own: VllmV1Options) -> Asked | None:
     names = [each.words.name for each in below]
     if len(set(names)) < len(names):
         raise KvsimError(f"{below_it} must name each tier once, got {' and '.join(names)}")
+    taken_already = next((name for name in names if TAKEN.fullmatch(name)), None)
+    if taken_already is not None:
+        raise KvsimError(f"{below_it} must not be called {taken_already}: columns of other tiers are")
     host = None if first is None else tier_words(first, at_host, NAMES)
     if host is not None and host.uplink is not None:
         if backend == "lmcache":

@@ -8,7 +8,8 @@ that it holds was read; until then it may be switched on again. It costs from th
 is off. The last to be switched on is the first to go.
 
 Replicas may die (faults.py). One that comes back stays wanted and costs meanwhile, unless it is switched off:
-dead ones go first. For one that does not, another is started at once. Dead ones cannot be started.
+dead ones go first. For one that does not, another is started at once. Dead ones cannot be started. Where
+nothing scales, dead ones cost as well.
 """
 
 from collections.abc import Sequence
@@ -174,7 +175,8 @@ class Scaler:
     def died(self, now_ps: int, place: int, comes_back: bool) -> None:
         """A replica that served is gone."""
         self._dead.add(place)
-        if self._states[place] == ON and comes_back:
+        scaled = any(place in group.places for group in self._groups)
+        if self._states[place] == ON and (comes_back or not scaled):
             return
         self._move(now_ps, place, OFF)
         for group in self._groups:
