@@ -422,6 +422,8 @@ GPUS = (
 )
 MISTAKES = {
     "run --allocator pagd": f"allocator 'pagd' is unknown; did you mean 'paged'? (known: {ALLOCATOR_NAMES})",
+    "run --scheduler kvsim.sim.schedulers.orca:Orka": "scheduler 'kvsim.sim.schedulers.orca:Orka' is not in "
+    "kvsim: module 'kvsim.sim.schedulers.orca' has no attribute 'Orka'",
     "run --allocator no_module:Mine": "allocator 'no_module:Mine' cannot be imported: "
     "No module named 'no_module'",
     "run --trace sharegtp": f"trace 'sharegtp' is unknown; did you mean 'sharegpt'? "

@@ -10,6 +10,7 @@ from support.cases import COSTS, GPU, MODEL, Row, draw_case, events_of, told
 from support.settings import deployed, engine_config, with_settings
 from support.tiered import TOKEN_BYTES, below, engine_above, first_tokens_ps, hits, mib, one_by_one, spaced
 
+import kvsim
 from kvsim import cli
 from kvsim.allocators.eviction import EVICTION
 from kvsim.sim.build import build_engine, resolve
@@ -388,6 +389,14 @@ def test_prices_that_cannot_be_are_refused(prices, said):
             "secondary_tiers must name each tier once, got ssd and ssd",
         ),
         (
+            {"secondary_tiers": "host:2TiB:nvme"},
+            "secondary_tiers must not be called host: columns of other tiers are",
+        ),
+        (
+            {"secondary_tiers": "ssd:2TiB:nvme+ssd_of_2:2TiB:nvme"},
+            "secondary_tiers must not be called ssd_of_2: columns of other tiers are",
+        ),
+        (
             {"secondary_tiers": "ssd:2TiB:nvme", "kv_offloading_size": None},
             "secondary_tiers must be left out without kv_offloading_size",
         ),
@@ -464,3 +473,29 @@ def test_what_of_a_tier_cannot_be_is_seen_before_a_run(settings, said):
     with pytest.raises(KvsimError) as refused:
         resolve(where)
     assert str(refused.value).startswith(said)
+
+
+SHORT_OF_LINK = {"trace": "agents", "kv_tokens": 140_000, "blocks_per_chunk": 16, "rate_scale": 30.0}
+
+
+def test_a_link_is_busy_until_the_last_answer_at_most():
+    """Stores queue up on a slow link; what it moves after the run is not part of it."""
+    run = kvsim.simulate(
+        **SHORT_OF_LINK, model="llama-3.1-8b", gpu="h100", num_prompts=5, tier="host:8GiB:0.5"
+    )
+    assert 0.9 < run.summary.tier.store_busy_share <= 1
+
+
+def test_a_tier_holds_no_more_than_its_size_however_often_its_replica_dies():
+    run = kvsim.simulate(
+        **SHORT_OF_LINK,
+        model="llama-3.1-8b",
+        gpu="h100",
+        num_prompts=20,
+        replicas=2,
+        tier="host:4GiB",
+        fail="replica=0:at=4:for=1 replica=0:at=8:for=1",
+    )
+    assert run.summary.faults.deaths == 2
+    for each in (run.summary, *run.summary.replicas):
+        assert 0 < each["tier"]["peak_used_bytes"] <= each["tier"]["capacity_bytes"]
