@@ -102,11 +102,12 @@ def _headline(systems: Sequence[System]) -> str:
     busy = systems[0].number(lambda summary: _percent(summary, "load_busy_share"))
     size = systems[0].number(lambda summary: _of_tier(summary, "capacity_bytes"))
     loads, whole = (None if found is None else found.mean for found in (busy, size))
-    return (
-        f"{systems[0].name}: {percent_text(shares[0].mean)} of the prompts come from "
-        f"{figures(None if whole is None else whole / GIB)} GiB below; "
-        f"loads keep the link busy {percent_text(loads)} of the time"
-    )
+    tiers = list(held_by(systems[0].first.columns.timeline))
+    below = f"{figures(None if whole is None else whole / GIB)} GiB below; loads keep the link"
+    if len(tiers) > 1:
+        below = f"{' and '.join(tiers)}; loads keep the link of {tiers[0]}"
+    share, busy_share = percent_text(shares[0].mean), percent_text(loads)
+    return f"{systems[0].name}: {share} of the prompts come from {below} busy {busy_share} of the time"
 
 
 def _of_tier(summary: Summary, name: str) -> float | None:

@@ -75,7 +75,7 @@ class Scenario(ServerChoices, EngineChoices):
         "never; once for each death",
     )
     scale: str | None = option(
-        "Replicas come and go: schedule:0=2,600=6, threshold:queue=4 or slo:ttft=0.5; prefill=...: those.",
+        "Replicas come and go: schedule:0=2,600=6, threshold:queue=4, slo:ttft=0.5; or by pool: decode=...",
         panel=FLEET,
         default=None,
         value="[POOL=]POLICY",
