@@ -5,6 +5,7 @@ from pathlib import Path
 
 from kvsim import cli
 from kvsim.reports.html.report import _described
+from kvsim.reports.lives.event_log import read_events
 from kvsim.reports.rundir.run import read_runs
 
 MIX = ("--clients-mix", "A:0.8,B:0.2", "--request-rate", "14", "--max-num-seqs", "16", "--num-prompts", "120")
@@ -62,7 +63,8 @@ def test_without_clients_there_is_nothing_to_draw(tmp_path, capsys):
 def test_the_page_has_the_sentences_of_explain(tmp_path, capsys):
     """In its table of requests; test_report_browser.py looks at what is shown."""
     fair = run(tmp_path / "vtc", "--policy", "vtc", "--record-map", *MIX)
-    about, _, packs = _described(read_runs(fair)[0], mapped=False)
+    (found,) = read_runs(fair)
+    about, _, packs = _described(found, found, read_events(found.path), mapped=False)
     places = packs["requests"].columns["passed"].tolist()
     assert 10 < sum(map(bool, places)) < 120
     for request in range(0, 120, 7):
