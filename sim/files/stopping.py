@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from types import FrameType
-from typing import Self
+from typing import Any, Self
 
 GRACE_S = 1.5
 _AGAIN_S = 0.7
@@ -80,6 +80,9 @@ class Stopping:
         self._restoring = [
             partial(signal.signal, number, signal.signal(number, self._arrived)) for number in numbers
         ]
+        told_before = sys.unraisablehook
+        sys.unraisablehook = partial(_tell_unless_stop, told_before)
+        self._restoring.append(partial(setattr, sys, "unraisablehook", told_before))
         return self
 
     def __exit__(self, *how: object) -> None:
@@ -126,13 +129,22 @@ def at_forced_exit(clean: Callable[[], None]) -> Iterator[None]:
         _State.last_will.remove(clean)
 
 
+def _tell_unless_stop(tell: Callable[[Any], object], ignored: Any) -> None:  # noqa: ANN401
+    """A stop that a destructor or a callback swallowed is sent again: nobody need read of it."""
+    if not isinstance(ignored.exc_value, Stop):
+        tell(ignored)
+
+
 def _watch(told: int, numbers: list[int], over: threading.Event, main: int) -> None:
-    with open(told, "rb", buffering=0) as pipe:
+    with open(told, "rb", buffering=0) as pipe:  # open to the end: more signals may come
         while (heard := pipe.read(1)) and heard[0] not in numbers:
             pass
-    if not heard:
-        return
-    number = heard[0]
+        if heard:
+            _end(heard[0], over, main)
+
+
+def _end(number: int, over: threading.Event, main: int) -> None:
+    """Raise the stop again if it was swallowed, then end the process."""
     if over.wait(_AGAIN_S):
         return
     if not _State.shielded and hasattr(signal, "pthread_kill"):  # a library swallowed the first
