@@ -104,8 +104,8 @@ def link_figures(text: str, deployment: Deployment, option: str = "kv_offloading
 def _rates(text: str, option: str) -> tuple[float, float]:
     """GB/s of loads and stores, as in `50` or `6.5:4`."""
     found = RATE.fullmatch(text.lower())
-    if found is None and option == "uplink":
-        raise KvsimError(f"tier: uplink must be GB/s, as in 120 or 120/90, got {text.replace(':', '/')!r}")
+    if found is None and option == "tier: uplink":
+        raise KvsimError(f"{option} must be GB/s, as in 120 or 120/90, got {text.replace(':', '/')!r}")
     if found is None:
         raise unknown(option, text, list(NAMES))
     load, store = float(found[1]), float(found[2] or found[1])
@@ -197,7 +197,7 @@ def asked_for(deployment: Deployment, own: VllmV1Options) -> Asked | None:
     if host is not None and host.uplink is not None:
         if backend == "lmcache":
             raise KvsimError(f"tier must have no uplink with kv_offloading_backend lmcache, got {first!r}")
-        _rates(host.uplink.replace("/", ":"), "uplink")
+        _rates(host.uplink.replace("/", ":"), "tier: uplink")
     return Asked(own, chunks, size, link, below, below_it, host)
 
 
@@ -216,7 +216,7 @@ def tier_below(
     _check_allocator(deployment, server.allocator)
     own, host = asked.own, asked.host
     if host is not None and host.uplink is not None and host.shared is not None:
-        rates = _rates(host.uplink.replace("/", ":"), "uplink")
+        rates = _rates(host.uplink.replace("/", ":"), "tier: uplink")
         asked.link.gpus = deployment.tensor_parallel_size
         asked.link.shared = shared.uplinks(
             host.shared, f"{host.uplink}:shared={host.shared}", lambda: _uplinks(*rates)

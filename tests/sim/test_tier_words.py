@@ -84,7 +84,7 @@ def test_the_host_is_paid_for_however_it_is_said():
             "a link, as in host:100GiB:uplink=200:shared=8, or a tier below",
         ),
         ({"tier": "host:2GiB:uplink=fast:shared=4"}, "tier"),
-        ({"tier": "host:2GiB:uplink=0:shared=4"}, "tier must be above 0 GB/s each way, got '0'"),
+        ({"tier": "host:2GiB:uplink=0:shared=4"}, "tier: uplink must be above 0 GB/s each way, got '0'"),
         ({"tier": "host:2GiB:shared=4:shared"}, "tier must say one shared of a tier"),
         ({"tier": "host:2GiB ssd:1TiB:nvme:shared=1"}, "tier must be shared by 2 replicas or more, as in"),
         ({"tier": "host:2GiB ssd:1TiB:nvme:shared=-2"}, "tier must be shared by 2 replicas or more, as in"),
