@@ -95,7 +95,7 @@ class FleetSummary:
         """How many replicas there were, and what they cost."""
         end_ps, slo = self._end_ps, self.goals.limits
         good = None if slo is None else good_requests(slo, requests)
-        whole = self._scaled(scaler, range(self.deployment.fleet.replicas))
+        whole = self._scaled(scaler, self._all_places)
         pools: Json = {}
         if self.deployment.pools:
             pools["pools"] = [
@@ -109,7 +109,7 @@ class FleetSummary:
             "over_time": over_time(
                 self.engine.log.arrival_ps,
                 good,
-                [partial(self._alive_ps, scaler, places) for _, places in self._places],
+                [partial(_alive_ps, scaler, places) for _, places in self._places],
                 end_ps,
             ),
             "changes": [
@@ -121,9 +121,8 @@ class FleetSummary:
     def _scaled(self, scaler: Scaler, places: Sequence[int]) -> Json:
         """The same of some replicas."""
         end_ps, servers = self._end_ps, self._servers
-        alive_ps = scaler.alive_ps(end_ps)
         states = [change.state for change in scaler.changes if change.place in places]
-        gpu_hours, cost = self._billed(alive_ps, places)
+        gpu_hours, cost = self.billed(places)
         return {
             "gpu_hours": gpu_hours,
             "gpu_hours_of_all": sum(servers[place].gpus for place in places)
@@ -131,34 +130,26 @@ class FleetSummary:
             / PS_PER_S
             / SECONDS_PER_HOUR,
             "cost": cost,
-            "mean_replicas": sum(alive_ps[place] for place in places) / end_ps if end_ps else None,
+            "mean_replicas": _alive_ps(scaler, places, end_ps) / end_ps if end_ps else None,
             "starts": states.count("starting"),
             "drains": states.count("draining"),
         }
 
-    def _billed(self, alive_ps: Sequence[int], places: Sequence[int]) -> tuple[float, float | None]:
-        """GPU-hours of some replicas that were there for so long; their cost, None if a price is unknown."""
-        servers = [self._servers[place] for place in places]
+    def billed(self, places: Sequence[int] | None = None) -> tuple[float, float | None]:
+        """GPU-hours of some replicas, or all, while they were there; cost, None if a price is unknown."""
+        places, end_ps, scaler = places or self._all_places, self._end_ps, self.engine.scaler
+        alive_ps = [end_ps] * len(self._all_places) if scaler is None else scaler.alive_ps(end_ps)
         hours = [
-            server.gpus * alive_ps[place] / PS_PER_S / SECONDS_PER_HOUR
-            for place, server in zip(places, servers, strict=True)
+            self._servers[place].gpus * alive_ps[place] / PS_PER_S / SECONDS_PER_HOUR for place in places
         ]
-        prices = [self.goals.price_of_server(server) for server in servers]
+        prices = [self.goals.price_of_server(self._servers[place]) for place in places]
         if None in prices:
             return sum(hours), None
         return sum(hours), sum(hour * (price or 0) for hour, price in zip(hours, prices, strict=True))
 
-    def billed(self) -> tuple[float, float | None] | None:
-        """GPU-hours and cost of all replicas; None if none comes or goes."""
-        scaler = self.engine.scaler
-        if scaler is None:
-            return None
-        return self._billed(scaler.alive_ps(self._end_ps), range(self.deployment.fleet.replicas))
-
-    @staticmethod
-    def _alive_ps(scaler: Scaler, places: Sequence[int], until_ps: int) -> int:
-        alive_ps = scaler.alive_ps(until_ps)
-        return sum(alive_ps[place] for place in places)
+    @property
+    def _all_places(self) -> range:
+        return range(self.deployment.fleet.replicas)
 
     @property
     def _end_ps(self) -> int:
@@ -201,10 +192,7 @@ class FleetSummary:
         home = requests["replica"].astype(int)
         its = (places.start <= home) & (home < places.stop)
         done = its & (requests["status"] != "rejected")
-        end_ps, scaler = self._end_ps, self.engine.scaler
-        alive_ps = pool.replicas * end_ps if scaler is None else self._alive_ps(scaler, places, end_ps)
-        hours = pool.server.gpus * (alive_ps / PS_PER_S / SECONDS_PER_HOUR)
-        price = self.goals.price_of_server(pool.server)
+        gpu_hours, cost = self.billed(places)
         return {
             "name": pool.name,
             "role": pool.role,
@@ -216,6 +204,12 @@ class FleetSummary:
             "finished": int(done.sum()),
             "output_tokens": int(requests["output_tokens"][done].sum()),
             "latency": metrics.latencies(requests, done),
-            "gpu_hours": hours,
-            "cost": None if price is None else price * hours,
+            "gpu_hours": gpu_hours,
+            "cost": cost,
         }
+
+
+def _alive_ps(scaler: Scaler, places: Sequence[int], until_ps: int) -> int:
+    """How long some replicas were billed up to a time, summed."""
+    alive_ps = scaler.alive_ps(until_ps)
+    return sum(alive_ps[place] for place in places)

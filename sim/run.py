@@ -195,10 +195,9 @@ class Simulation:
 
     def _billed(self, fleet: FleetSummary, duration_s: float) -> tuple[float, float | None]:
         """GPUs of all replicas and the price of one per hour: means of those billed if some come and go."""
-        billed = fleet.billed()
-        if billed is None or not billed[0]:
+        hours, cost = fleet.billed()
+        if self.engine.scaler is None or not hours:
             return self.gpus, self.gpu_price
-        hours, cost = billed
         return hours * SECONDS_PER_HOUR / duration_s, None if cost is None else cost / hours
 
     def _rooms(self) -> Iterator[str]:

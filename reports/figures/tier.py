@@ -105,7 +105,8 @@ def _headline(systems: Sequence[System]) -> str:
     tiers = list(held_by(systems[0].first.columns.timeline))
     below = f"{figures(None if whole is None else whole / GIB)} GiB below; loads keep the link"
     if len(tiers) > 1:
-        below = f"{' and '.join(tiers)}; loads keep the link of {tiers[0]}"
+        names = " and ".join(f"the {name.partition(',')[0]}" for name in tiers)
+        below = f"{names}; loads keep the link of the {tiers[0]}"
     share, busy_share = percent_text(shares[0].mean), percent_text(loads)
     return f"{systems[0].name}: {share} of the prompts come from {below} busy {busy_share} of the time"
 

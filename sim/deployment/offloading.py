@@ -97,26 +97,29 @@ def link_figures(text: str, deployment: Deployment, option: str = "kv_offloading
         return Figures(rate, rate, LATENCY_PS / 1e6, f"{PCIE_SHARE:g} of the GPU's PCIe")
     if text in LINKS:
         return LINKS[text]
-    load, store = _rates(text, option)
-    return Figures(load, store, LATENCY_PS / 1e6, "given")
-
-
-def _rates(text: str, option: str) -> tuple[float, float]:
-    """GB/s of loads and stores, as in `50` or `6.5:4`."""
-    found = RATE.fullmatch(text.lower())
-    if found is None and option == "tier: uplink":
-        raise KvsimError(f"{option} must be GB/s, as in 120 or 120/90, got {text.replace(':', '/')!r}")
-    if found is None:
+    rates = _rates(text, option)
+    if rates is None:
         raise unknown(option, text, list(NAMES))
+    return Figures(*rates, LATENCY_PS / 1e6, "given")
+
+
+def _rates(text: str, option: str) -> tuple[float, float] | None:
+    """GB/s of loads and stores, as in `50` or `6.5:4`; None if they are written differently."""
+    found = RATE.fullmatch(text.lower())
+    if found is None:
+        return None
     load, store = float(found[1]), float(found[2] or found[1])
     if not (load and store):
         raise KvsimError(f"{option} must be above 0 GB/s each way, got {text!r}")
     return load, store
 
 
-def _uplinks(load: float, store: float) -> Uplinks:
-    """Both directions of a link that a machine's replicas share, at these GB/s."""
-    return {True: Uplink(int(load * 1e9)), False: Uplink(int(store * 1e9))}
+def _uplinks(text: str) -> Uplinks:
+    """Both directions of a link that a machine's replicas share, as in `120` or `120/90`."""
+    rates = _rates(text.replace("/", ":"), "tier: uplink")
+    if rates is None:
+        raise KvsimError(f"tier: uplink must be GB/s, as in 120 or 120/90, got {text!r}")
+    return {loads: Uplink(int(rate * 1e9)) for loads, rate in zip((True, False), rates, strict=True)}
 
 
 def link_of(text: str, deployment: Deployment, option: str, block_bytes: int) -> Link:
@@ -197,7 +200,7 @@ def asked_for(deployment: Deployment, own: VllmV1Options) -> Asked | None:
     if host is not None and host.uplink is not None:
         if backend == "lmcache":
             raise KvsimError(f"tier must have no uplink with kv_offloading_backend lmcache, got {first!r}")
-        _rates(host.uplink.replace("/", ":"), "tier: uplink")
+        _uplinks(host.uplink)
     return Asked(own, chunks, size, link, below, below_it, host)
 
 
@@ -216,10 +219,10 @@ def tier_below(
     _check_allocator(deployment, server.allocator)
     own, host = asked.own, asked.host
     if host is not None and host.uplink is not None and host.shared is not None:
-        rates = _rates(host.uplink.replace("/", ":"), "tier: uplink")
+        said = host.uplink
         asked.link.gpus = deployment.tensor_parallel_size
         asked.link.shared = shared.uplinks(
-            host.shared, f"{host.uplink}:shared={host.shared}", lambda: _uplinks(*rates)
+            host.shared, f"{said}:shared={host.shared}", lambda: _uplinks(said)
         )
     connector = BUILDERS[own.kv_offloading_backend](asked, server, limits, shared)
     at_once = ALL_AT_ONCE if own.kv_offloading_backend == "lmcache" else own.sync_load_budget_bytes

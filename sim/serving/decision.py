@@ -26,9 +26,12 @@ class Record:
     FIELDS: ClassVar[tuple[str, ...]] = ()
 
     def __repr__(self) -> str:
-        said = [(name, getattr(self, name)) for name in self.FIELDS]
+        said = [(name, self._shown(name)) for name in self.FIELDS]
         told = [f"{name}={value}" for name, value in said if value and value != NEVER_PS]
         return f"{type(self).__name__}({', '.join(told)})"
+
+    def _shown(self, name: str) -> object:
+        return getattr(self, name)
 
 
 class Prompts(Record):
@@ -44,15 +47,18 @@ class Prompts(Record):
         Cached prompt tokens of admissions; those that count against the token budget nevertheless.
     """
 
-    FIELDS: ClassVar = ("tokens", "pairs", "recomputed_tokens", "hit_tokens", "charged_hit_tokens")
+    FIELDS: ClassVar = (
+        *("chunks", "tokens", "pairs", "recomputed_tokens", "hit_tokens", "charged_hit_tokens"),
+    )
 
     def __init__(self) -> None:
         self.chunks: list[Request] = []
         self.tokens = self.pairs = self.recomputed_tokens = self.hit_tokens = self.charged_hit_tokens = 0
 
-    def __repr__(self) -> str:
-        chunks = ", ".join(f"{one.index}:{one.computed}" for one in self.chunks)
-        return super().__repr__().replace("(", f"(chunks=[{chunks}], ", 1)
+    def _shown(self, name: str) -> object:
+        if name != "chunks" or not self.chunks:
+            return super()._shown(name)
+        return f"[{', '.join(f'{one.index}:{one.computed}' for one in self.chunks)}]"
 
 
 NO_PROMPTS = Prompts()

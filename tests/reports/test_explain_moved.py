@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from support.lives import divided
 
 import kvsim
 from kvsim.commands.repeat import event_log_of
@@ -29,11 +30,7 @@ def test_every_life_divides_without_a_gap_and_moves_between_its_stays(run):
     log, rows = event_log_of(run), run.columns.requests
     moves = {}
     for request, e2e_s in enumerate(rows["e2e_s"].tolist()):
-        told = story_of(run, log, request)
-        assert sum(part.time_ps for part in told.parts) == told.e2e_ps == round(e2e_s * 1e12)
-        for before, after in zip(told.spans, told.spans[1:], strict=False):
-            assert before.end_ps == after.start_ps
-        assert [line.time_ps for line in told.lines] == sorted(line.time_ps for line in told.lines)
+        told = divided(story_of(run, log, request), e2e_s)
         events = [line.event for line in told.lines]
         assert events.count("move_out") == events.count("move_in")
         moves[request] = events.count("move_in")

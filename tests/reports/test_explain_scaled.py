@@ -1,6 +1,7 @@
 """Lives in fleets whose replicas come and go: whole, also where a replica has had several lives."""
 
 import pytest
+from support.lives import divided
 
 import kvsim
 from kvsim.commands.repeat import event_log_of
@@ -38,10 +39,6 @@ def test_every_life_divides_without_a_gap(name, tmp_path):
     again = {each["replica"] for each in changes if each["state"] == "starting"}
     assert len(set(log.numbers["replica"])) >= 2
     for request, e2e_s in enumerate(rows["e2e_s"].tolist()):
-        told = story_of(run, log, request)
-        assert sum(part.time_ps for part in told.parts) == told.e2e_ps == round(e2e_s * 1e12)
-        for before, after in zip(told.spans, told.spans[1:], strict=False):
-            assert before.end_ps == after.start_ps
-        assert [line.time_ps for line in told.lines] == sorted(line.time_ps for line in told.lines)
+        divided(story_of(run, log, request), e2e_s)
     late = {int(place) for place in log.numbers["replica"][log.numbers["time_ps"] > 10 * 10**12]}
     assert again & late  # a second life

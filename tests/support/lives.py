@@ -36,3 +36,12 @@ def served(scheduler, blocks, work, label="test", **settings):
     )
     run, told, _ = run_of(build_engine(scenario, work, events=True), scenario, label)
     return run, told
+
+
+def divided(story, e2e_s):
+    """The story, whose parts and spans fill its time without a gap, with its lines in order."""
+    assert sum(part.time_ps for part in story.parts) == story.e2e_ps == round(e2e_s * 1e12)
+    for before, after in zip(story.spans, story.spans[1:], strict=False):
+        assert before.end_ps == after.start_ps
+    assert [line.time_ps for line in story.lines] == sorted(line.time_ps for line in story.lines)
+    return story
