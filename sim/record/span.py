@@ -38,11 +38,13 @@ growth within the span, None if nothing could grow. A plain tuple: the fastest t
 """
 
 
-def unlike_tokens(ends: list[int], start: Start, contexts: Sequence[int]) -> int:
+def unlike_tokens(ends: list[int], start: Start, contexts: list[int]) -> int:
     """Slot-picoseconds of tokens beyond `decoding` more per step, if steps have `contexts` tokens."""
-    first, steps, total = contexts[0], len(ends), ends[-1]
-    held: int = ends[0] * first + sum(map(mul, contexts[1:], map(sub, ends[1:], ends)))
-    return held - first * total - start[0] * (steps * total - sum(ends))
+    held = before = 0
+    for step, end in enumerate(ends):
+        held += contexts[step] * (end - before)
+        before = end
+    return held - contexts[0] * before - start[0] * (len(ends) * before - sum(ends))
 
 
 def peak_slots(steps: int, held: int, more: int, grown: Grown | None) -> int:

@@ -18,14 +18,13 @@ from kvsim.sim.serving.request import Request
 Given = np.ndarray[tuple[int], np.dtype[np.uint8]]
 Block = np.ndarray[tuple[int, int], np.dtype[np.uint8]]
 Counts = np.ndarray[tuple[int], np.dtype[np.int64]]
+Sums = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 ROWS: Final = 64
 EVENTS: Final = 128
 """Requests that are drawn together, and events of each; as many more when they are needed."""
 NUMBERS: Final = 1 << 16
 """Equally likely numbers that are drawn: rates are rounded to this many parts."""
-SPARE: Final = 16
-"""Events beyond those needed on average; they usually suffice."""
 KEPT: Final = 32
 """Blocks of draws that are kept; others are drawn again."""
 
@@ -59,43 +58,53 @@ class Drawn:
         self.steady = True
         self._all, self._seed = len(rates), seed
         self._given = given_by_number(rates)
-        self._sixteen = int(self._given.mean() * 16)  # tokens of 16 events, on average
         self._draws: dict[tuple[int, int], Block] = {}  # by sample and rows: tokens of events, row by row
+        self._sums: dict[tuple[int, int, int], Sums] = {}  # by drafts, too: tokens of all events before
 
     def event(self, request: Request, event: int) -> tuple[int, int]:
         """See `Acceptance`."""
-        return self._all, self._drawn(request, event + 1).item(event) - 1
+        block, row = divmod(request.index, ROWS)
+        return self._all, self._drawn((request.sample, block), event + 1).item(row, event) - 1
 
     def ahead(self, request: Request, event: int, drafts: int, stored: int, final: int) -> tuple[Counts, int]:
         """See `Acceptance`."""
-        events = (final - stored) * 16 // self._sixteen + SPARE
+        block, row = divmod(request.index, ROWS)
+        events = event + 1
         while True:
-            given = self._drawn(request, event + events)[event : event + events]
+            sums = self._summed(request.sample, block, drafts, events)[row]
+            before = sums.item(event) - stored
+            last = int(sums.searchsorted(final + before))
+            if last < len(sums):
+                break
+            events = len(sums)  # one more than there are
+        counts: Counts = sums[event : last + 1] - before
+        beyond = counts.item(-1) - final
+        counts[-1] = final
+        return counts, beyond
+
+    def _summed(self, sample: int, block: int, drafts: int, events: int) -> Sums:
+        """Tokens that all earlier events give, for at least `events` events of a block of requests."""
+        name = sample, block, drafts
+        found = self._sums.get(name)
+        if found is None or events >= found.shape[1]:
+            given = self._drawn((sample, block), events)
             if drafts < self._all:
                 given = np.minimum(given, drafts + 1)
-            counts: Counts = np.empty(events + 1, np.int64)
-            counts[0] = stored
-            counts[1:] = given
-            counts.cumsum(out=counts)
-            needed = int(counts.searchsorted(final))
-            if needed <= events:
-                break
-            events *= 2
-        beyond = counts.item(needed) - final
-        counts[needed] = final
-        return counts[: needed + 1], beyond
+            found = self._sums[name] = np.empty((ROWS, given.shape[1] + 1), np.int64)
+            found[:, 0] = 0
+            given.cumsum(axis=1, out=found[:, 1:])
+            if len(self._sums) > KEPT:
+                del self._sums[next(iter(self._sums))]
+        return found
 
-    def _drawn(self, request: Request, events: int) -> Given:
-        """Tokens that at least `events` events of a request give: the accepted drafts plus one each."""
-        block, row = divmod(request.index, ROWS)
-        name = request.sample, block
+    def _drawn(self, name: tuple[int, int], events: int) -> Block:
+        """Tokens that at least `events` events of requests give: the accepted drafts plus one each."""
         found = self._draws.get(name)
         if found is None or events > found.shape[1]:
             found = self._draws[name] = self._more_drawn(name, found, events)
             if len(self._draws) > KEPT:
                 del self._draws[next(iter(self._draws))]
-        given: Given = found[row]
-        return given
+        return found
 
     def _more_drawn(self, name: tuple[int, int], found: Block | None, events: int) -> Block:
         """At least `events` events of a block of requests, beginning with those in `found`."""

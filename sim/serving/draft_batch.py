@@ -36,8 +36,8 @@ class Run:
     ----------
     since, steps : int
         The clock of its first step; the number of steps.
-    counts : int64 array, shape (steps + 1,)
-        Its tokens that are stored before each step, and after the last.
+    counts : list of int
+        `steps` + 1 long: its tokens that are stored before each step, and after the last.
     beyond : int
         Tokens that the last step gives beyond the end of the answer.
     certain : int
@@ -48,22 +48,22 @@ class Run:
 
     __slots__ = ("beyond", "certain", "counts", "last_known", "request", "since", "steps")
 
-    def __init__(self, request: Request, counts: Counts, beyond: int, certain: int) -> None:
+    def __init__(self, request: Request, counts: list[int], beyond: int, certain: int) -> None:
         self.request, self.counts, self.beyond, self.certain = request, counts, beyond, certain
         self.since, self.steps = 0, len(counts) - 1
         self.last_known = self.known(self.steps - 1)
 
     def stored(self, step: int) -> int:
         """Tokens that are stored before this step of it; after the last, all."""
-        return int(self.counts.item(step))
+        return self.counts[step]
 
     def known(self, step: int) -> int:
         """`stored` plus the newest token, whose keys and values are not computed yet."""
-        return int(self.counts.item(step)) + 1
+        return self.counts[step] + 1
 
     def given(self, step: int) -> int:
         """Accepted drafts of a step, plus one; in the last step the answer may end before them."""
-        given = int(self.counts.item(step + 1) - self.counts.item(step))
+        given = self.counts[step + 1] - self.counts[step]
         return given + self.beyond if step == self.steps - 1 else given
 
 
@@ -94,10 +94,10 @@ class Drafted(Progress):
 
     # -- foreseen sequences -------------------------------------------------------------------
 
-    def start(self, run: Run) -> None:
-        """A sequence decodes as foreseen, from the step being decided on."""
+    def start(self, run: Run, counts: Counts) -> None:
+        """A sequence decodes as foreseen, from the step being decided on; `counts` are those of its run."""
         run.since = clock = self.clock
-        steps, counts = run.steps, run.counts
+        steps = run.steps
         if clock - self._first + steps >= len(self._sums):
             self._look_further(steps)
         at = clock - self._first

@@ -15,9 +15,8 @@ are the first in order of admission; if that does not hold, or one of them must 
 their records are brought up to date, and drafts.py serves them one by one.
 """
 
+from bisect import bisect_left
 from collections import defaultdict
-
-import numpy as np
 
 from kvsim.sim.serving.acceptance import Acceptance
 from kvsim.sim.serving.draft_batch import Drafted, Run
@@ -132,11 +131,11 @@ class Regular:
             return False
         counts, beyond = self._acceptance.ahead(request, seen.events, drafts, request.base, final)
         certain = seen.computed + 2 - max(seen.placeholders - 1, 0)
-        run, progress = Run(request, counts, beyond, certain), self._progress
+        run, progress = Run(request, counts.tolist(), beyond, certain), self._progress
         if final >= self._near:
-            self._until = min(self._until, progress.clock + int(counts.searchsorted(self._near)))
+            self._until = min(self._until, progress.clock + bisect_left(run.counts, self._near))
         self._plan_growth(run, seen)
-        progress.start(run)
+        progress.start(run, counts)
         return True
 
     def _plan_growth(self, run: Run, seen: Seen) -> None:
@@ -151,14 +150,17 @@ class Regular:
                 self._spare.setdefault(clock, []).append((request, capacity - final))
         if last < earlier:
             return
-        full = np.arange(capacity - self._beyond, run.known(last - earlier), unit)
-        times = (run.counts.searchsorted(full) + (clock + earlier)).tolist()
-        for at in times:
+        counts, step = run.counts, 0
+        full, known = capacity - self._beyond, run.known(last - earlier)
+        while full < known:
+            while counts[step] < full:
+                step += 1
+            at = clock + earlier + step
             due[at].append(seq)
-        for growths in range(max((final - capacity) // unit, 0), len(times)):
-            at = times[growths]
-            if at < clock + steps:
-                self._spare.setdefault(at, []).append((request, capacity + (growths + 1) * unit - final))
+            full += unit
+            capacity += unit
+            if capacity > final and earlier + step < steps:
+                self._spare.setdefault(at, []).append((request, capacity - final))
 
     def end(self, seq: int) -> None:
         """A sequence has its last token, but its scheduler does not know it yet."""
@@ -272,10 +274,12 @@ class Regular:
     def foresee(self, at_most: int) -> int:
         """See `Ahead`; only if all sequences are regular."""
         clock = self._progress.clock
-        steps = min(at_most, self._progress.next_finish - clock, self._until - clock)
+        finish = self._progress.next_finish
+        steps = (finish if finish < self._until else self._until) - clock
+        if steps > at_most:
+            steps = at_most
         if steps == 1:
             return 1
-        finish = self._progress.next_finish
         if clock + steps == finish and len(self._progress.ending(finish)) == len(self.runs):
             steps -= self.all_end(finish - 1)  # nothing is proposed after the last step of all
         if steps > 1:

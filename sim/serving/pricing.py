@@ -205,12 +205,13 @@ class Pricing:
         first, each = line
         most = limit_ps // (first + each * contexts) + 1  # no step is shorter than the first
         self.contexts = tokens = progress.contexts_ahead(steps if most > steps else most)
-        durations = [first + each * total for total in tokens]
-        if vain:
-            durations[0] = self.step_ps(step, contexts, due=False)
-        ends = list(accumulate(durations))
-        if ends[-1] > limit_ps:
-            del ends[bisect_left(ends, limit_ps) + 1 :]
+        end = self.step_ps(step, contexts, due=False) if vain else first + each * contexts
+        ends = [end]
+        for total in tokens[1:]:
+            if end >= limit_ps:
+                break
+            end += first + each * total
+            ends.append(end)
         return ends
 
     def _ends_one_by_one(self, step: Decision, contexts: int, steps: int, limit_ps: int) -> list[int]:
