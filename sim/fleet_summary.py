@@ -147,6 +147,16 @@ class FleetSummary:
             return sum(hours), None
         return sum(hours), sum(hour * (price or 0) for hour, price in zip(hours, prices, strict=True))
 
+    def mean_replicas(self, since_ps: int, until_ps: int) -> list[float]:
+        """Of each pool, the replicas billed on average from one time to another; all if none come and go."""
+        scaler, span_ps = self.engine.scaler, until_ps - since_ps
+        if scaler is None or span_ps <= 0:
+            return [pool.replicas for pool, _ in self._places]
+        return [
+            (_alive_ps(scaler, places, until_ps) - _alive_ps(scaler, places, since_ps)) / span_ps
+            for _, places in self._places
+        ]
+
     @property
     def _all_places(self) -> range:
         return range(self.deployment.fleet.replicas)
