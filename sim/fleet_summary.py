@@ -1,7 +1,7 @@
 """The summary of a fleet: each replica, its pools, deaths, scaling, hand-overs and migrations."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from kvsim.sim.cost.frontend import frontend_of
@@ -13,12 +13,16 @@ from kvsim.sim.record.fleet_result import part
 from kvsim.sim.record.outside import seconds_of
 from kvsim.sim.record.scaled import over_time
 from kvsim.sim.serving.engine import Engine
+from kvsim.sim.serving.fleet import OF_SCALING
 from kvsim.sim.serving.hand_over import Totals as HandedOver
 from kvsim.sim.serving.migration import Totals as Migrated
 from kvsim.sim.serving.scaler import Scaler
 from kvsim.sim.workload import PS_PER_S
 
 Json = dict[str, object]
+
+CHANGING = ("fail", "scale", "migrate", *OF_SCALING)
+"""Settings of a fleet that have sections of their own."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,7 @@ class FleetSummary:
         if self.engine.migrations is not None:
             several["migration"] = self._migration(self.engine.migrations.totals())
         return {
-            "fleet": replace(fleet, fail="", scale="", migrate="").as_json(),
+            "fleet": {name: value for name, value in fleet.as_json().items() if name not in CHANGING},
             **several,
             "replicas": found,
         }

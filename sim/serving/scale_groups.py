@@ -43,7 +43,10 @@ def policies_by_name(text: str) -> dict[str, str]:
         if equals and not name:
             raise KvsimError(f"scale must name a pool in front of =, got {each!r}")
         if name in found or "" in found:
-            raise KvsimError(f"scale must have one policy for all replicas, or one per name, got {text!r}")
+            raise KvsimError(
+                "scale must have one policy for all replicas, or one per name (a sweep separates policies "
+                f"by ;), got {text!r}"
+            )
         found[name] = kind + colon + rest
     return found
 

@@ -131,7 +131,7 @@ def test_a_replica_begins_empty_each_time():
 
 
 def test_all_replicas_always_is_no_scaling():
-    plain, scaled = kvsim.simulate(**ASKED), kvsim.simulate(**ASKED, scale="schedule:0=4")
+    plain, scaled = (kvsim.simulate(**ASKED, scale=scale) for scale in ("none", "schedule:0=4"))
     for name, column in plain.columns.requests.items():
         assert column.tobytes() == scaled.columns.requests[name].tobytes(), name
     assert scaled.summary.scaling.gpu_hours == pytest.approx(scaled.summary.scaling.gpu_hours_of_all)
@@ -199,6 +199,18 @@ def test_a_config_repeats_it():
     assert {**again.summary, "simulation": 0} == {**outcome.summary, "simulation": 0}
 
 
+@pytest.mark.parametrize("where", [{}, {"replicas": 1, "pool": "both:1:gpu=h100 both:3"}])
+def test_a_sweep_compares_with_all_replicas_always(where):
+    few = {**ASKED, "num_prompts": 40, "gpu_price": 1.0, "jobs": 1, **where}
+    rows = kvsim.sweep(**few, scale=["none", "schedule:0=4", "schedule:0=2"])
+    assert list(rows.status) == ["finished"] * 3
+    none, four, two = (
+        rows[rows.scale.str.startswith(at)].iloc[0] for at in ("none", "schedule:0=4", "schedule:0=2")
+    )
+    name = "price.per_million_output_tokens"
+    assert none[name] == four[name] > two[name]
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
@@ -210,6 +222,9 @@ def test_a_config_repeats_it():
         ({"scale": "threshold:queue=0"}, "scale must be schedule"),
         ({"scale": "threshold:least=9"}, "scale must have 1 to 4 replicas"),
         ({"scale": "threshold:size=9"}, "scale must be schedule"),
+        ({"load_bandwidth": 2.0}, "startup_time must be left out without scale, got 2"),
+        ({"startup_time": 30.0}, "load_bandwidth must be left out without scale, got 8"),
+        ({"scale": "none schedule:0=2"}, "a sweep separates policies by ;"),
         ({"replicas": 1, "scale": "slo:ttft=1"}, "scale must be left out with one replica"),
         ({"scale": "schedule:0=2", "record_map": 9}, "scale must be left out when the memory map"),
         ({"scale": "prefill=schedule:0=2"}, "scale must name one of both, 0, got 'prefill'"),
