@@ -64,6 +64,22 @@ def test_beyond_the_last_point_its_line_goes_on():
     assert machine("context").step_ps(shape) / MS == pytest.approx(96.583 + (96.583 - 65.3805) / 2)
 
 
+@pytest.mark.parametrize(("rule", "contexts"), [("batch", 9_000), ("context", 32_730), ("context", 110)])
+def test_time_outside_the_points_is_counted_alike_in_steps_and_spans(rule, contexts):
+    """By batch 7 decodes are 7 tokens; by context six steps cross the last point, or the first."""
+    steps, span = machine(rule), machine(rule)
+    ends = np.cumsum(steps.span_ps(7, contexts, 12)).tolist()
+    for step, (begin, end) in enumerate(zip([0, *ends], ends, strict=False)):
+        steps.carried_out(StepShape(decode_seqs=7, context_tokens=contexts + 7 * step), end - begin)
+    span.span_carried_out(7, contexts, ends)
+    beyond = {9_000: ends[-1], 32_730: ends[-1] - ends[5], 110: ends[2]}[contexts]
+    assert steps.extrapolated_share == span.extrapolated_share == beyond / ends[-1]
+    within = StepShape(prefill_tokens=1_000, prefill_seqs=1)
+    steps.carried_out(within, steps.step_ps(within))
+    assert steps.extrapolated_share < span.extrapolated_share
+    assert machine(rule).outside() == [] and "fewer than 128 or more than 32,768" in span.outside()[0]
+
+
 @pytest.mark.parametrize("rule", ["batch", "context"])
 def test_a_span_is_its_steps(rule):
     model, shape = machine(rule, "h100"), StepShape(decode_seqs=7, context_tokens=8_180)

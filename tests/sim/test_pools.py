@@ -58,9 +58,7 @@ def test_the_router_is_that_of_the_whole_fleet():
     pools[1] = replace(
         pools[1], server=replace(case.scenario, fleet=FleetConfig(replicas=2, router="least-kv"))
     )
-    with pytest.raises(
-        KvsimError, match=r"router must be least-requests:2, .*, got least-kv"
-    ):
+    with pytest.raises(KvsimError, match=r"router must be least-requests:2, .*, got least-kv"):
         replace(deployment, pools=tuple(pools))
 
 
