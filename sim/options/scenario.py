@@ -77,14 +77,15 @@ class Scenario(ServerChoices, EngineChoices):
         "never; once for each death",
     )
     scale: str | None = option(
-        "Replicas come and go: schedule:0=2,600=6, threshold:queue=4, slo:ttft=0.5; or by pool: decode=...",
+        "Start and stop replicas: schedule:0=2,600=6, threshold:queue=4, slo:ttft=0.5; per pool: decode=...",
         panel=FLEET,
         default=None,
         value="[POOL=]POLICY",
         shown="all replicas, always",
         repeats=True,
         commas=True,
-        doc="replicas [come and go](fleet.md#scaling), `--replicas` at most: `schedule:0=2,600=6,1200=3`, or "
+        doc="[start and stop](fleet.md#scaling) replicas, `--replicas` at most: `schedule:0=2,600=6,1200=3` "
+        "(2, from second 600 on 6, from 1200 on 3), or "
         "`threshold:queue=4,kv=0.8,least=1,every=15,cool=300`, or "
         "`slo:ttft=0.5,tpot=0.05,least=1,every=180,look=5,down=0.8`; once for each pool: "
         "`prefill=threshold:queue=2`, `decode=slo:tpot=0.05`, `1=schedule:0=1,60=3` for pool 1; "

@@ -76,8 +76,9 @@ class FleetConfig:
         if self.scale:
             if self.replicas == 1:
                 raise KvsimError("scale must be left out with one replica")
-            for name, policy in policies_by_name(self.scale).items():
-                policy_of(policy, MOST_REPLICAS if name else self.replicas)
+            named = policies_by_name(self.scale)
+            if "" in named:  # the others are checked with the pools
+                policy_of(named[""], self.replicas)
         for name in () if self.scale else OF_SCALING:
             if getattr(self, name) != getattr(type(self), name):
                 raise KvsimError(f"{name} must be left out without scale, got {getattr(self, name):g}")

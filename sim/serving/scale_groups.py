@@ -80,9 +80,10 @@ def scaled_of(text: str, pools: Sequence[tuple[str, int]], log: RequestLog | Non
         twice = {place for each in found for place in each.places} & {*places}
         if twice:
             raise KvsimError(f"scale must have one policy per replica, got two for replica {min(twice)}")
-        whose = f"its replicas ({name})" if name else "the fleet"
+        replicas = "replica" if len(places) == 1 else "replicas"
+        replicas = f"{replicas} of pool {name}" if name.isdigit() else f"{name} {replicas}".strip()
         role = roles[places[0]]
-        found.append(Scaled(name, policy_of(policy, len(places), log, role, whose), places))
+        found.append(Scaled(name, policy_of(policy, len(places), log, role, replicas), places))
     return found
 
 
