@@ -41,7 +41,7 @@ class Machine(CostModel):
         Its model and GPU must be in the profile, and it must have all eight GPUs.
     """
 
-    sixteen_bits = True
+    sixteen_bits, flags = True, True
 
     @classmethod
     def of(cls, deployment: Deployment, argument: str) -> "Machine":

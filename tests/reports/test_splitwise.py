@@ -7,13 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import kvsim
 from kvsim import cli, workloads
 from kvsim.reports.papers import checks, declared, running
 from kvsim.reports.papers.series import all_series
 from kvsim.reports.papers.served import cluster_of
 from kvsim.sim.build import build_engine
 from kvsim.sim.contract import check_scheduler
-from kvsim.sim.cost.dgx import Machine
+from kvsim.sim.cost.dgx import RULES, Machine
 from kvsim.sim.cost.step_cost import StepShape
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.catalog import gpu_named, model_named
@@ -80,7 +81,15 @@ def test_time_outside_the_points_is_counted_alike_in_steps_and_spans(rule, conte
     assert machine(rule).outside() == [] and "fewer than 128 or more than 32,768" in span.outside()[0]
 
 
-@pytest.mark.parametrize("rule", ["batch", "context"])
+def test_a_run_reports_the_share_of_its_time_outside_the_points():
+    """Forty requests never decode 128 at once: by batch all but a few prompts lie before the first point."""
+    asked = {"model": "bloom-176b", "gpu": "h100", "tensor_parallel_size": 8, "num_prompts": 40}
+    by_batch, by_context = (kvsim.simulate(**asked, cost=f"dgx-isca24:{rule}").summary for rule in RULES)
+    assert by_batch.cost.extrapolated_share > 0.9 > by_context.cost.extrapolated_share > 0
+    assert any("steps of fewer than 128 or more than 32,768 prompt tokens" in note for note in by_batch.notes)
+
+
+@pytest.mark.parametrize("rule", RULES)
 def test_a_span_is_its_steps(rule):
     model, shape = machine(rule, "h100"), StepShape(decode_seqs=7, context_tokens=8_180)
     steps = [model.step_ps(shape._replace(context_tokens=8_180 + 7 * step)) for step in range(5)]
