@@ -9,6 +9,7 @@ import pytest
 
 import kvsim
 from kvsim import cli, workloads
+from kvsim.reports.palette import figures
 from kvsim.reports.papers import checks, declared, running
 from kvsim.reports.papers.series import all_series
 from kvsim.reports.papers.served import cluster_of
@@ -30,7 +31,7 @@ def cluster(panel, system, figure="18", requests=500):
     """A cluster of the paper, with shorter runs."""
     found = all_series(PAPER, PAPER.figures[figure], quick=False)
     one = next(each for each in found if (each.panel, each.system, each.choice) == (panel, system, ""))
-    return cluster_of(one.cell["arguments"], one.settings["warm_s"], requests)
+    return cluster_of(one.cell["arguments"], one.settings, requests)
 
 
 def machine(rule="batch", gpu="a100-80gb", model="bloom-176b"):
@@ -263,12 +264,12 @@ SYSTEMS = [f"Baseline-{each}" for each in ("A100", "H100")] + [
 
 
 def test_the_rates_of_the_page_are_those_of_the_run():
-    assert cells("conversation, same power") == [f"{rate(CONVERSATION, each):.3g}" for each in SYSTEMS]
-    coding = [f"{rate('iso-power, coding', each):.3g}" for each in SYSTEMS[:5]]
+    assert cells("conversation, same power") == [figures(rate(CONVERSATION, each)) for each in SYSTEMS]
+    coding = [figures(rate("iso-power, coding", each)) for each in SYSTEMS[:5]]
     assert cells("coding, same power") == [*coding, ""]
     (figure,) = (each for each in SHIPPED["figures"] if each["figure"] == "18")
     by_context = {each["system"]: each["other"] for each in figure["open_choices"]}
-    assert cells("conversation, decodes by context") == [f"{by_context[each]:.3g}" for each in SYSTEMS]
+    assert cells("conversation, decodes by context") == [figures(by_context[each]) for each in SYSTEMS]
 
 
 def test_published_beside_simulated_is_that_of_the_run():
