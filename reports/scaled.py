@@ -19,14 +19,9 @@ def scaled_words(seeds: Sequence[Summary]) -> str:
     pools = f" ({', '.join(by_pool)})" if by_pool else ""
     return (
         f"{_told(seeds, figures, 'mean_replicas')} replicas on average{pools}, "
-        f"{_times(seeds, 'start')}, {_times(seeds, 'drain')}: "
+        f"{_told(seeds, count, 'starts')} started, {_told(seeds, count, 'drains')} drained: "
         f"{_told(seeds, figures, 'gpu_hours')} GPU-hours of {_told(seeds, figures, 'gpu_hours_of_all')}"
     )
-
-
-def _times(seeds: Sequence[Summary], what: str) -> str:
-    told = _told(seeds, count, f"{what}s")
-    return f"{told} {what}" + ("" if told == "1" else "s")
 
 
 def _told(seeds: Sequence[Summary], text: Shown, name: str) -> str:

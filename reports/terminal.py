@@ -318,14 +318,14 @@ def _tier(seeds: System) -> str:
         return _told(seeds, text, "tier", name)
 
     return (
-        f"{told(count, 'hit_tokens')} tokens were loaded from {told(_gib, 'capacity_bytes')} GiB below, "
+        f"{told(count, 'hit_tokens')} tokens were loaded from the host's {told(_gib, 'capacity_bytes')} GiB, "
         f"{told(_share, 'hit_share')} of the prompts, which saved "
         f"{told(seconds, 'saved_prefill_s')} of prefill; {told(_gib, 'loaded_bytes')} GiB loaded, "
         f"{told(_gib, 'stored_bytes')} GiB stored, the link {told(_share, 'load_busy_share')} and "
         f"{told(_share, 'store_busy_share')} busy; {told(count, 'requests_waited')} requests waited "
         f"{told(seconds, 'mean_wait_s')} each"
         + (
-            f"; {told(count, 'promoted_tokens')} tokens were promoted from tiers below it"
+            f"; {told(count, 'promoted_tokens')} tokens had moved up to the host from tiers below it"
             if any("promoted_tokens" in summary["tier"] for summary in seeds)
             else ""
         )

@@ -204,11 +204,14 @@ def resolve(deployment: Deployment) -> Resolved:
 
 def _resolve_pools(deployment: Deployment) -> Resolved:
     """Each pool by itself; the whole is like the first of them."""
-    found = tuple(resolve(pool.server) for pool in deployment.pools)
+    fleet = deployment.fleet
+    found = tuple(
+        resolve(replace(pool.server, fleet=fleet.of_pool(pool.replicas))) for pool in deployment.pools
+    )
     pools = tuple(
         replace(pool, server=each.deployment) for pool, each in zip(deployment.pools, found, strict=True)
     )
-    whole = replace(found[0].deployment, fleet=deployment.fleet, pools=pools)
+    whole = replace(found[0].deployment, fleet=fleet, pools=pools)
     if whole.apart:
         from kvsim.sim.deployment.hand_over import check_apart  # late: most fleets do without
 

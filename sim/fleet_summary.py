@@ -1,7 +1,7 @@
 """The summary of a fleet: each replica, its pools, deaths, scaling, hand-overs and migrations."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from kvsim.sim.cost.frontend import frontend_of
@@ -13,12 +13,16 @@ from kvsim.sim.record.fleet_result import part
 from kvsim.sim.record.outside import seconds_of
 from kvsim.sim.record.scaled import over_time
 from kvsim.sim.serving.engine import Engine
+from kvsim.sim.serving.fleet import OF_SCALING
 from kvsim.sim.serving.hand_over import Totals as HandedOver
 from kvsim.sim.serving.migration import Totals as Migrated
 from kvsim.sim.serving.scaler import Scaler
 from kvsim.sim.workload import PS_PER_S
 
 Json = dict[str, object]
+
+CHANGING = ("fail", "scale", "migrate", *OF_SCALING)
+"""Settings of a fleet that have sections of their own."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,7 @@ class FleetSummary:
         if self.engine.migrations is not None:
             several["migration"] = self._migration(self.engine.migrations.totals())
         return {
-            "fleet": replace(fleet, fail="", scale="", migrate="").as_json(),
+            "fleet": {name: value for name, value in fleet.as_json().items() if name not in CHANGING},
             **several,
             "replicas": found,
         }
@@ -146,6 +150,16 @@ class FleetSummary:
         if None in prices:
             return sum(hours), None
         return sum(hours), sum(hour * (price or 0) for hour, price in zip(hours, prices, strict=True))
+
+    def mean_replicas(self, since_ps: int, until_ps: int) -> list[float]:
+        """Of each pool, the replicas billed on average from one time to another; all if none come and go."""
+        scaler, span_ps = self.engine.scaler, until_ps - since_ps
+        if scaler is None or span_ps <= 0:
+            return [pool.replicas for pool, _ in self._places]
+        return [
+            (_alive_ps(scaler, places, until_ps) - _alive_ps(scaler, places, since_ps)) / span_ps
+            for _, places in self._places
+        ]
 
     @property
     def _all_places(self) -> range:

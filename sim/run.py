@@ -554,9 +554,7 @@ def _pool_of(described: Mapping[str, Any], fleet: FleetConfig) -> Pool:
     facts = {name: described[name] for name in POOL_FACTS}
     replicas = described["replicas"]
     if isinstance(replicas, int):
-        fleet = replace(
-            fleet, replicas=replicas, sticky=False, fail="", scale="", migrate="", direct_decode=0
-        )
+        fleet = fleet.of_pool(replicas)
     return record_of(Pool, {**facts, "server": _server_of(described["scenario"], fleet, "pools")}, "pools")
 
 

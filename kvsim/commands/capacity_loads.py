@@ -17,11 +17,14 @@ from kvsim.reports.sweeps.assumed import assumed
 from kvsim.reports.sweeps.search import Tried
 from kvsim.reports.sweeps.steady import everything, tells, window
 from kvsim.reports.waiting import LIMITS
+from kvsim.sim.deployment.host_memory import host_gib
+from kvsim.sim.fleet_summary import FleetSummary
 from kvsim.sim.options.goals import Goals
 from kvsim.sim.record.attainment import judged
 from kvsim.sim.record.slo import Slo
 from kvsim.sim.record.stages import shares
 from kvsim.sim.run import Simulation
+from kvsim.sim.workload import PS_PER_S
 from kvsim.workloads.lengths import FIRST_OF, REPEATED
 
 CLOCK = ("clock", "profile", "date", "trust", "extrapolated_share", "validated")
@@ -60,8 +63,9 @@ def tried(
         outcome = simulation.outcome()
         steady = everything(outcome.requests) if load.replayed else window(outcome.requests)
         part = {name: column[steady.rows] for name, column in outcome.requests.items()}
+        hardware = _hardware(simulation, part, bool(settings.get("pool")))
         span_s = float(part["arrival_s"].max() - part["arrival_s"].min())
-        verdict: Any = judged(slo, part, span_s, simulation.gpus)
+        verdict: Any = judged(slo, part, span_s, hardware["gpus"])
         summary: Any = plain(outcome.summary)
         overloaded = summary["load"]["overloaded"]
         enough = steady.long_enough and not steady.grows
@@ -70,6 +74,7 @@ def tried(
             break
         requests *= 2
     about = {
+        "hardware": hardware,
         **_latencies(verdict, part),
         **_sides(slo, part),
         **_made(part, span_s, at if load.option == "request_rate" else None),
@@ -81,6 +86,27 @@ def tried(
     }
     within = bool(verdict["met"]) and not overloaded and not steady.grows
     return Tried(at, within, max(_excess(verdict).values()), about)
+
+
+def _hardware(simulation: Simulation, part: Columns, pooled: bool) -> dict[str, Any]:
+    """The GPUs billed during the window, of pools also of each kind; the host memory below them, if any.
+
+    With replicas that come and go these are means, and `gpus_of_all` says how many GPUs there are at most.
+    """
+    deployment, arrival_s = simulation.deployment, part["arrival_s"]
+    fleet = FleetSummary(simulation.engine, deployment, simulation.goals)
+    billed = fleet.mean_replicas(*(round(end * PS_PER_S) for end in (arrival_s.min(), arrival_s.max())))
+    below_gib, kinds = 0.0, dict[str, float]()
+    for pool, replicas in zip(deployment.every_pool, billed, strict=True):
+        server = pool.server
+        kinds[server.gpu.name] = kinds.get(server.gpu.name, 0) + replicas * server.gpus
+        below_gib += replicas * host_gib(server)
+    return {
+        "gpus": sum(kinds.values()),
+        **({"gpus_of_all": simulation.gpus} if deployment.fleet.scale else {}),
+        **({"gpus_by_kind": kinds} if pooled else {}),
+        **({"host_gib": below_gib} if below_gib else {}),
+    }
 
 
 def _excess(verdict: Columns) -> dict[str, float]:

@@ -20,7 +20,6 @@ from kvsim.commands.sweep_runs import drawn_anew, prepared, replays
 from kvsim.reports.rundir.formats import plain
 from kvsim.reports.sweeps.search import FACTOR, Found, Tried, search
 from kvsim.reports.sweeps.table import FAILED, FINISHED
-from kvsim.sim.deployment.host_memory import host_gib
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.catalog import GIB
 from kvsim.sim.options.goals import Goals
@@ -99,7 +98,7 @@ def _searched(settings: dict[str, Any], seed: int, goals: Goals, sought: Sought)
         settings = _drawn(settings, option)
         load = Load(option, LONGEST * settings["num_prompts"])
     fine = sought.tolerance / FINER if sought.more_kv_gib else sought.tolerance
-    server, first, least, most = _range(settings, seed, load)
+    first, least, most = _range(settings, seed, load)
     most = sought.most(most * load.unit, most * load.unit) / load.unit
     short: dict[str, Any] = {"goals": goals, "load": load, "bounds": (first, least, most)}
     rough = sought.rough or (sought.fleet_rate is not None and not replayed)
@@ -116,7 +115,6 @@ def _searched(settings: dict[str, Any], seed: int, goals: Goals, sought: Sought)
     row = {
         "status": FINISHED,
         "reason": "",
-        **_hardware(server, bool(settings.get("pool"))),
         "rough": sought.rough,
         **_told(found, load),
     }
@@ -152,27 +150,14 @@ def _search(
     )
 
 
-def _hardware(simulation: Simulation, pooled: bool) -> dict[str, Any]:
-    """The GPUs; for a fleet given by pools also how many of each kind; the host memory, if any."""
-    below_gib = sum(pool.replicas * host_gib(pool.server) for pool in simulation.deployment.every_pool)
-    kinds: dict[str, int] = {}
-    for pool in simulation.deployment.every_pool:
-        kinds[pool.server.gpu.name] = kinds.get(pool.server.gpu.name, 0) + pool.gpus
-    return {
-        "gpus": simulation.gpus,
-        **({"gpus_by_kind": kinds} if pooled else {}),
-        **({"host_gib": below_gib} if below_gib else {}),
-    }
-
-
-def _range(settings: dict[str, Any], seed: int, load: Load) -> tuple[Simulation, float, float, float]:
-    """The system, and the first, the least and the most load to try.
+def _range(settings: dict[str, Any], seed: int, load: Load) -> tuple[float, float, float]:
+    """The first, the least and the most load to try.
 
     The throughput when all requests arrive at once is about the most that a server can do.
     """
     if load.replayed:
         simulation = prepared(settings, seed, Goals())
-        return simulation, 1.0, LEAST_SPEED, max(_span_s(simulation) / AT_ONCE_S, 1.0)
+        return 1.0, LEAST_SPEED, max(_span_s(simulation) / AT_ONCE_S, 1.0)
     drawn = {"arrivals": "gamma", "burstiness": None, "request_rate": float("inf")}
     drawn |= {"think_time": None} if load.option == "clients" else {}
     at_once = prepared({**settings, **drawn}, seed, Goals())
@@ -181,14 +166,15 @@ def _range(settings: dict[str, Any], seed: int, load: Load) -> tuple[Simulation,
     if not rate:
         raise KvsimError("no request finishes, so there is no load to look for")
     if load.option == "clients":
-        return at_once, max(running or 1.0, 1.0), 1.0, MOST_CLIENTS
-    return at_once, 0.7 * rate, rate / 1000, 4 * rate
+        return max(running or 1.0, 1.0), 1.0, MOST_CLIENTS
+    return 0.7 * rate, rate / 1000, 4 * rate
 
 
 def _told(found: Found, load: Load) -> dict[str, Any]:
-    """The row of a search: the load, its results, and why not more."""
+    """The row of a search: the load, its GPUs and results, and why not more."""
     best, worst, closest, unit = found.best, found.worst, found.closest, load.unit
     return {
+        **(best or closest).about["hardware"],
         "load": None if best is None else unit * best.load,
         "edge": None if found.edge is None else unit * found.edge,
         "at_least": found.at_least,

@@ -13,7 +13,7 @@ from kvsim.reports.figures.choices import CannotDraw, Choices
 from kvsim.reports.figures.over_time import Curve, capacity, longest, time_words
 from kvsim.reports.figures.sheet import new_sheet
 from kvsim.reports.figures.systems import System
-from kvsim.reports.palette import Summary, figures, percent_text
+from kvsim.reports.palette import Summary, count, figures, percent_text
 from kvsim.reports.quantities import at
 from kvsim.reports.rundir.run import Run
 from kvsim.reports.rundir.stack import HELD, held_by
@@ -92,7 +92,7 @@ def _rate(run: Run, column: str) -> Floats:
 
 
 def _headline(systems: Sequence[System]) -> str:
-    """The share of the prompts that each tier had, and how busy its links were."""
+    """The share of the prompts that was loaded, what moved up for it, and how busy the link was."""
     shares = [system.number(lambda summary: _percent(summary, "hit_share")) for system in systems]
     if len(systems) > 1:
         listed = pieces.listed([system.name for system in systems], shares, percent_text)
@@ -105,8 +105,10 @@ def _headline(systems: Sequence[System]) -> str:
     tiers = list(held_by(systems[0].first.columns.timeline))
     below = f"{figures(None if whole is None else whole / GIB)} GiB below; loads keep the link"
     if len(tiers) > 1:
-        names = " and ".join(f"the {name.partition(',')[0]}" for name in tiers)
-        below = f"{names}; loads keep the link of the {tiers[0]}"
+        names = " and ".join(f"the {name.partition(',')[0]}" for name in tiers[1:])
+        moved = systems[0].number(lambda summary: _of_tier(summary, "promoted_tokens") or 0.0)
+        promoted = count(None if moved is None else moved.mean)
+        below = f"the host, to which {promoted} tokens moved up from {names}; loads keep its link"
     share, busy_share = percent_text(shares[0].mean), percent_text(loads)
     return f"{systems[0].name}: {share} of the prompts come from {below} busy {busy_share} of the time"
 

@@ -14,6 +14,8 @@ from kvsim.reports.papers.declared import Figure, Paper, Table
 from kvsim.reports.papers.running import Findings
 
 AGREES, MISSES = "agrees", "misses"
+LEAST_LEAD = 0.5
+"""Of how far a published ratio is from 1: 1.18 within 25 % alone would agree at 1.00, where nobody leads."""
 NOT_NUMBERS = ("points", "cell", "settings", "beyond")
 """Keys of a panel's system other than its published numbers."""
 
@@ -204,9 +206,16 @@ def _ratio(check: Table, rows: list[Row]) -> Answer:
             assert of.simulated is not None and row.simulated is not None
             assert of.published is not None and row.published is not None
             published, simulated = of.published / row.published, of.simulated / row.simulated
-            good &= abs(simulated / published - 1) <= check["relative"] / 100
+            good &= _is_like(published, simulated, check["relative"])
             told.append(f"{panel}: {simulated:.2f} ({published:.2f})")
     return good, "; ".join(told)
+
+
+def _is_like(published: float, simulated: float, percent: float) -> bool:
+    """Whether a ratio is within some percent of the published one, with at least `LEAST_LEAD` of its lead."""
+    lead = published - 1
+    keeps_lead = (simulated - 1) * lead >= LEAST_LEAD * lead**2
+    return keeps_lead and abs(simulated / published - 1) <= percent / 100
 
 
 def _over(check: Table, rows: list[Row]) -> Answer:
@@ -216,7 +225,7 @@ def _over(check: Table, rows: list[Row]) -> Answer:
         pair = {row.system: row.simulated or 0.0 for row in own}
         times = pair[check["of"]] / pair[check["over"][0]]
         if "published" in check:
-            good &= abs(times / check["published"] - 1) <= check["relative"] / 100
+            good &= _is_like(check["published"], times, check["relative"])
             told.append(f"{panel}: {times:.2f} ({check['published']:.2f})")
         else:
             good &= times >= check["least"]

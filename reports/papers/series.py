@@ -63,7 +63,7 @@ class Series:
         if self.reads == "served":
             own = self.settings
             rate = own.get("offered", self.cell["arguments"].get("start", 0))
-            once = own["warm_s"] * rate + own["requests"]
+            once = (own["warm_s"] + own.get("tail_s", 0)) * rate + own["requests"]
             return int(once * (4 if own["measure"] == "rate" else 1))
         if self.reads == "value":
             return int(_count(self.cell, self.settings))
@@ -346,9 +346,9 @@ def _attainment(series: Series, bench: _Counter) -> Found:
 
 def _served(series: Series, bench: _Counter) -> Found:
     settings, arguments = series.settings, series.cell["arguments"]
-    names = ("measure", "warm_s", "requests", "limits", "offered", "price")
+    names = ("measure", "warm_s", "tail_s", "requests", "limits", "offered", "price")
     asked = {name: settings[name] for name in names if name in settings}
-    cluster = cluster_of(arguments, settings["warm_s"], settings["requests"], bench.heard)
+    cluster = cluster_of(arguments, settings, settings["requests"], bench.heard)
 
     def find() -> Table:
         begun_s, points = time.process_time(), []

@@ -48,6 +48,8 @@ class Cluster:
         Tokens from which prompts and answers are drawn.
     warm_s : float
         Requests that arrive earlier do not count.
+    tail_s : float
+        Requests go on to arrive for so long after the last that counts: it ends among others.
     requests : int
         Requests per run that count.
     heard : callable
@@ -60,20 +62,23 @@ class Cluster:
     reference: Machine
     lengths: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
     warm_s: float
+    tail_s: float
     requests: int
     heard: Callable[[int], None] = lambda _: None
     runs: int = 0
 
     def slowdowns(self, rate: float) -> Times:
         """To the first token, per token and to the end, at this many requests per second; shape (3, n)."""
-        work = self._drawn(round(rate * self.warm_s) + self.requests, rate)
+        first = round(rate * self.warm_s)
+        last = first + self.requests
+        work = self._drawn(last + round(rate * self.tail_s), rate)
         times_ps = self._times(work)
         first_ps, token_ps = (
             np.array([price(tokens) for tokens in work.prompt_tokens.tolist()])
             for price in (self.reference.prompt_ps, self.reference.token_ps)
         )
         alone_ps = np.array([first_ps, token_ps, first_ps + token_ps * (work.output_tokens - 1)])
-        return (times_ps / alone_ps)[:, -self.requests :]
+        return (times_ps / alone_ps)[:, first:last]
 
     def rate(self, limits: Mapping[str, Sequence[float]], start: float) -> tuple[float | None, list[Tried]]:
         """The most requests per second within the limits, None if no low rate is; and all rates tried."""
@@ -128,9 +133,12 @@ class Cluster:
 
 
 def cluster_of(
-    arguments: Table, warm_s: float, requests: int, heard: Callable[[int], None] = lambda _: None
+    arguments: Table,
+    settings: Table,
+    requests: int,
+    heard: Callable[[int], None] = lambda _: None,
 ) -> Cluster:
-    """The cluster declared in a paper's files: `machines` and `engines` by role."""
+    """The cluster declared in a paper's files: `machines` and `engines` by role; `settings` of its runs."""
     machines: Table = arguments["machines"]
     pools = tuple(
         Pool(role, role, own["count"], _server(arguments, role, own["gpu"], own["count"]))
@@ -140,8 +148,9 @@ def cluster_of(
     if len(pools) > 1:
         fleet = replace(fleet, fleet=_fleet(sum(pool.replicas for pool in pools)), pools=pools)
     prompts, answers = (np.array(tokens, dtype=np.int64) for tokens in arguments["lengths"])
+    around = settings["warm_s"], settings.get("tail_s", 0)
     reference = _server(arguments, "both", arguments["reference"], 1)
-    return Cluster(fleet, Machine("batch", reference), (prompts, answers), warm_s, requests, heard)
+    return Cluster(fleet, Machine("batch", reference), (prompts, answers), *around, requests, heard)
 
 
 def _fleet(machines: int) -> FleetConfig:

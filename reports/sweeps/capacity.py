@@ -6,7 +6,7 @@ rows of searches (kvsim/commands) --> Capacity of each system: mean, interval, l
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, mean
 from typing import Any
 
 from kvsim.reports.palette import figures, number, seconds
@@ -52,19 +52,25 @@ class Capacity:
         return name_of(self.settings)
 
     @property
-    def gpus(self) -> int:
-        """GPUs of one server, or of the described fleet."""
-        return int(self.rows[0]["gpus"]) if self.rows else 0
+    def gpus(self) -> float:
+        """GPUs of one server, or of the described fleet; of replicas that come and go, those billed."""
+        return mean(row["gpus"] for row in self.rows) if self.rows else 0
+
+    @property
+    def gpus_of_all(self) -> int | None:
+        """GPUs of all replicas if some come and go."""
+        return self.rows[0].get("gpus_of_all") if self.rows else None
 
     @property
     def host_gib(self) -> float:
         """Host memory below all of these GPUs."""
-        return float(self.rows[0].get("host_gib") or 0.0) if self.rows else 0.0
+        return fmean(row.get("host_gib", 0.0) for row in self.rows) if self.rows else 0.0
 
     @property
-    def gpus_by_kind(self) -> dict[str, int]:
+    def gpus_by_kind(self) -> dict[str, float]:
         """The number of GPUs by name."""
-        return dict(self.rows[0].get("gpus_by_kind") or {self.gpu: self.gpus}) if self.rows else {}
+        each = [row.get("gpus_by_kind", {self.gpu: row["gpus"]}) for row in self.rows]
+        return {kind: fmean(one[kind] for one in each) for kind in each[0]} if each else {}
 
     @property
     def has_pools(self) -> bool:

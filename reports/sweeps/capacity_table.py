@@ -27,6 +27,7 @@ Columns = dict[str, Any]
 def table_rows(found: Sequence[Capacity], goals: Goals, asked: Sought) -> list[Columns]:
     """A row per system; for fleets serving a rate, the cheapest of each clock first."""
     best, pools = like_the_best(found), any(system.has_pools for system in found)
+    scales = any(system.gpus_of_all for system in found)
     rows = []
     for system in found:
         per_hour = _per_hour(system, goals, 1)
@@ -35,6 +36,7 @@ def table_rows(found: Sequence[Capacity], goals: Goals, asked: Sought) -> list[C
             {
                 **system.settings,
                 **{**carried, "best_per_gpu": system in best},
+                **({"gpus_of_all": system.gpus_of_all or system.gpus or None} if scales else {}),
                 **system.beside,
                 **_price(system, per_hour),
                 **(_of_pools(system, per_hour, UNITS[asked.find]) if pools else {}),

@@ -93,7 +93,8 @@ def _most(known: Sequence[tuple[Row, str]], asked: Sought, within: str, *, alone
 
 def count_of(row: Row) -> str:
     """`3 servers, 6 GPUs`."""
-    return f"{several(row['fleet_servers'], 'server')}, {several(row['fleet_gpus'], 'GPU')}"
+    gpus = row["fleet_gpus"]
+    return f"{several(row['fleet_servers'], 'server')}, {_count(gpus)} GPU{'s' * (gpus != 1)}"
 
 
 def trust_of(row: Row) -> str:
@@ -154,8 +155,7 @@ def _columns(rows: Sequence[Row], find: str) -> tuple[list[str], list[list[str]]
         headings.append("per 1,000")
         columns.append(PER_THOUSAND)
     return headings, [
-        [_count(row["gpus"]), _interval(row, unit), *(figures(row.get(name)) for name in columns)]
-        for row in rows
+        [_gpus(row), _interval(row, unit), *(figures(row.get(name)) for name in columns)] for row in rows
     ]
 
 
@@ -195,6 +195,8 @@ def beside(rows: Sequence[Row], defaults: Sequence[str] = (), prices_from: str =
             f"{len(ended)} deployments fit; {len(ended) - rough} are confirmed by long runs, {rough} (~) by "
             "short ones alone, which overestimate near saturation: none of these is cheaper on its clock"
         )
+    if any(row.get("gpus_of_all") for row in ended):
+        lines.append("GPUs, and what is per GPU or has a price, are those billed on average at this load")
     return [*lines, *([f"Prices per hour: {prices_from}; --gpu-price takes yours"] if prices_from else [])]
 
 
@@ -238,5 +240,12 @@ def _best_of_each_gpu(rows: Sequence[Row], unit: str) -> set[int]:
     return set(seen.values())
 
 
+def _gpus(row: Row) -> str:
+    """`4`; `2.31 of 4` if replicas come and go."""
+    found, of_all = _count(row["gpus"]), row.get("gpus_of_all")
+    return found if of_all in (None, row["gpus"]) else f"{found} of {_count(of_all)}"
+
+
 def _count(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.0f}"
+    """A whole number in full; a mean in three figures."""
+    return figures(value) if value is None or value % 1 else f"{value:,.0f}"

@@ -6,7 +6,8 @@
 
 With `batch` each decode is one token, as in the simulator: 64 of them take hardly longer than one. With
 `context` it is all of its context, as in the runs that were measured: 64 contexts of 512 tokens are the point
-at 32,768, and take twice as long. Beyond the points the last line goes on. A prompt with one token left to
+at 32,768, and take twice as long. Before the first point and beyond the last the lines go on, and steps there
+count as extrapolated: with `batch` all those of fewer than 128 decodes. A prompt with one token left to
 compute is a decode. A chunk of a prompt takes the time of a prompt of its length: nobody measured it. Copies
 and swaps take no time.
 """
@@ -40,6 +41,8 @@ class Machine(CostModel):
         Its model and GPU must be in the profile, and it must have all eight GPUs.
     """
 
+    sixteen_bits, flags = True, True
+
     @classmethod
     def of(cls, deployment: Deployment, argument: str) -> "Machine":
         """The model for `NAME:RULE`."""
@@ -62,7 +65,8 @@ class Machine(CostModel):
             raise KvsimError(f"tensor_parallel_size must be {GPUS} with cost {NAME}, got {gpus}")
         self.source = f"{profile['source']}; {deployment.gpu.name}, {model}, decodes by {rule}"
         self._by_context = rule == "context"
-        self._ends: list[int] = profile["tokens"][1:-1]
+        self._least, *self._ends, self._most = profile["tokens"]
+        self._all_ps = self._outside_ps = 0
         self._prompts, self._decodes = (
             _lines(profile["tokens"], here[model][which]) for which in ("prompt_ms", "token_ms")
         )
@@ -79,13 +83,18 @@ class Machine(CostModel):
 
     def step_ps(self, shape: StepShape) -> int:
         """As above; a step that computes nothing takes the minimum."""
-        prompts, decodes, contexts = shape.prefill_tokens, shape.decode_seqs, shape.context_tokens
-        if prompts == shape.prefill_seqs:
-            prompts, decodes, contexts = 0, decodes + prompts, contexts + shape.prefill_pairs
+        tokens, prompts = self._place(shape)
         if not prompts:
-            return self.token_ps(contexts if self._by_context else decodes) if decodes else 1
-        alone = self.prompt_ps(prompts + decodes)
-        return alone * 11 // 10 if decodes else alone
+            return self.token_ps(tokens) if tokens else 1
+        alone = self.prompt_ps(tokens)
+        return alone * 11 // 10 if prompts < tokens else alone
+
+    def _place(self, shape: StepShape) -> tuple[int, int]:
+        """Where a step stands in the table, in tokens, and the tokens of its prompts; 0: decodes alone."""
+        prompts, decodes, contexts = shape.prefill_tokens, shape.decode_seqs, shape.context_tokens
+        if prompts != shape.prefill_seqs:
+            return prompts + decodes, prompts
+        return contexts + shape.prefill_pairs if self._by_context else decodes + prompts, 0
 
     def span_ps(self, decode_seqs: int, context_tokens: int, steps: int) -> Sequence[int]:
         """All alike; by context an arithmetic progression on each line."""
@@ -97,6 +106,41 @@ class Machine(CostModel):
             first_ps, delta_ps = self.token_ps(context_tokens), self._decodes[line][1] * decode_seqs
             return range(first_ps, first_ps + steps * delta_ps, delta_ps)
         return [self.token_ps(tokens) for tokens in range(context_tokens, last + 1, decode_seqs)]
+
+    # -- what lies outside --------------------------------------------------------------------
+
+    @property
+    def extrapolated_share(self) -> float:
+        """Share of step time in steps before the first point or beyond the last."""
+        return self._outside_ps / self._all_ps if self._all_ps else 0.0
+
+    def outside(self) -> list[str]:
+        """The range that was measured."""
+        if not self._outside_ps:
+            return []
+        what = "contexts" if self._by_context else "decodes"
+        return [f"steps of fewer than {self._least:,} or more than {self._most:,} prompt tokens, or {what}"]
+
+    def carried_out(self, shape: StepShape, duration_ps: int) -> None:
+        """Add up a step."""
+        self._all_ps += duration_ps
+        if self._is_outside(self._place(shape)[0]):
+            self._outside_ps += duration_ps
+
+    def span_carried_out(self, decode_seqs: int, context_tokens: int, ends: Sequence[int]) -> None:
+        """Add up the steps of a span."""
+        self._all_ps += ends[-1]
+        if not self._by_context:
+            self._outside_ps += ends[-1] if self._is_outside(decode_seqs) else 0
+            return
+        last = context_tokens + (len(ends) - 1) * decode_seqs
+        if self._is_outside(context_tokens) or self._is_outside(last):
+            contexts = range(context_tokens, last + 1, decode_seqs)
+            for tokens, (begin_ps, end_ps) in zip(contexts, pairwise((0, *ends)), strict=True):
+                self._outside_ps += end_ps - begin_ps if self._is_outside(tokens) else 0
+
+    def _is_outside(self, tokens: int) -> bool:
+        return not self._least <= tokens <= self._most and tokens > 0
 
 
 def _lines(tokens: Sequence[int], times_ms: Sequence[float]) -> list[tuple[int, int]]:

@@ -38,6 +38,7 @@ class EngineProfile(CostModel):
     """
 
     batches: ClassVar[str] = "each"
+    sixteen_bits = True
 
     @classmethod
     def of(cls, deployment: Deployment, argument: str) -> "EngineProfile":

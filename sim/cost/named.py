@@ -32,7 +32,7 @@ def cost_class(text: str) -> type[CostModel]:
 
 
 def check_cost(found: type[CostModel], deployment: Deployment) -> None:
-    """Raise KvsimError for ranks, stages or eager launches that a cost does not support."""
+    """Raise KvsimError for ranks, stages, eager launches or types that a cost does not support."""
     if deployment.batches > 1 and found.batches == "one":
         raise KvsimError(
             f"data_parallel_size and pipeline_parallel_size must be 1 for cost {deployment.cost}, "
@@ -42,6 +42,17 @@ def check_cost(found: type[CostModel], deployment: Deployment) -> None:
         raise KvsimError(
             f"enforce_eager must be left out for cost {deployment.cost}, which knows no launches"
         )
+    if found.sixteen_bits:
+        model = deployment.served_model
+        for name, bits, given in (
+            ("quantization", model.weight_bits or 8 * model.dtype_bytes, model.quantization),
+            ("kv_cache_dtype", 8 * (model.kv_dtype_bytes or model.dtype_bytes), deployment.kv_cache_dtype),
+        ):
+            if bits != 16:
+                raise KvsimError(
+                    f"{name} must be left out for cost {deployment.cost}, whose times are of 16 bits, "
+                    f"got {given or f'{bits:g} bits'}"
+                )
 
 
 def cost_of(found: type[CostModel], deployment: Deployment) -> CostModel:

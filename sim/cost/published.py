@@ -77,6 +77,8 @@ class AnalyticProfile(CostModel):
         Its model must be in the profile, split over the same number of GPUs.
     """
 
+    sixteen_bits = True
+
     @classmethod
     def of(cls, deployment: Deployment, argument: str) -> "AnalyticProfile":
         """The model for `NAME:VARIANT`."""

@@ -91,6 +91,8 @@ class CostModel:
     """Whether it models launching kernels one by one (`enforce_eager`)."""
     drafts: ClassVar[bool] = False
     """Whether it models a draft's passes; else only verification is counted, or not even that."""
+    sixteen_bits: ClassVar[bool] = False
+    """Whether its times are of weights and KV in 16 bits, and of no others."""
     source: str
     context_tile: int = 0
     flags: bool = False

@@ -230,6 +230,9 @@ class Deployment(ServerChoices):
             raise KvsimError(f"replicas of the pools must sum to {self.fleet.replicas}, got {replicas}")
         check_roles([pool.role for pool in self.pools])
         for pool in self.pools:
+            router, own = self.fleet.router, pool.server.fleet.router
+            if own not in (router, ONE.router):
+                raise KvsimError(f"router must be {router}, that of the fleet, in every pool, got {own}")
             if pool.server.model != self.model:
                 raise KvsimError(
                     f"model must be the same in all pools, got {self.model.name} and {pool.server.model.name}"

@@ -87,7 +87,7 @@ BY: Final = {"offloading": ("lru", "arc"), "simple": ("lru",), "lmcache": tuple(
 ALL_AT_ONCE: Final = 1 << 62
 """Bytes that a step loads and waits for, if no request waits outside of a step."""
 
-RATE: Final = re.compile(r"\s*([0-9]*\.?[0-9]+)(?:gb/s)?(?::([0-9]*\.?[0-9]+)(?:gb/s)?)?\s*")
+RATE: Final = re.compile(r"\s*(-?[0-9]*\.?[0-9]+)(?:gb/s)?(?::(-?[0-9]*\.?[0-9]+)(?:gb/s)?)?\s*")
 
 
 def link_figures(text: str, deployment: Deployment, option: str = "kv_offloading_link") -> Figures:
@@ -109,7 +109,7 @@ def _rates(text: str, option: str) -> tuple[float, float] | None:
     if found is None:
         return None
     load, store = float(found[1]), float(found[2] or found[1])
-    if not (load and store):
+    if int(min(load, store) * 1e9) < 1:  # whole bytes per second
         raise KvsimError(f"{option} must be above 0 GB/s each way, got {text!r}")
     return load, store
 
@@ -118,7 +118,7 @@ def _uplinks(text: str) -> Uplinks:
     """Both directions of a link that a machine's replicas share, as in `120` or `120/90`."""
     rates = _rates(text.replace("/", ":"), "tier: uplink")
     if rates is None:
-        raise KvsimError(f"tier: uplink must be GB/s, as in 120 or 120/90, got {text!r}")
+        raise KvsimError(f"tier: uplink must be a rate in GB/s, as in 120 or 120/90, got {text!r}")
     return {loads: Uplink(int(rate * 1e9)) for loads, rate in zip((True, False), rates, strict=True)}
 
 
@@ -156,7 +156,10 @@ class Asked(NamedTuple):
 
 def asked_for(deployment: Deployment, own: VllmV1Options) -> Asked | None:
     """The tier that its options ask for, or None. KvsimError if it is already clear that it cannot be."""
-    at_host, below_it = ("kv_offloading_size", "secondary_tiers") if own.tier is None else ("tier", "tier")
+    at_host, below_it, link_name = ("kv_offloading_size", "secondary_tiers", "kv_offloading_link")
+    if own.tier is not None:
+        at_host = below_it = "tier"
+        link_name = "tier: link"
     said = own.tier is not None or own.kv_offloading_size is not None
     first = None if own.tier is None or own.tier.strip() == NONE else own.tier.split()[0]
     own = in_flags(own, NAMES, BY[own.kv_offloading_backend])
@@ -168,8 +171,8 @@ def asked_for(deployment: Deployment, own: VllmV1Options) -> Asked | None:
             if value != getattr(VllmV1Options(), name):
                 raise KvsimError(f"{name} must be left out without kv_offloading_size, got {value!r}")
         return None
-    _check_others(deployment, own)
-    _check_backend(own)
+    _check_others(deployment, own, at_host)
+    _check_backend(own, below_it)
     block, backend = deployment.engine.block_size, own.kv_offloading_backend
     tp, simple = deployment.tensor_parallel_size, backend == "simple"
     gpu_bytes = deployment.served_model.kv_bytes_per_token_per_gpu(tp)
@@ -184,10 +187,12 @@ def asked_for(deployment: Deployment, own: VllmV1Options) -> Asked | None:
             f"{at_host} must hold {least} tokens, "
             f"{(1 + simple) * chunk_bytes / 2**20:,.1f} MiB, got {asked!r}"
         )
-    link = link_of(own.kv_offloading_link, deployment, "kv_offloading_link", block * gpu_bytes)
+    link = link_of(own.kv_offloading_link, deployment, link_name, block * gpu_bytes)
     texts = [] if own.secondary_tiers is None else own.secondary_tiers.split("+")
     if texts and own.store_threshold > 1:
-        raise KvsimError(f"store_threshold must be left out with secondary_tiers, got {own.store_threshold}")
+        raise KvsimError(
+            f"store_threshold must be left out with tiers below the host, got {own.store_threshold}"
+        )
     size = ChunkSize(deployment.served_model.name, chunk_tokens, chunk_bytes)
     below = [_below(text, below_it, deployment, size) for text in texts]
     names = [each.words.name for each in below]
@@ -284,7 +289,7 @@ def _below(text: str, option: str, deployment: Deployment, chunk: ChunkSize) -> 
     found = class_named("eviction", policy, EVICTION, Eviction)  # type: ignore[type-abstract]
     if found.offline:
         raise KvsimError(f"{option} must evict without knowing the future, got {policy} in {text!r}")
-    link = link_of(words.link.replace("/", ":"), deployment, option, chunk.total_bytes)
+    link = link_of(words.link.replace("/", ":"), deployment, f"{option}: link", chunk.total_bytes)
     return Below(words, text, chunks, found, link)
 
 
@@ -302,17 +307,17 @@ def _made(asked: Below, option: str, chunk: ChunkSize, shared: SharedTiers | Non
     return shared.tier(words.name, words.shared, text, chunk, make)
 
 
-def _check_others(deployment: Deployment, own: VllmV1Options) -> None:
+def _check_others(deployment: Deployment, own: VllmV1Options, option: str) -> None:
     """Raise KvsimError for settings that cannot be combined with a tier."""
     policy = deployment.engine.policy
     if policy != "fcfs":
-        raise KvsimError(f"policy must be fcfs with kv_offloading_size, got {policy!r}")
+        raise KvsimError(f"policy must be fcfs with {option}, got {policy!r}")
     for name in (CONFIG, *SHORT, "long_prefill_token_threshold"):
         if getattr(own, name):
-            raise KvsimError(f"{name} must be left out with kv_offloading_size, got {getattr(own, name)!r}")
+            raise KvsimError(f"{name} must be left out with {option}, got {getattr(own, name)!r}")
 
 
-def _check_backend(own: VllmV1Options) -> None:
+def _check_backend(own: VllmV1Options, below_it: str) -> None:
     """Raise KvsimError for settings that the backend does not have."""
     backend = own.kv_offloading_backend
     unknown_here = {
@@ -323,7 +328,9 @@ def _check_backend(own: VllmV1Options) -> None:
     for name in unknown_here[backend]:
         value = getattr(own, name)
         if value != getattr(VllmV1Options(), name):
-            raise KvsimError(f"{name} must be left out with kv_offloading_backend {backend}, got {value!r}")
+            in_tier = name == "secondary_tiers" and below_it == "tier"
+            what = "tier must be the host only" if in_tier else f"{name} must be left out"
+            raise KvsimError(f"{what} with kv_offloading_backend {backend}, got {value!r}")
     policy, known = own.kv_offloading_policy, BY[backend]
     if policy not in known:
         by = f"{either(known)} with kv_offloading_backend {backend}"

@@ -32,9 +32,9 @@ NEED_SIZE: Final = ("kv_offloading_backend", "kv_offloading_policy", "lmcache_ch
 """Options that need a tier; all but the last may be given with a size of 0, or `none`, as in a sweep."""
 OF_TIERS: Final = ("tier", "kv_offloading_size", *NEED_SIZE)
 """Without any of these there is no tier, and nothing that needs one."""
-RATE: Final = re.compile(r"[0-9]*\.?[0-9]+(gb/s)?([/:][0-9]*\.?[0-9]+(gb/s)?)?", re.IGNORECASE)
+RATE: Final = re.compile(r"-?[0-9]*\.?[0-9]+(gb/s)?([/:]-?[0-9]*\.?[0-9]+(gb/s)?)?", re.IGNORECASE)
 UNIT: Final = re.compile(r"(?<=[0-9])gb/s", re.IGNORECASE)
-WAY: Final = re.compile(r"(read|write|uplink)=(.+)", re.IGNORECASE)
+WAY: Final = re.compile(r"(read|write|uplink)=(.*)", re.IGNORECASE)
 SHARED: Final = re.compile(r"shared(?:=(.*))?", re.IGNORECASE)
 SPELLED: Final = "ssd:2TiB:nvme or ssd:2TiB:6.5/4:arc"
 

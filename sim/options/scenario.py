@@ -20,6 +20,8 @@ from kvsim.sim.models.spec import GpuSpec, ModelSpec
 from kvsim.sim.option import check_allowed, option
 
 FLEET = "Fleet"
+NONE = "none"
+"""No scaling, or no migration: the baseline of a sweep."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,17 +77,19 @@ class Scenario(ServerChoices, EngineChoices):
         "never; once for each death",
     )
     scale: str | None = option(
-        "Replicas come and go: schedule:0=2,600=6, threshold:queue=4, slo:ttft=0.5; or by pool: decode=...",
+        "Start and stop replicas: schedule:0=2,600=6, threshold:queue=4, slo:ttft=0.5; per pool: decode=...",
         panel=FLEET,
         default=None,
         value="[POOL=]POLICY",
         shown="all replicas, always",
         repeats=True,
         commas=True,
-        doc="replicas [come and go](fleet.md#scaling), `--replicas` at most: `schedule:0=2,600=6,1200=3`, or "
+        doc="[start and stop](fleet.md#scaling) replicas, `--replicas` at most: `schedule:0=2,600=6,1200=3` "
+        "(2, from second 600 on 6, from 1200 on 3), or "
         "`threshold:queue=4,kv=0.8,least=1,every=15,cool=300`, or "
         "`slo:ttft=0.5,tpot=0.05,least=1,every=180,look=5,down=0.8`; once for each pool: "
-        "`prefill=threshold:queue=2`, `decode=slo:tpot=0.05`, `1=schedule:0=1,60=3` for pool 1",
+        "`prefill=threshold:queue=2`, `decode=slo:tpot=0.05`, `1=schedule:0=1,60=3` for pool 1; "
+        "`none`: all, always",
     )
     migrate: str | None = option(
         "Running requests move to freer replicas: llumnix, llumnix:source=0, ...",
@@ -202,21 +206,25 @@ class Scenario(ServerChoices, EngineChoices):
         fleet = FleetConfig(
             replicas=self.replicas,
             router=name_of(self.router),
-            sticky=self.sticky,
-            fail=self.fail or "",
-            scale=self.scale or "",
-            migrate=self._migrate,
-            startup_time=self.startup_time,
-            load_bandwidth=self.load_bandwidth,
-            direct_decode=self.direct_decode,
+            **self._of_fleet,
         )
         specs = {"model": model, "gpu": gpu, "engine": engine, "fleet": fleet, "cost": cost}
         return Deployment(**_of(Deployment, settings) | specs | {"profile": profile, "classes": classes})
 
     @property
-    def _migrate(self) -> str:
-        """How requests migrate; empty if they do not, which a sweep calls "none"."""
-        return "" if self.migrate in {None, "none"} else str(self.migrate)
+    def _of_fleet(self) -> dict[str, Any]:
+        """The settings of a fleet besides its replicas and router; "none" is a sweep's baseline."""
+        scale, migrate = ("" if text in {None, NONE} else text for text in (self.scale, self.migrate))
+        starts = type(self) if self.scale == NONE else self
+        return {
+            "sticky": self.sticky,
+            "fail": self.fail or "",
+            "scale": scale,
+            "migrate": migrate,
+            "startup_time": starts.startup_time,
+            "load_bandwidth": starts.load_bandwidth,
+            "direct_decode": self.direct_decode,
+        }
 
     def _pooled(self, text: str) -> Deployment:
         """The fleet of the pools in a text, each of servers like this one with their own settings."""
@@ -227,13 +235,12 @@ class Scenario(ServerChoices, EngineChoices):
             raise KvsimError(f"replicas must be left out with pool, which says how many, got {self.replicas}")
         wanted = pools_of(text)
         chosen = {kind: getattr(self, kind) for kind in KINDS}
-        alone = replace(self, pool=None, sticky=False, fail=None, scale=None, migrate=None, direct_decode=0)
+        whole = self._of_fleet
+        alone = replace(self, pool=None, **{name: getattr(type(self), name) for name in whole})
         servers = [
             replace(alone, replicas=each.replicas).with_settings(typed(each, type(self), chosen)).deployed()
             for each in wanted
         ]
-        whole = {"sticky": self.sticky, "fail": self.fail or "", "scale": self.scale or ""}
-        whole |= {"migrate": self._migrate, "direct_decode": self.direct_decode}
         return fleet_of(wanted, servers, whole)
 
 

@@ -224,7 +224,11 @@ class Policy:
 
     def _put_first(self, head: Request) -> None:
         """Note that requests give way to this one in this step."""
-        self.server.step.displacer = Displacer(head, self.displaces_as)
+        self.server.step.displacer = Displacer(head, self.displaces_for(head))
+
+    def displaces_for(self, head: Request) -> str:
+        """Why this request goes before those that run."""
+        return self.displaces_as
 
     def _prompts_fill(self, budget: int) -> bool:
         """Whether prompts that are under way take all of the step's budget."""

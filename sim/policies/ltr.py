@@ -31,7 +31,7 @@ class LtrOptions(StarvationOptions):
 class Ltr(Displacing):
     """Orders requests by rank, with preemption and promotion."""
 
-    displaces_as = "its rank was lower, or it had starved"
+    displaces_as = "its rank was lower"
     family = "predicted length"
     idea = "the lowest rank first, displacing worse ones; a starving request is promoted for a quantum"
     needs = "a predictor"
@@ -52,6 +52,10 @@ class Ltr(Displacing):
         else:
             promoted = now_ps >= since_ps + self._patience_ps
         return (0, 0) if promoted else (1, self.said(request))
+
+    def displaces_for(self, head: Request) -> str:
+        ranked, _ = self.key(head, self.server.now_ps)
+        return self.displaces_as if ranked else "it had starved"
 
     def mark(self, request: Request) -> int | None:
         return self.said(request) if self.displaceable(request) else None

@@ -1,9 +1,26 @@
 """User options of SGLang's scheduler."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from kvsim.allocators.option import option
 from kvsim.allocators.sglang.host_tree import HITS
+
+OF_HICACHE: Final = (
+    "hicache_ratio",
+    "hicache_size",
+    "hicache_write_policy",
+    "hicache_link",
+    "hicache_storage_backend",
+)
+"""Options that need HiCache."""
+OF_STORAGE: Final = (
+    "hicache_storage_prefetch_policy",
+    "hicache_prefetch_threshold",
+    "hicache_storage_prefetch_retry_poll_interval",
+    "hicache_storage_prefetch_retry_max_attempts",
+)
+"""Options that need a storage below it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,13 +127,12 @@ class SglangOptions:
                 f"got {self.max_tokens}"
             )
         if not self.enable_hierarchical_cache:
-            for name in (
-                *("ratio", "size", "write_policy", "link"),
-                *("storage_backend", "storage_prefetch_policy", "prefetch_threshold"),
-                *("storage_prefetch_retry_poll_interval", "storage_prefetch_retry_max_attempts"),
-            ):
-                value, default = (getattr(one, f"hicache_{name}") for one in (self, type(self)))
-                if value != default:
-                    raise ValueError(
-                        f"hicache_{name} must be left out without enable_hierarchical_cache, got {value!r}"
-                    )
+            self._check_unset("enable_hierarchical_cache", *OF_HICACHE, *OF_STORAGE)
+        elif self.hicache_storage_backend is None:
+            self._check_unset("hicache_storage_backend", *OF_STORAGE)
+
+    def _check_unset(self, partner: str, *names: str) -> None:
+        for name in names:
+            value = getattr(self, name)
+            if value != getattr(type(self), name):
+                raise ValueError(f"{name} must be left out without {partner}, got {value!r}")

@@ -21,6 +21,8 @@ from kvsim.sim.serving.scale_groups import policies_by_name
 from kvsim.sim.serving.scaling import policy_of
 
 MOST_REPLICAS = 1024
+OF_SCALING = ("startup_time", "load_bandwidth")
+"""Settings that only a fleet that scales has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,8 +76,12 @@ class FleetConfig:
         if self.scale:
             if self.replicas == 1:
                 raise KvsimError("scale must be left out with one replica")
-            for name, policy in policies_by_name(self.scale).items():
-                policy_of(policy, MOST_REPLICAS if name else self.replicas)
+            named = policies_by_name(self.scale)
+            if "" in named:  # the others are checked with the pools
+                policy_of(named[""], self.replicas)
+        for name in () if self.scale else OF_SCALING:
+            if getattr(self, name) != getattr(type(self), name):
+                raise KvsimError(f"{name} must be left out without scale, got {getattr(self, name):g}")
         if self.migrate:
             if self.replicas == 1:
                 raise KvsimError("migrate must be left out with one replica")
@@ -88,10 +94,14 @@ class FleetConfig:
 
     def as_json(self) -> dict[str, object]:
         """Its settings; those of faults, scaling and migration only if there is any."""
-        of_scaling = () if self.scale else ("scale", "startup_time", "load_bandwidth")
+        of_scaling = () if self.scale else ("scale", *OF_SCALING)
         others = (name for name in ("fail", "migrate", "direct_decode") if not getattr(self, name))
         left_out = (*of_scaling, *others)
         return {name: value for name, value in asdict(self).items() if name not in left_out}
+
+    def of_pool(self, replicas: int) -> "FleetConfig":
+        """The part of it that a pool's server knows: replicas, and the router of the whole fleet."""
+        return FleetConfig(replicas=replicas, router=self.router, seed=self.seed)
 
     def router_of(self, found: type[Router], options: Mapping[str, object]) -> Router:
         """A router of that class, with its own options among these."""

@@ -43,7 +43,10 @@ def policies_by_name(text: str) -> dict[str, str]:
         if equals and not name:
             raise KvsimError(f"scale must name a pool in front of =, got {each!r}")
         if name in found or "" in found:
-            raise KvsimError(f"scale must have one policy for all replicas, or one per name, got {text!r}")
+            raise KvsimError(
+                "scale must have one policy for all replicas, or one per name (a sweep separates policies "
+                f"by ;), got {text!r}"
+            )
         found[name] = kind + colon + rest
     return found
 
@@ -77,9 +80,10 @@ def scaled_of(text: str, pools: Sequence[tuple[str, int]], log: RequestLog | Non
         twice = {place for each in found for place in each.places} & {*places}
         if twice:
             raise KvsimError(f"scale must have one policy per replica, got two for replica {min(twice)}")
-        whose = f"its replicas ({name})" if name else "the fleet"
+        replicas = "replica" if len(places) == 1 else "replicas"
+        replicas = f"{replicas} of pool {name}" if name.isdigit() else f"{name} {replicas}".strip()
         role = roles[places[0]]
-        found.append(Scaled(name, policy_of(policy, len(places), log, role, whose), places))
+        found.append(Scaled(name, policy_of(policy, len(places), log, role, replicas), places))
     return found
 
 

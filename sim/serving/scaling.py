@@ -10,7 +10,7 @@ The maximum is the number of replicas that it scales (scale_groups.py). Source o
 "Horizontal Pod Autoscaling" (ratio, tolerance 0.1, a look every 15 s, downscale stabilization of 300 s).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, isfinite
 
@@ -103,23 +103,36 @@ MUST = (
 )
 
 
+_ABOVE_0 = "above 0", lambda value: value > 0
+_SHARE = "above 0 and at most 1", lambda value: 0 < value <= 1
+_INTERVAL = f"{LEAST_S:g} to {MOST_S:,.0f} seconds", lambda value: LEAST_S <= value <= MOST_S
+ALLOWED: Mapping[str, tuple[str, Callable[[float], bool]]] = {
+    **dict.fromkeys(("queue", "ttft", "tpot"), _ABOVE_0),
+    **dict.fromkeys(("kv", "down"), _SHARE),
+    **dict.fromkeys(("every", "look"), _INTERVAL),
+    "cool": ("at least 0 seconds", lambda value: value >= 0),
+    "least": ("a whole number", float.is_integer),
+}
+"""What a setting must be."""
+
+
 def policy_of(
-    text: str, most: int, log: RequestLog | None = None, role: str = "both", whose: str = "the fleet"
+    text: str, most: int, log: RequestLog | None = None, role: str = "both", replicas: str = "replicas"
 ) -> ScalePolicy:
     """Parse a policy, for at most `most` replicas of a role; KvsimError if it is not one.
 
-    A policy finds finished requests in `log`; it may be omitted to only check the text. `whose` replicas
-    these are is said in errors.
+    A policy finds finished requests in `log`; it may be omitted to only check the text. Errors say which
+    `replicas` these are.
     """
     kind, _, rest = text.partition(":")
     pairs = [each.partition("=") for each in rest.split(",") if each]
     try:
         given = [(name.strip(), float(value)) for name, _, value in pairs]
+        _check_each(given)
         if not all(isfinite(value) and value >= 0 for _, value in given):
             raise ValueError(text)
-        _check_each(given)
         if kind == "schedule":
-            steps = _steps(given)
+            steps = _steps(given, text)
             found: ScalePolicy = Schedule(steps)
             counts = [count for _, count in steps]
         elif kind == "threshold":
@@ -135,26 +148,31 @@ def policy_of(
     except ValueError:
         raise KvsimError(f"{MUST}, got {text!r}") from None
     if not all(1 <= count <= most for count in counts):
-        raise KvsimError(f"scale must have 1 to {most} replicas, the most of {whose}, got {text!r}")
+        some = f"1 to {most:,}" if most > 1 else "1"
+        raise KvsimError(f"scale must ask for {some} {replicas}, as many as there are, got {text!r}")
     return found
 
 
 def _check_each(given: Sequence[tuple[str, float]]) -> None:
-    """Check that each name is given once, and the time between looks."""
+    """Check that each name is given once, and is what it must be."""
     names = [name for name, _ in given]
     for name, value in given:
         if names.count(name) > 1:
             raise KvsimError(f"scale must have {name} once, got it {names.count(name)} times")
-        if name in {"every", "look"} and not LEAST_S <= value <= MOST_S:
-            raise KvsimError(f"scale: {name} must be {LEAST_S:g} to {MOST_S:,.0f} seconds, got {value:g}")
+        must, holds = ALLOWED.get(name, ("", lambda _: True))
+        if not holds(value):
+            raise KvsimError(f"scale: {name} must be {must}, got {value:g}")
 
 
-def _steps(given: Sequence[tuple[str, float]]) -> tuple[tuple[float, int], ...]:
+def _steps(given: Sequence[tuple[str, float]], text: str) -> tuple[tuple[float, int], ...]:
     steps = tuple((float(name), int(value)) for name, value in given)
     whole = all(value == int(value) for _, value in given)
     possible = whole and all(at_s <= MOST_S for at_s, _ in steps)
     if not steps or steps != tuple(sorted(steps)) or steps[0][0] != 0 or not possible:
-        raise ValueError("steps must begin at 0 and go on")
+        raise KvsimError(
+            "scale: a schedule must give whole numbers of replicas from second 0 on, in order, up to second "
+            f"{MOST_S:,.0f}, got {text!r}"
+        )
     return steps
 
 
@@ -163,6 +181,4 @@ def _threshold(given: dict[str, float], most: int) -> Threshold:
     if not given.keys() <= asked.keys():
         raise ValueError("unknown names")
     queue, kv, least, every_s, cool_s = (asked | given).values()
-    if not (queue > 0 and 0 < kv <= 1 and least == int(least)):
-        raise ValueError("out of range")
     return Threshold(queue, kv, int(least), most, every_s, cool_s)

@@ -103,7 +103,7 @@ def test_each_pool_is_told_with_what_it_took(capsys):
     policies = ["--scale", "prefill=schedule:0=1", "--scale", "decode=threshold:queue=9"]
     assert cli.main(["run", *FLEET, "--gpu", "h100", *pools, *policies, "--no-out"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "2.00 replicas on average (1.00 h100 prefill, 1.00 h100 decode), 0 starts, 0 drains" in said
+    assert "2.00 replicas on average (1.00 h100 prefill, 1.00 h100 decode), 0 started, 0 drained" in said
 
 
 def read_rows(path):

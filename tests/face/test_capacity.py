@@ -54,6 +54,19 @@ def test_tokens_and_price_are_of_the_same_steady_window_as_the_rate():
     assert found.price_per_million_output_tokens == pytest.approx(1e3 / (40 * found.requests_per_s))
 
 
+@pytest.mark.parametrize("where", [{}, {"pool": "both:4:gpu=h100"}], ids=["equal", "pool"])
+def test_a_fleet_that_scales_is_counted_and_paid_while_it_is_billed(where, tmp_path, capsys):
+    """Two of four replicas that are always on are a fleet of two."""
+    served = {"trace": "synthetic", "input_len": "50", "output_len": "40", "cost": "constant:0.02"}
+    served |= {"slo": "ttft:p99=2s", "max_num_seqs": 8, "gpu_price": 3.6}
+    two = kvsim.capacity(**served, replicas=2, **FEW).iloc[0]
+    where = where or {"replicas": 4}
+    some = kvsim.capacity(**served, **where, scale="schedule:0=2", **FEW).iloc[0]
+    assert (two.gpus, some.gpus, some.gpus_of_all) == (2, 2, 4)
+    for name in ("requests_per_s", "requests_per_s_per_gpu", "price_per_million_output_tokens"):
+        assert some[name] == pytest.approx(two[name])
+
+
 def test_an_answer_is_confirmed_by_long_runs_with_fresh_seeds():
     """M/D/1 with services of one second: 99 % wait at most 29 s at a load of 0.9236."""
     md1 = {"trace": "synthetic", "input_len": "1", "output_len": "1", "max_num_seqs": 1, "cost": "constant:1"}

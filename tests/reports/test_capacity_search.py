@@ -1,11 +1,14 @@
 """The search for a capacity: bracket, bisection, windows, and its words."""
 
+from io import StringIO
+
 import numpy as np
 import pytest
+from rich.console import Console
 
 from kvsim.reports.sweeps.capacity import capacities, limited_by
 from kvsim.reports.sweeps.capacity_table import table_rows
-from kvsim.reports.sweeps.capacity_words import answer
+from kvsim.reports.sweeps.capacity_words import answer, capacity_words
 from kvsim.reports.sweeps.search import Tried, search
 from kvsim.reports.sweeps.steady import tells, window
 from kvsim.sim.options.goals import Goals
@@ -234,6 +237,19 @@ def test_more_memory_is_compared_seed_by_seed():
 def test_a_search_that_fails_is_its_systems_reason():
     (found,) = described([row(2.0, 0), {"gpu": "h100", "seed": 1, "status": "failed", "reason": "no luck"}])
     assert found["requests_per_s"] is None and found["limited_by"] == "no luck"
+
+
+def test_gpus_of_replicas_that_come_and_go_are_means_of_the_seeds():
+    rows = [row(4.0, 0, "l40s", gpus=2.0, gpus_of_all=4), row(4.0, 1, "l40s", gpus=3.0, gpus_of_all=4)]
+    (found,) = described(rows, for_rate=8.0)
+    assert (found["gpus"], found["gpus_of_all"], found["requests_per_s_per_gpu"]) == (2.5, 4, 1.6)
+    assert (found["fleet_gpus"], found["fleet_price_per_hour"]) == (5.0, 5.0)
+    assert "cheapest with l40s: 2 servers, 5 GPUs, 5.00 per hour" in answer(
+        [found], ["l40s"], Sought(for_rate=8.0), SLO
+    )
+    console = Console(width=200, file=StringIO())
+    console.print(capacity_words([found], ["l40s"], Sought(), Goals(slo=str(SLO)), []))
+    assert "2.50 of 4" in console.file.getvalue() and "billed on average" in console.file.getvalue()
 
 
 def test_fleets_of_pools_cost_what_their_gpus_cost_and_say_which_side_binds():

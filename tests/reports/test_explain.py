@@ -99,6 +99,15 @@ def test_a_request_that_a_policy_displaces_reads_which_one_went_first_and_why():
     )
 
 
+@pytest.mark.parametrize(("tokens", "why"), [(2, "its rank was lower"), (30, "it had starved")])
+def test_ltr_displaces_by_rank_or_for_who_starved(tokens, why):
+    """One seat, 20 tokens: a shorter answer goes first at once, a longer one after 5 s."""
+    work = workload([(0, 4, 20), (1, 4, tokens)])
+    lines, _ = life("vllm-v1", 64, work, 0, max_num_seqs=1, policy="ltr", starvation=5.0)
+    first = next(line for line in lines if "preempted" in line)
+    assert f"preempted: request 1 went first, as {why}; " in first
+
+
 def test_seats_budget_batch_and_watermark_are_said_in_words():
     two = workload([(0, 5, 3), (0, 5, 3)])
     said = {

@@ -257,6 +257,15 @@ ABC = rows(("A", 1.0, 1.1), ("B", 2.0, 2.6), ("C", 4.0, 4.0))
         ({"kind": "spread", "relative": 5}, False),
         ({"kind": "ratio", "of": "C", "over": ["A"], "relative": 10}, True),
         ({"kind": "ratio", "of": "C", "over": ["B"], "relative": 10}, False),
+        ({"kind": "ratio", "of": "C", "over": ["B"], "relative": 25}, True),  # 1.54 of 2: half of its lead
+        ({"kind": "over", "of": "B", "over": ["A"], "relative": 40, "published": 1.8}, True),
+        ({"kind": "over", "of": "B", "over": ["C"], "relative": 40, "published": 1.02}, False),  # 0.65
+        ({"kind": "over", "of": "C", "over": ["B"], "relative": 40, "published": 2.2}, False),  # 1.54: 0.45
+        ({"kind": "over", "of": "B", "over": ["C"], "relative": 90, "published": 0.5}, True),  # 0.65: behind
+        (
+            {"kind": "over", "of": "B", "over": ["C"], "relative": 90, "published": 0.2},
+            False,
+        ),  # by less than half
     ],
 )
 def test_a_check_decides(check, good):

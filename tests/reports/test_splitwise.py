@@ -7,13 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import kvsim
 from kvsim import cli, workloads
+from kvsim.reports.palette import figures
 from kvsim.reports.papers import checks, declared, running
 from kvsim.reports.papers.series import all_series
 from kvsim.reports.papers.served import cluster_of
 from kvsim.sim.build import build_engine
 from kvsim.sim.contract import check_scheduler
-from kvsim.sim.cost.dgx import Machine
+from kvsim.sim.cost.dgx import RULES, Machine
 from kvsim.sim.cost.step_cost import StepShape
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.catalog import gpu_named, model_named
@@ -29,7 +31,7 @@ def cluster(panel, system, figure="18", requests=500):
     """A cluster of the paper, with shorter runs."""
     found = all_series(PAPER, PAPER.figures[figure], quick=False)
     one = next(each for each in found if (each.panel, each.system, each.choice) == (panel, system, ""))
-    return cluster_of(one.cell["arguments"], one.settings["warm_s"], requests)
+    return cluster_of(one.cell["arguments"], one.settings, requests)
 
 
 def machine(rule="batch", gpu="a100-80gb", model="bloom-176b"):
@@ -64,7 +66,31 @@ def test_beyond_the_last_point_its_line_goes_on():
     assert machine("context").step_ps(shape) / MS == pytest.approx(96.583 + (96.583 - 65.3805) / 2)
 
 
-@pytest.mark.parametrize("rule", ["batch", "context"])
+@pytest.mark.parametrize(("rule", "contexts"), [("batch", 9_000), ("context", 32_730), ("context", 110)])
+def test_time_outside_the_points_is_counted_alike_in_steps_and_spans(rule, contexts):
+    """By batch 7 decodes are 7 tokens; by context six steps cross the last point, or the first."""
+    steps, span = machine(rule), machine(rule)
+    ends = np.cumsum(steps.span_ps(7, contexts, 12)).tolist()
+    for step, (begin, end) in enumerate(zip([0, *ends], ends, strict=False)):
+        steps.carried_out(StepShape(decode_seqs=7, context_tokens=contexts + 7 * step), end - begin)
+    span.span_carried_out(7, contexts, ends)
+    beyond = {9_000: ends[-1], 32_730: ends[-1] - ends[5], 110: ends[2]}[contexts]
+    assert steps.extrapolated_share == span.extrapolated_share == beyond / ends[-1]
+    within = StepShape(prefill_tokens=1_000, prefill_seqs=1)
+    steps.carried_out(within, steps.step_ps(within))
+    assert steps.extrapolated_share < span.extrapolated_share
+    assert machine(rule).outside() == [] and "fewer than 128 or more than 32,768" in span.outside()[0]
+
+
+def test_a_run_reports_the_share_of_its_time_outside_the_points():
+    """Forty requests never decode 128 at once: by batch all but a few prompts lie before the first point."""
+    asked = {"model": "bloom-176b", "gpu": "h100", "tensor_parallel_size": 8, "num_prompts": 40}
+    by_batch, by_context = (kvsim.simulate(**asked, cost=f"dgx-isca24:{rule}").summary for rule in RULES)
+    assert by_batch.cost.extrapolated_share > 0.9 > by_context.cost.extrapolated_share > 0
+    assert any("steps of fewer than 128 or more than 32,768 prompt tokens" in note for note in by_batch.notes)
+
+
+@pytest.mark.parametrize("rule", RULES)
 def test_a_span_is_its_steps(rule):
     model, shape = machine(rule, "h100"), StepShape(decode_seqs=7, context_tokens=8_180)
     steps = [model.step_ps(shape._replace(context_tokens=8_180 + 7 * step)) for step in range(5)]
@@ -238,12 +264,12 @@ SYSTEMS = [f"Baseline-{each}" for each in ("A100", "H100")] + [
 
 
 def test_the_rates_of_the_page_are_those_of_the_run():
-    assert cells("conversation, same power") == [f"{rate(CONVERSATION, each):.3g}" for each in SYSTEMS]
-    coding = [f"{rate('iso-power, coding', each):.3g}" for each in SYSTEMS[:5]]
+    assert cells("conversation, same power") == [figures(rate(CONVERSATION, each)) for each in SYSTEMS]
+    coding = [figures(rate("iso-power, coding", each)) for each in SYSTEMS[:5]]
     assert cells("coding, same power") == [*coding, ""]
     (figure,) = (each for each in SHIPPED["figures"] if each["figure"] == "18")
     by_context = {each["system"]: each["other"] for each in figure["open_choices"]}
-    assert cells("conversation, decodes by context") == [f"{by_context[each]:.3g}" for each in SYSTEMS]
+    assert cells("conversation, decodes by context") == [figures(by_context[each]) for each in SYSTEMS]
 
 
 def test_published_beside_simulated_is_that_of_the_run():

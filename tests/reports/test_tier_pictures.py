@@ -313,6 +313,11 @@ def test_the_picture_and_the_page_show_every_tier_of_a_stack(stacked):
         "loaded (GB/s)",
         "stored (GB/s)",
     ]
+    promoted = f"{system.first.summary['tier']['promoted_tokens']:,}"
+    said = (
+        f"from the host, to which {promoted} tokens moved up from the ssd and the remote; loads keep its link"
+    )
+    assert said in " ".join(figure.get_suptitle().replace("\u00a0", " ").split())
     gpus = 2 * 140_000 * TOKEN_BYTES / 2**30
     assert 0.5 * gpus < figure.axes[0].lines[0].get_ydata().max() < 1.001 * gpus
     runs = [run.as_one for run in read_runs(stacked)]

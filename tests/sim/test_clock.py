@@ -3,6 +3,7 @@
 import pytest
 
 from kvsim.reports.clocks import differ, extrapolated, told
+from kvsim.sim.build import resolve
 from kvsim.sim.cost import clock
 from kvsim.sim.cost.clock import clock_of
 from kvsim.sim.cost.trust import Trust, read_errors
@@ -124,3 +125,22 @@ def test_validate_takes_only_a_model_and_a_gpu(capsys):
     assert not points and [run.deployment.gpu.name for run in runs] == ["rtx-4090"]
     with pytest.raises(KvsimError, match="no server of gpt-oss-120b on l40s was measured, but "):
         sources(None, "gpt-oss-120b", "l40s", 1, None)
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "cost", "tp"),
+    [
+        ("opt-13b", "a100-40gb", "a100-40gb-sosp23", 1),
+        ("opt-13b", "a100-80gb", "a100-80gb-osdi24:vllm", 1),
+        ("bloom-176b", "h100", "dgx-isca24:context", 8),
+    ],
+)
+def test_a_published_clock_of_16_bits_refuses_other_types(model, gpu, cost, tp):
+    asked = {"model": model, "gpu": gpu, "cost": cost, "tensor_parallel_size": tp}
+    resolve(Scenario(**asked, kv_cache_dtype="bf16").deployed())
+    for option, given in (("quantization", "fp8"), ("kv_cache_dtype", "fp8"), ("kv_cache_dtype", "fp32")):
+        with pytest.raises(KvsimError) as raised:
+            resolve(Scenario(**asked, **{option: given}).deployed())
+        assert str(raised.value) == (
+            f"{option} must be left out for cost {cost}, whose times are of 16 bits, got {given}"
+        )

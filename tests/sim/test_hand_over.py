@@ -190,10 +190,10 @@ def test_a_config_makes_the_same_fleet():
             "kv_offloading_size must be left out with prefill and decode pools",
         ),
         ({"num_speculative_tokens": 2, "speculative_method": "ngram"}, "must be left out with prefill"),
-        ({"scale": "schedule:0=2"}, r"scale must have 1 to 1 replicas, the most of its replicas \(prefill\)"),
+        ({"scale": "schedule:0=2"}, "scale must ask for 1 prefill replica, as many as there are"),
         (
             {"scale": "decode=schedule:0=3"},
-            r"scale must have 1 to 2 replicas, the most of its replicas \(decode\)",
+            "scale must ask for 1 to 2 decode replicas, as many as there are",
         ),
         ({"scale": "=slo:"}, "scale must name a pool in front of =, got '=slo:'"),
         ({"scale": "both=schedule:0=2"}, "scale must name one of prefill, decode, 0, 1, got 'both'"),

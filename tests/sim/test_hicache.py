@@ -203,6 +203,21 @@ def test_fast_forward_equals_step_mode():
             {"enable_hierarchical_cache": False, "hicache_ratio": 3.0},
             "hicache_ratio must be left out without enable_hierarchical_cache, got 3.0",
         ),
+        (
+            {"hicache_prefetch_threshold": 8},
+            "hicache_prefetch_threshold must be left out without hicache_storage_backend, got 8",
+        ),
+        *(
+            (
+                {f"hicache_storage_prefetch_{name}": value},
+                f"{name} must be left out without hicache_storage_backend",
+            )
+            for name, value in (
+                ("policy", "wait_complete"),
+                ("retry_poll_interval", 2),
+                ("retry_max_attempts", 0),
+            )
+        ),
         ({"scheduler": "vllm-v1@0.33.0"}, "enable_hierarchical_cache must be left out for scheduler vllm-v1"),
     ],
 )

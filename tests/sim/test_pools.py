@@ -49,6 +49,19 @@ def test_pools_of_equal_servers_are_one_pool(scheduler, router):
         assert {name for name in found[0] if found[0][name] != found[1][name]} == set(), seed
 
 
+def test_the_router_is_that_of_the_whole_fleet():
+    case = draw_case(Random(1), "vllm-v1@0.33.0")
+    pools = [Pool(name, "both", 2, replace(case.scenario, fleet=FleetConfig())) for name in ("a", "b")]
+    fleet = FleetConfig(replicas=4, router="least-requests:2")
+    deployment = replace(case.scenario, fleet=fleet, pools=tuple(pools))
+    assert resolve(deployment).router.__name__ == "LeastRequests"
+    pools[1] = replace(
+        pools[1], server=replace(case.scenario, fleet=FleetConfig(replicas=2, router="least-kv"))
+    )
+    with pytest.raises(KvsimError, match=r"router must be least-requests:2, .*, got least-kv"):
+        replace(deployment, pools=tuple(pools))
+
+
 def unlike(**settings):
     return Scenario(
         model="llama-3.1-8b",

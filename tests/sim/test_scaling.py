@@ -131,7 +131,7 @@ def test_a_replica_begins_empty_each_time():
 
 
 def test_all_replicas_always_is_no_scaling():
-    plain, scaled = kvsim.simulate(**ASKED), kvsim.simulate(**ASKED, scale="schedule:0=4")
+    plain, scaled = (kvsim.simulate(**ASKED, scale=scale) for scale in ("none", "schedule:0=4"))
     for name, column in plain.columns.requests.items():
         assert column.tobytes() == scaled.columns.requests[name].tobytes(), name
     assert scaled.summary.scaling.gpu_hours == pytest.approx(scaled.summary.scaling.gpu_hours_of_all)
@@ -199,17 +199,43 @@ def test_a_config_repeats_it():
     assert {**again.summary, "simulation": 0} == {**outcome.summary, "simulation": 0}
 
 
+@pytest.mark.parametrize("where", [{}, {"replicas": 1, "pool": "both:1:gpu=h100 both:3"}])
+def test_a_sweep_compares_with_all_replicas_always(where):
+    few = {**ASKED, "num_prompts": 40, "gpu_price": 1.0, "jobs": 1, **where}
+    rows = kvsim.sweep(**few, scale=["none", "schedule:0=4", "schedule:0=2"])
+    assert list(rows.status) == ["finished"] * 3
+    none, four, two = (
+        rows[rows.scale.str.startswith(at)].iloc[0] for at in ("none", "schedule:0=4", "schedule:0=2")
+    )
+    name = "price.per_million_output_tokens"
+    assert none[name] == four[name] > two[name]
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
         ({"scale": "often"}, "scale must be schedule:SECOND=REPLICAS"),
-        ({"scale": "schedule:1=2"}, "scale must be schedule:SECOND=REPLICAS"),
-        ({"scale": "schedule:0=2,9=1,5=2"}, "scale must be schedule:SECOND=REPLICAS"),
-        ({"scale": "schedule:0=5"}, "scale must have 1 to 4 replicas"),
-        ({"scale": "schedule:0=0"}, "scale must have 1 to 4 replicas"),
-        ({"scale": "threshold:queue=0"}, "scale must be schedule"),
-        ({"scale": "threshold:least=9"}, "scale must have 1 to 4 replicas"),
+        ({"scale": "schedule:"}, "scale: a schedule must give whole numbers of replicas from second 0 on"),
+        ({"scale": "schedule:1=2"}, "scale: a schedule must give whole numbers of replicas from second 0 on"),
+        ({"scale": "schedule:0=2,9=1,5=2"}, "from second 0 on, in order, up to second 1,000,000,000"),
+        ({"scale": "schedule:0=2,5=1.5"}, "got 'schedule:0=2,5=1.5'"),
+        ({"scale": "schedule:0=5"}, "scale must ask for 1 to 4 replicas, as many as there are, got 'sch"),
+        ({"scale": "schedule:0=0"}, "scale must ask for 1 to 4 replicas, as many as there are, got 'sch"),
+        ({"scale": "threshold:queue=0"}, "scale: queue must be above 0, got 0"),
+        ({"scale": "threshold:queue=nan"}, "scale: queue must be above 0, got nan"),
+        ({"scale": "threshold:kv=1.5"}, "scale: kv must be above 0 and at most 1, got 1.5"),
+        ({"scale": "threshold:cool=-1"}, "scale: cool must be at least 0 seconds, got -1"),
+        ({"scale": "threshold:least=1.5"}, "scale: least must be a whole number, got 1.5"),
+        ({"scale": "slo:ttft=0"}, "scale: ttft must be above 0, got 0"),
+        ({"scale": "slo:ttft=1,down=2"}, "scale: down must be above 0 and at most 1, got 2"),
+        (
+            {"scale": "threshold:least=9"},
+            "scale must ask for 1 to 4 replicas, as many as there are, got 'thr",
+        ),
         ({"scale": "threshold:size=9"}, "scale must be schedule"),
+        ({"load_bandwidth": 2.0}, "startup_time must be left out without scale, got 2"),
+        ({"startup_time": 30.0}, "load_bandwidth must be left out without scale, got 8"),
+        ({"scale": "none schedule:0=2"}, "a sweep separates policies by ;"),
         ({"replicas": 1, "scale": "slo:ttft=1"}, "scale must be left out with one replica"),
         ({"scale": "schedule:0=2", "record_map": 9}, "scale must be left out when the memory map"),
         ({"scale": "prefill=schedule:0=2"}, "scale must name one of both, 0, got 'prefill'"),

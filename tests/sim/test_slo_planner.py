@@ -176,7 +176,7 @@ def test_fast_forward_equals_step_mode():
     assert moved > 3
 
 
-@pytest.mark.parametrize("text", ["slo:ttft=0", "slo:down=2", "slo:size=3", "slo:least=1.5", "slo:tpot=fast"])
+@pytest.mark.parametrize("text", ["slo:size=3", "slo:tpot=fast"])
 def test_mistakes_are_named(text):
     with pytest.raises(KvsimError, match="scale must be schedule"):
         policy_of(text, 4)
@@ -190,9 +190,12 @@ def test_mistakes_are_named(text):
         ("slo:every=10,look=1e-13", "scale: look must be 0.001 to 1,000,000,000 seconds, got 1e-13"),
         ("slo:every=1e300,look=1e-300", "scale: every must be 0.001 to 1,000,000,000 seconds, got 1e+300"),
         ("threshold:every=1e-13", "scale: every must be 0.001 to 1,000,000,000 seconds, got 1e-13"),
+        ("slo:ttft=0", "scale: ttft must be above 0, got 0"),
+        ("slo:down=2", "scale: down must be above 0 and at most 1, got 2"),
+        ("slo:least=1.5", "scale: least must be a whole number, got 1.5"),
         ("slo:ttft=0.1,ttft=9", "scale must have ttft once, got it 2 times"),
         ("schedule:0=1,5=2,5=3", "scale must have 5 once, got it 2 times"),
-        ("schedule:0=1,1e300=2", "scale must be schedule:SECOND=REPLICAS"),
+        ("schedule:0=1,1e300=2", "scale: a schedule must give whole numbers of replicas from second 0 on"),
     ],
 )
 def test_intervals_that_cannot_be_and_names_given_twice_have_a_line_of_their_own(text, said):

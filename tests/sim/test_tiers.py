@@ -378,7 +378,7 @@ def test_prices_that_cannot_be_are_refused(prices, said):
             "secondary_tiers must hold a chunk of 16 tokens each, 12.5 MiB, got 'ssd:2MiB:nvme'",
         ),
         ({"secondary_tiers": "ssd:lots:nvme"}, "secondary_tiers must be a size such as 100GiB"),
-        ({"secondary_tiers": "ssd:2TiB:0"}, "secondary_tiers must be above 0 GB/s each way, got '0'"),
+        ({"secondary_tiers": "ssd:2TiB:0"}, "secondary_tiers: link must be above 0 GB/s each way, got '0'"),
         (
             {"secondary_tiers": "ssd:2TiB:nvme:belady"},
             "secondary_tiers must evict without knowing the future",
@@ -402,7 +402,7 @@ def test_prices_that_cannot_be_are_refused(prices, said):
         ),
         (
             {"secondary_tiers": "ssd:2TiB:nvme", "store_threshold": 2},
-            "store_threshold must be left out with secondary_tiers, got 2",
+            "store_threshold must be left out with tiers below the host, got 2",
         ),
         ({"policy": "priority"}, "policy must be fcfs with kv_offloading_size, got 'priority'"),
     ],

@@ -98,11 +98,14 @@ BESIDE = {
     "pool": "--pool both:1:gpu=h100 --pool both:1:gpu=l40s --model llama-3.1-8b",
     "fail": "--fail replica=0:at=1:for=2 --replicas 2",
     "scale": "--scale schedule:0=1,2=2 --replicas 2",
+    "startup_time": "--startup-time 2 --scale schedule:0=1,2=2 --replicas 2",
+    "load_bandwidth": "--load-bandwidth 4 --scale schedule:0=1,2=2 --replicas 2",
     "migrate": "--migrate llumnix:source=48,target=96 --replicas 2",
     "clients_mix": "--clients-mix A:0.8:ttft=1,B:0.2:deadline=30",
     "closed_sessions": "--closed-sessions --trace agents --num-prompts 3",
 }
 """Option of all parts -> words with it that are accepted, where its declaration does not say enough."""
+STORED = "--hicache-storage-backend file:64GiB:nvme"
 RETRY = "hicache_storage_prefetch_retry"
 OWN = {
     "speculative_config": "--speculative-config "
@@ -129,11 +132,11 @@ OWN = {
             "hicache_size": "--hicache-size 1",
             "hicache_write_policy": "--hicache-write-policy write_back",
             "hicache_link": "--hicache-link 6.5:4",
-            "hicache_storage_backend": "--hicache-storage-backend file:64GiB:nvme",
-            "hicache_storage_prefetch_policy": "--hicache-storage-prefetch-policy wait_complete",
-            "hicache_prefetch_threshold": "--hicache-prefetch-threshold 64",
-            f"{RETRY}_poll_interval": f"--{RETRY.replace('_', '-')}-poll-interval 2",
-            f"{RETRY}_max_attempts": f"--{RETRY.replace('_', '-')}-max-attempts 1",
+            "hicache_storage_backend": STORED,
+            "hicache_storage_prefetch_policy": f"--hicache-storage-prefetch-policy wait_complete {STORED}",
+            "hicache_prefetch_threshold": f"--hicache-prefetch-threshold 64 {STORED}",
+            f"{RETRY}_poll_interval": f"--{RETRY.replace('_', '-')}-poll-interval 2 {STORED}",
+            f"{RETRY}_max_attempts": f"--{RETRY.replace('_', '-')}-max-attempts 1 {STORED}",
         }.items()
     },
     "predictor": "--predictor oracle",
