@@ -360,7 +360,7 @@ class Offload(Connector):
         for job in ended:
             if job.loads:
                 self.tier.loaded(job.pieces)
-                job.owner.loaded = True
+                self.loaded(job.owner, job.ends_ps)
             else:
                 self.tier.stored(job.pieces)
                 job.owner.stores.discard(job)

@@ -22,8 +22,8 @@ class User:
         Chunks that were offered to the tier.
     stores : set of Job
         Its stores that have not ended.
-    began_ps : int
-        When its load began.
+    began_ps, loading : int
+        When its load began, and how many tokens it brings.
     loaded : bool
         Whether its load is over.
     promoted : bool
@@ -35,6 +35,7 @@ class User:
         "finished",
         "keys",
         "loaded",
+        "loading",
         "number",
         "offered",
         "promoted",
@@ -48,7 +49,7 @@ class User:
         self.number = number
         self.keys = keys
         self.ranges: list[Keys] = []
-        self.offered = self.began_ps = 0
+        self.offered = self.began_ps = self.loading = 0
         self.stores: set[Job] = set()
         self.loaded = self.promoted = self.finished = False
 

@@ -306,7 +306,8 @@ def run(mixture: Mixture, max_span: int) -> dict[str, object] | str:
         return str(error)
     replicas = getattr(engine, "replicas", None) or [engine.replica]
     for server in (replica.server for replica in replicas):
-        assert not (server.waiting or server.running or server.swapped or server.batch.loading)
+        batch = server.batch
+        assert not (server.waiting or server.running or server.swapped or batch.parked() or batch.loaded)
         assert (server.allocator.used_slots, server.prefill_held, server.memory.internal) == (0, 0, 0)
     found = told(result)
     assert len(mixture.work) <= answered(result) <= len(mixture.work) * (1 + (result.samples is not None))
