@@ -24,6 +24,8 @@ class User:
         Its stores that have not ended.
     began_ps, loading : int
         When its load began, and how many tokens it brings.
+    up_ps, up_until_ps : int
+        For how long chunks for its next load came up from tiers below the host, and until when.
     loaded : bool
         Whether its load is over.
     promoted : bool
@@ -42,6 +44,8 @@ class User:
         "ranges",
         "request",
         "stores",
+        "up_ps",
+        "up_until_ps",
     )
 
     def __init__(self, request: Request, number: int, keys: list[int]) -> None:
@@ -50,6 +54,7 @@ class User:
         self.keys = keys
         self.ranges: list[Keys] = []
         self.offered = self.began_ps = self.loading = 0
+        self.up_ps = self.up_until_ps = 0
         self.stores: set[Job] = set()
         self.loaded = self.promoted = self.finished = False
 
