@@ -52,6 +52,7 @@ class Stack:
     ) -> None:
         self.server, self.host, self.below, self.totals = server, host, below, totals
         server.memory.stack = below
+        server.memory.links += below
         self.chunk_tokens, self.chunk_bytes = chunk_tokens, chunk_bytes
         self.promotes = False  # whether anything began to come up in this decision
         self._under_way: list[tuple[int, int, Job]] = []
