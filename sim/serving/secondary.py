@@ -146,14 +146,15 @@ class Secondary:
 
     def copy(self, job: Job, now_ps: int) -> int:
         """A job takes its place; returns when it ends."""
-        self._asked_ps, job.ends_ps = now_ps, self.link.end_of(job, now_ps)
+        self._asked_ps, job.ends_ps = max(self._asked_ps, now_ps), self.link.end_of(job, now_ps)
         if not job.loads:
             self._written(job.pieces, job.ends_ps)
         return job.ends_ps
 
     def write(self, pieces: Sequence[Piece], now_ps: int) -> int:
         """Write what was taken, queued after all earlier writes; returns when it is complete."""
-        self._asked_ps, ends_ps = now_ps, self.link.copied_ps(False, size(pieces), now_ps)
+        ends_ps = self.link.copied_ps(False, size(pieces), now_ps)
+        self._asked_ps = max(self._asked_ps, now_ps)
         self._written(pieces, ends_ps)
         return ends_ps
 
