@@ -42,12 +42,15 @@ class Loading:
         self.at_once_bytes, self.token_bytes = at_once_bytes, token_bytes
         self.longest = UNLIMITED  # most tokens of one prompt in this step
         self.passes_head = False  # whether the head of the queue asks again later
+        self.seats_taken = (
+            False  # whether no seat was left, also by requests that the engine thinks still run
+        )
         self._names = -2  # ids of loading sequences: below all others
 
     def admit(self, budget: int, seats: int) -> None:
         """Admit within a token budget and `seats` seats."""
         server, passed = self.server, []
-        self.passes_head = False
+        self.passes_head = self.seats_taken = False
         room = seats - len(server.running)
         self._at_once_left = self.at_once_bytes
         while self.hold and budget > 0 and room > 0:
@@ -76,7 +79,7 @@ class Loading:
                 passed.append(request)
             else:
                 later.append(server.waiting.popleft())
-        self.passes_head = bool(later)
+        self.passes_head, self.seats_taken = bool(later), room < 1
         for request in reversed(later):
             server.waiting.appendleft(request)
         self.hold.extendleft(reversed(passed))

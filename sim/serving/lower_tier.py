@@ -99,9 +99,11 @@ class LowerTier(Steps):
         return self._first
 
     def held_back(self) -> str:
-        """Whether the head's prefix is on its way between memories."""
-        passed = self.loading.passes_head and not self.server.step.preemptions
-        return TIER if passed else super().held_back()
+        """Whether the head's prefix is on its way between memories, or no seat was left."""
+        loading = self.loading
+        if self.server.step.preemptions:
+            return super().held_back()
+        return TIER if loading.passes_head else "seats" if loading.seats_taken else super().held_back()
 
     def rest(self) -> None:
         """No requests are left: those that finished last offer what they have."""

@@ -49,7 +49,8 @@ def test_who_waits_for_a_seat_after_its_read_is_told_so():
     run = kvsim.simulate(**FLEET | {"pool": few, "kv_transfer_link": "10", "num_prompts": 20})
     rows, divided = run.columns.requests, [run.explain(request).parts for request in range(20)]
     waited = [{part.reason: part.time_ps for part in parts if part.state == "loaded"} for parts in divided]
-    assert sum({"", "seats"} <= each.keys() for each in waited) > 5
+    assert sum({"", "seats"} == each.keys() for each in waited) > 5
+    assert {reason for each in waited for reason in each} == {"", "seats"}
     longest = max(range(20), key=lambda request: sum(waited[request].values()))
     told = run.explain(longest)
     read_s = rows["read_end_s"][longest] - rows["read_begin_s"][longest]
