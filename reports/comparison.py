@@ -12,6 +12,7 @@ from rich.text import Text
 
 from kvsim.reports import quantities as q
 from kvsim.reports.fitting import FittingTable
+from kvsim.reports.links import links_by_kind
 from kvsim.reports.quantities import Quantity
 from kvsim.reports.ranked import System, different_clocks, ranked, schedulers
 from kvsim.reports.seeds.intervals import interval
@@ -46,7 +47,8 @@ class Comparison:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The tables; a star marks the best of all systems, not only in its table."""
         sections = [
-            [(row, self.cells(row)) for row in section if occurs(row, self.systems)] for section in SECTIONS
+            [(row, self.cells(row)) for row in section if occurs(row, self.systems)]
+            for section in (*SECTIONS, links_by_kind(self.systems))
         ]
         names = schedulers(self.systems)
         for chosen in self._side_by_side([row for section in sections for row in section], options.max_width):

@@ -103,7 +103,7 @@ def _of_memory(kind: str) -> Read:
     return lambda summary: palette.whole_run(summary)[kind]
 
 
-def _percent_at(*path: str) -> Read:
+def percent_at(*path: str) -> Read:
     """A share at this place of a summary, in percent."""
     share = at(*path)
 
@@ -115,7 +115,7 @@ def _percent_at(*path: str) -> Read:
 
 
 def _held_back(limit: str) -> Quantity:
-    share = _percent_at("load", "held_back_share", limit)
+    share = percent_at("load", "held_back_share", limit)
     name, full = f"held by {SHORT_LIMITS[limit]}", f"requests held back by {LIMITS[limit]}, time"
     return Quantity(name, share, percent_text, full=full, rare=True)
 
@@ -166,14 +166,14 @@ TIER = (
     ),
     Quantity(
         "tier's link busy, loads",
-        _percent_at("tier", "load_busy_share"),
+        percent_at("tier", "load_busy_share"),
         percent_text,
         full="the tier's link is busy with loads",
         rare=True,
     ),
     Quantity(
         "tier's link busy, stores",
-        _percent_at("tier", "store_busy_share"),
+        percent_at("tier", "store_busy_share"),
         percent_text,
         full="the tier's link is busy with stores",
         rare=True,

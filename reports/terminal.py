@@ -20,6 +20,7 @@ from kvsim.reports.by_layers import layers_table
 from kvsim.reports.comparison import Comparison, Ranking, ruled_table
 from kvsim.reports.goals import in_words
 from kvsim.reports.headline import headline, verdict
+from kvsim.reports.links import links_in_words
 from kvsim.reports.palette import KINDS, Shown, Summary, count, figures, number, percent_text, seconds
 from kvsim.reports.pools import pools_table
 from kvsim.reports.quantities import LATENCIES, POINTS, at
@@ -317,12 +318,13 @@ def _tier(seeds: System) -> str:
     def told(text: Shown, name: str) -> str:
         return _told(seeds, text, "tier", name)
 
+    links = "".join(f", {each}" for each in links_in_words(seeds))
     return (
         f"{told(count, 'hit_tokens')} tokens were loaded from the host's {told(_gib, 'capacity_bytes')} GiB, "
         f"{told(_share, 'hit_share')} of the prompts, which saved "
         f"{told(seconds, 'saved_prefill_s')} of prefill; {told(_gib, 'loaded_bytes')} GiB loaded, "
         f"{told(_gib, 'stored_bytes')} GiB stored, the link {told(_share, 'load_busy_share')} and "
-        f"{told(_share, 'store_busy_share')} busy; {told(count, 'requests_waited')} requests waited "
+        f"{told(_share, 'store_busy_share')} busy{links}; {told(count, 'requests_waited')} requests waited "
         f"{told(seconds, 'mean_wait_s')} each"
         + (
             f"; {told(count, 'promoted_tokens')} tokens had moved up to the host from tiers below it"

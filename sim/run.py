@@ -46,6 +46,7 @@ from kvsim.sim.errors import KvsimError
 from kvsim.sim.files.reading import understood
 from kvsim.sim.files.records import record_of
 from kvsim.sim.fleet_summary import FleetSummary
+from kvsim.sim.link_summary import link_shares
 from kvsim.sim.models.spec import GpuSpec, ModelSpec
 from kvsim.sim.options.goals import NO_GOALS, Goals
 from kvsim.sim.parts import declared_everywhere
@@ -166,6 +167,9 @@ class Simulation:
         gpus, gpu_price = self._billed(fleet, duration_s)
         engine, cost = self.deployment.engine, self.engine.replica.pricing.cost
         numbers = metrics.summary(result, requests)
+        links = link_shares(self.engine.lives.lives, result.end_ps)
+        if links and isinstance(tier := numbers["tier"], dict):
+            tier["links"] = links
         counts = numbers.pop("engine")
         names = {"allocator": engine.allocator, "scheduler": engine.scheduler, "reserve": engine.reserve}
         return {

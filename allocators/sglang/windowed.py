@@ -25,15 +25,16 @@ In slots:
     fits         if both pools have room: slots that only one of them has are external
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 
-from kvsim.allocators.arena import Layout, Table, layout_of_tables
+from kvsim.allocators.arena import Layout, Slots, Table, layout_of_tables
 from kvsim.allocators.base import Content, InvariantError, Match
 from kvsim.allocators.options import Groups
 from kvsim.allocators.runs import text_of
 from kvsim.allocators.sglang.cached import SglangCached
 from kvsim.allocators.sglang.eviction import STRATEGIES
+from kvsim.allocators.sglang.kinds import Counts, held_by_kinds, kinds_of_groups
 from kvsim.allocators.sglang.nodes import Node
 from kvsim.allocators.sglang.pairs import PagePairs
 from kvsim.allocators.sglang.pools import pool_of
@@ -83,6 +84,7 @@ class SglangWindowed(SglangCached):
         self.groups = groups
         self.pools = groups.apart(pages, page_size)
         self.slots_per_token = groups.each
+        self.kinds = kinds_of_groups(groups)
         self.interval = interval
         self.pairs = PagePairs(self.pool, pool_of(pages[1], page_size))
         self.tree = self.window_tree = WindowTree(self.pairs, groups.window, STRATEGIES[eviction])
@@ -202,6 +204,20 @@ class SglangWindowed(SglangCached):
         self.shared_tokens = full * (self._entered - tree.protected)
         held = self.slots_per_token * self._held * size
         self.expired_slots = held - self.shared_tokens - self.used_slots - self._missing
+
+    def kind_counts(
+        self, internal: Callable[[], int], finals: Callable[[], Mapping[int, int]]
+    ) -> Callable[[], Sequence[int]]:
+        return self._counts
+
+    def _counts(self) -> Counts:
+        tree, (full, windowed, *_), size = self.window_tree, self.groups, self.page_size
+        of_windowed = windowed * (self.pairs.windowed.pages * size - self.free_windowed)
+        cached = full * tree.evictable, windowed * tree.windowed_evictable
+        return of_windowed, self._held * size, self._missing, *cached
+
+    def held_by_kind(self, used: int, internal: int, counts: Sequence[int]) -> Sequence[Slots]:
+        return held_by_kinds(self.groups, used, internal, counts)
 
     # -- placing ------------------------------------------------------------------------------
 

@@ -13,11 +13,12 @@ Pool layout: dual_windows.py, unified_windows.py. Ignored: prefixes (windowed.py
 """
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from kvsim.allocators.arena import Table, layout_of_tables
+from kvsim.allocators.arena import Slots, Table, layout_of_tables
 from kvsim.allocators.base import Allocator, Holdings, InvariantError, Layout, Region
 from kvsim.allocators.options import Groups
+from kvsim.allocators.sglang.kinds import Counts, held_by_kinds, kinds_of_groups
 
 INTERVAL = 128
 
@@ -69,6 +70,8 @@ class SglangWindows(Allocator):
         self.groups = groups
         self.interval = interval
         self.slots_per_token = groups.each
+        self.kinds = kinds_of_groups(groups)
+        self._gone = 0  # slots that finished sequences have left behind their windows
         self._held: Holdings[Pages] = Holdings()
 
     @property
@@ -184,23 +187,44 @@ class SglangWindows(Allocator):
         held = self._held.pop(seq, None)
         if held is None:
             raise self._held.holds_nothing(seq)
-        self._forget_expired(held)
+        left = self._left(held)
+        if held.behind >= 0:
+            self.expired_slots -= left
+        else:
+            self._gone -= left
         self.used_slots -= self._slots(held)
         self._take_back(held.full, held.swa)
 
     def retire(self, seq: int) -> int:
         held = self._held[seq]
-        self._forget_expired(held)
+        if held.behind >= 0:
+            self.expired_slots -= self._left(held)
+            self._gone += self._left(held)
+            held.behind = -1  # the sequence is no longer alive
         return self._slots(held)
 
-    def _forget_expired(self, held: Pages) -> None:
-        if held.behind >= 0:
-            self.expired_slots -= held.behind * self.groups.windowed * self.page_size
-            held.behind = -1  # the sequence is no longer alive
+    def _left(self, held: Pages) -> int:
+        """Slots that a sequence has left behind its window."""
+        return (len(held.full) - len(held.swa)) * self.groups.windowed * self.page_size
 
     def _slots(self, held: Pages) -> int:
         full, windowed, *_ = self.groups
         return (full * len(held.full) + windowed * len(held.swa)) * self.page_size
+
+    # -- counting -----------------------------------------------------------------------------
+
+    def kind_counts(
+        self, internal: Callable[[], int], finals: Callable[[], Mapping[int, int]]
+    ) -> Callable[[], Sequence[int]]:
+        return self._counts
+
+    def _counts(self) -> Counts:
+        left = self.expired_slots + self._gone
+        table = (self.used_slots + left) // self.groups.each
+        return self.groups.windowed * table - left, table, self._gone, 0, 0
+
+    def held_by_kind(self, used: int, internal: int, counts: Sequence[int]) -> Sequence[Slots]:
+        return held_by_kinds(self.groups, used, internal, counts)
 
     # -- looking ------------------------------------------------------------------------------
 

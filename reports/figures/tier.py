@@ -13,6 +13,7 @@ from kvsim.reports.figures.choices import CannotDraw, Choices
 from kvsim.reports.figures.over_time import Curve, capacity, longest, time_words
 from kvsim.reports.figures.sheet import new_sheet
 from kvsim.reports.figures.systems import System
+from kvsim.reports.links import links_in_words
 from kvsim.reports.palette import Summary, count, figures, percent_text
 from kvsim.reports.quantities import at
 from kvsim.reports.rundir.run import Run
@@ -33,7 +34,7 @@ def tier(systems: Sequence[System], choices: Choices) -> Figure:
     if not shown:
         raise CannotDraw(f"figure tier needs the column {HELD} in timeline.parquet: a run with a tier")
     drawn = _panels(shown)
-    figure = new_sheet(style, 1.4 * (1 + len(drawn)), _headline(shown))
+    figure = new_sheet(style, 1.4 * (1 + len(drawn)), _headline(shown) + _others(shown))
     panels = figure.subplots(len(drawn), 1, sharex=True)
     looks = style.looks([system.parts for system in shown])
     for axes, (title, column) in zip(panels, drawn, strict=True):
@@ -111,6 +112,13 @@ def _headline(systems: Sequence[System]) -> str:
         below = f"the host, to which {promoted} tokens moved up from {names}; loads keep its link"
     share, busy_share = percent_text(shares[0].mean), percent_text(loads)
     return f"{systems[0].name}: {share} of the prompts come from {below} busy {busy_share} of the time"
+
+
+def _others(systems: Sequence[System]) -> str:
+    """The same of other links, for one system."""
+    if len(systems) > 1:
+        return ""
+    return "".join(f", {each}" for each in links_in_words(systems[0].summaries, ["loads"]))
 
 
 def _of_tier(summary: Summary, name: str) -> float | None:

@@ -7,6 +7,7 @@ from kvsim.reports import quantities as q
 from kvsim.reports.alike import one_traffic
 from kvsim.reports.by_layers import quantities
 from kvsim.reports.html.words import group_label, grouped
+from kvsim.reports.links import each_link
 from kvsim.reports.ranked import different_clocks, ranked
 from kvsim.reports.rundir.run import Run
 from kvsim.reports.shown import occurs, shown, stars
@@ -39,7 +40,7 @@ def numbers(runs: Sequence[Run]) -> dict[str, Any]:
             "texts": [shown(row, seeds) for seeds in columns],
             "best": stars(row, columns, [alike] * len(columns) if row.of_all else fit),
         }
-        for row in (*ROWS[:_LAYERS], *quantities(columns), *ROWS[_LAYERS:])
+        for row in (*ROWS[:_LAYERS], *quantities(columns), *ROWS[_LAYERS:], *each_link(columns))
         if occurs(row, columns)
     ]
     return {

@@ -1,6 +1,6 @@
 """Lives on several replicas: those on one replica, and a request's on all of its replicas as one life.
 
-    arrival |-- behind, head, prefill --| handed |-- behind, head --| loading |-- prefill, decode --|
+    arrival |-- behind, head, prefill --| handed |-- behind, head --| loading | loaded |-- prefill, decode --|
              on the prefill replica                on the decode replica
 
 A prefill replica sees a request until its prompt is computed, a decode replica from then on. A request that
@@ -124,8 +124,8 @@ def _of_prompt(lines: Sequence[Line]) -> list[Line]:
 
 
 def _of_answer(told: Story, decode: str, read_ps: Sequence[int]) -> Iterator[Line]:
-    """The lines of the decode replica, and when it had read the prompt."""
+    """The lines of the decode replica, with how long it read the prompt."""
     begin_ps, end_ps = read_ps
     took = line_text("read", replica=decode, time=seconds((end_ps - begin_ps) / PS_PER_S))
-    lines = [*told.lines[1:], Line(end_ps, "read", took)]
+    lines = [line for line in told.lines[1:] if line.event != "loaded"] + [Line(end_ps, "read", took)]
     yield from sorted(lines, key=lambda line: line.time_ps)

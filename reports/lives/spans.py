@@ -15,6 +15,7 @@ forked sample's track begins at the fork; until then it shares the life of the s
     recompute  admitted again, until everything that was thrown away is computed
     swapped    in the host pool
     loading    holds memory, into which keys and values of its prompt are loaded from elsewhere
+    loaded     they have arrived, and it waits to be scheduled, for a reason like the head of the queue
     handed     its prompt was computed on another server, and it is on its way; then it waits here
     moving     the last of its blocks are copied to another replica, then it waits for the step in flight
 
@@ -38,6 +39,7 @@ from kvsim.reports.lives.event_log import (
     FORK,
     HAND_OVER,
     LOAD,
+    LOADED,
     MOVE_IN,
     MOVE_OUT,
     NOTHING,
@@ -62,15 +64,14 @@ Bools = npt.NDArray[np.bool_]
 _ARRIVE, _DISPLACED = len(EVENTS), len(EVENTS) + 1
 STATES = (
     *("step", "behind", "head", "prefill", "decode", "preempted", "recompute", "swapped"),
-    *("loading", "handed", "moving"),
+    *("loading", "loaded", "handed", "moving"),
 )
-STEP, BEHIND, HEAD, PREFILL, DECODING, PREEMPTED, RECOMPUTE, SWAPPED, LOADING, HANDED, MOVING = range(
-    len(STATES)
-)
+STEP, BEHIND, HEAD, PREFILL, DECODING, PREEMPTED, RECOMPUTE, SWAPPED = range(8)
+LOADING, WAITS_LOADED, HANDED, MOVING = range(8, len(STATES))
 ENDS = (FINISH, HAND_OVER, MOVE_OUT)
 """Events that end a track."""
-WAITING = (STEP, BEHIND, HEAD, PREEMPTED)
-"""States in which a track is in the queue."""
+WAITING = (STEP, BEHIND, HEAD, PREEMPTED, WAITS_LOADED)
+"""States in which a track waits to be scheduled."""
 
 _SAMPLE_BITS = 20
 _AFTER = {
@@ -82,6 +83,7 @@ _AFTER = {
     SWAP_IN: (DECODING, DECODING),
     FORK: (DECODING, DECODING),
     LOAD: (LOADING, LOADING),
+    LOADED: (WAITS_LOADED, WAITS_LOADED),
     MOVE_IN: (DECODING, DECODING),
     SET_ASIDE: (BEHIND, BEHIND),
     RESUME: (DECODING, DECODING),
@@ -89,7 +91,7 @@ _AFTER = {
     _DISPLACED: (BEHIND, PREEMPTED),
 }
 """The state after an event: of a track that was never preempted, and of one that was."""
-INNER = (REFUSE, ADMIT, DECODE, PREEMPT, SWAP_OUT, SWAP_IN, LOAD, MOVE_IN, SET_ASIDE, RESUME)
+INNER = (REFUSE, ADMIT, DECODE, PREEMPT, SWAP_OUT, SWAP_IN, LOAD, LOADED, MOVE_IN, SET_ASIDE, RESUME)
 """Events that change the state of a track, besides ends and forks."""
 
 
@@ -182,12 +184,16 @@ def lives(log: EventLog, requests: Columns, where: str = "events") -> Lives:
     inner = np.isin(kind, INNER) | forked
     born = np.flatnonzero(~(child | moved))
     arrive_ps = arrival_ps[place[born]]
-    table = _Rows(
-        np.concatenate([track[inner], born, np.arange(len(keys))]),
-        np.concatenate([np.flatnonzero(inner), np.full(len(born), NOTHING), last]),
-        np.concatenate([kind[inner], np.full(len(born), _ARRIVE), kind[last]]),
-        np.concatenate([time_ps[inner], arrive_ps, time_ps[last]]),
-    ).ordered()
+    table = (
+        _Rows(
+            np.concatenate([track[inner], born, np.arange(len(keys))]),
+            np.concatenate([np.flatnonzero(inner), np.full(len(born), NOTHING), last]),
+            np.concatenate([kind[inner], np.full(len(born), _ARRIVE), kind[last]]),
+            np.concatenate([time_ps[inner], arrive_ps, time_ps[last]]),
+        )
+        .ordered()
+        .without_beside()
+    )
     alone = _came_alone(table, request, rejected)
     table = table.with_displaced(alone)
     end = np.isin(table.kind, (*ENDS, REJECT))
@@ -265,6 +271,12 @@ class _Rows(NamedTuple):
         order = np.lexsort((self.place, self.track))
         return _Rows(*(column[order] for column in self))
 
+    def without_beside(self) -> "_Rows":
+        """Drop the ends of loads beside steps: their requests run."""
+        keep = self.kind != LOADED
+        keep[1:] |= self.kind[:-1] == LOAD
+        return self if keep.all() else _Rows(*(column[keep] for column in self))
+
     def with_displaced(self, alone: Bools) -> "_Rows":
         """Add a row when another track takes a track's place at the head of the queue, by being refused."""
         refused = np.sort(self.place[self.kind == REFUSE])
@@ -298,6 +310,9 @@ class _Rows(NamedTuple):
         here = evictions - evictions[openings]  # a track does not open with an eviction
         states: Int64 = table[(here > 0).astype(np.int64), self.kind]
         states[(self.kind == _ARRIVE) & alone[self.track]] = STEP
+        stays = np.isin(self.kind, (REFUSE, _DISPLACED))  # in the queue, or behind it with its load over
+        began = np.maximum.accumulate(np.where(stays, 0, np.arange(len(stays))))
+        states[stays & (self.kind[began] == LOADED)] = WAITS_LOADED
         return states
 
 
@@ -311,7 +326,7 @@ def _came_alone(table: _Rows, request: Int64, rejected: Bools) -> Bools:
     enters = np.ones(len(request), np.bool_)
     enters[table.track[dropped[at_once]]] = False
     leaves_ps = np.sort(np.concatenate([table.time_ps[leave], table.time_ps[dropped[queued & ~at_once]]]))
-    back_ps = np.sort(table.time_ps[table.kind == PREEMPT])
+    back_ps = np.sort(table.time_ps[np.isin(table.kind, (PREEMPT, LOADED))])
     tracks, when = table.track[arrive], table.time_ps[arrive]
     order = np.lexsort((tracks, when))
     tracks, when = tracks[order], when[order]

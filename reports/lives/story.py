@@ -16,7 +16,7 @@ import numpy as np
 from kvsim.reports.alike import seed_of, traffic
 from kvsim.reports.lives.lines import Line, Teller
 from kvsim.reports.lives.passed import passed_over
-from kvsim.reports.lives.spans import STATES, Lives, Span
+from kvsim.reports.lives.spans import HEAD, STATES, WAITS_LOADED, Lives, Span
 from kvsim.reports.rundir.run import Run
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.workload import PS_PER_S
@@ -38,7 +38,7 @@ _KNOWN |= {"migration_begin_s", "migration_stop_s", "migration_end_s"}
 
 @dataclass(frozen=True)
 class Part:
-    """Time that a request spent in one state; `reason` is why it waited at the head of the queue."""
+    """Time that a request spent in one state; `reason` is why it was not scheduled, if it was the next."""
 
     state: str
     reason: str
@@ -242,10 +242,10 @@ def story(run: Run, lives: Lives, request: int, how: str = "", stay: int | None 
 
 
 def divided(spans: list[Span]) -> list[Part]:
-    """The time by state, and at the head of the queue also by reason; in the order of STATES."""
+    """The time by state, also by reason for who is scheduled next; in the order of STATES."""
     sums: dict[tuple[int, str], int] = {}
     for span in spans:
-        why = span.reason if STATES[span.state] == "head" else ""
+        why = span.reason if span.state in (HEAD, WAITS_LOADED) else ""
         sums[span.state, why] = sums.get((span.state, why), 0) + span.end_ps - span.start_ps
     ordered = sorted(sums.items(), key=lambda item: (item[0][0], -item[1]))
     return [Part(STATES[state], why, time_ps) for (state, why), time_ps in ordered if time_ps]

@@ -25,7 +25,7 @@ from kvsim.sim.workload import PS_PER_S
 _WIDEST = 110
 _MOST_LINES, _FIRST_LINES = 36, 20
 _FIGURES = 5
-_QUEUE = ("step", "behind", "head")
+_QUEUE = ("step", "behind", "head", "loaded")
 _LOST = ("preempted", "recompute")
 
 
@@ -269,6 +269,7 @@ def _sentence(story: Story) -> str:
 
 
 _WAITS = {"step": "for the step under way", "behind": "behind others", "head": "at the head of the queue"}
+_WAITS |= {"loaded": "after its load"}
 
 
 def _decimals(whole_ps: int) -> int:

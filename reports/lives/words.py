@@ -32,6 +32,7 @@ STATES: dict[str, Look] = {
     "recompute": Look("recomputing what was lost", "#CC79A7", "▞", "r"),
     "swapped": Look("swapped out", "#009E73", "▤", "s"),
     "loading": Look("loading keys and values", "#F0E442", "▨", "l"),
+    "loaded": Look("loaded, waiting to be scheduled", "#999933", "▦", "w"),
     "handed": Look("on its way to a decode replica", "#117733", "▥", "h"),
     "moving": Look("moving to another replica", "#882255", "▧", "m"),
 }

@@ -28,7 +28,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from kvsim.reports.lives.event_log import COPY, FORK, NOTHING, PREEMPT, SWAP_OUT, Int64
-from kvsim.reports.lives.spans import HEAD, PREEMPTED, STATES, Lives
+from kvsim.reports.lives.spans import HEAD, PREEMPTED, STATES, WAITS_LOADED, Lives
 from kvsim.reports.lives.words import STATES as LOOKS
 from kvsim.reports.lives.words import reason_name
 from kvsim.reports.palette import KINDS, number
@@ -261,7 +261,7 @@ class _Process:
         state, row = int(lives.state[span]), int(lives.row[span])
         reason = lives.why_refused(row)
         name = LOOKS[STATES[state]].name
-        if reason and state in (HEAD, PREEMPTED):
+        if reason and state in (HEAD, PREEMPTED, WAITS_LOADED):
             name += f": {reason_name(reason)}"
         args: dict[str, Any] = {}
         if row != NOTHING:

@@ -18,7 +18,7 @@ from kvsim.allocators.tiers.second_pool import SecondPool
 from kvsim.allocators.tiers.vllm import VllmTier
 from kvsim.sim.classes import class_named
 from kvsim.sim.deployment.deployment import Deployment
-from kvsim.sim.deployment.sharing import ChunkSize, SharedTiers, Uplinks
+from kvsim.sim.deployment.sharing import ChunkSize, SharedTiers
 from kvsim.sim.deployment.speculation import CONFIG, SHORT
 from kvsim.sim.deployment.tier_words import (
     NEED_SIZE,
@@ -43,7 +43,7 @@ from kvsim.sim.serving.server import Server
 from kvsim.sim.serving.simple_offload import SimpleOffload
 from kvsim.sim.serving.stack import Stack
 from kvsim.sim.serving.steps import Limits
-from kvsim.sim.serving.uplink import Uplink
+from kvsim.sim.serving.uplink import Uplink, Uplinks
 
 PCIE_SHARE: Final = 0.78
 """Share of a PCIe link's rate that copies reach: 50 of 64 GB/s on H100 (vLLM blog, January 2026)."""
@@ -114,12 +114,13 @@ def _rates(text: str, option: str) -> tuple[float, float] | None:
     return load, store
 
 
-def _uplinks(text: str) -> Uplinks:
-    """Both directions of a link that a machine's replicas share, as in `120` or `120/90`."""
+def _uplinks(text: str, replicas: int) -> Uplinks:
+    """Both directions of a link that a machine's `replicas` replicas share, as in `120` or `120/90`."""
     rates = _rates(text.replace("/", ":"), "tier: uplink")
     if rates is None:
         raise KvsimError(f"tier: uplink must be a rate in GB/s, as in 120 or 120/90, got {text!r}")
-    return {loads: Uplink(int(rate * 1e9)) for loads, rate in zip((True, False), rates, strict=True)}
+    ways = {loads: Uplink(int(rate * 1e9)) for loads, rate in zip((True, False), rates, strict=True)}
+    return Uplinks(ways, replicas)
 
 
 def link_of(text: str, deployment: Deployment, option: str, block_bytes: int) -> Link:
@@ -205,7 +206,7 @@ def asked_for(deployment: Deployment, own: VllmV1Options) -> Asked | None:
     if host is not None and host.uplink is not None:
         if backend == "lmcache":
             raise KvsimError(f"tier must have no uplink with kv_offloading_backend lmcache, got {first!r}")
-        _uplinks(host.uplink)
+        _uplinks(host.uplink, host.shared or 0)
     return Asked(own, chunks, size, link, below, below_it, host)
 
 
@@ -224,11 +225,10 @@ def tier_below(
     _check_allocator(deployment, server.allocator)
     own, host = asked.own, asked.host
     if host is not None and host.uplink is not None and host.shared is not None:
-        said = host.uplink
-        asked.link.gpus = deployment.tensor_parallel_size
-        asked.link.shared = shared.uplinks(
-            host.shared, f"{said}:shared={host.shared}", lambda: _uplinks(said)
-        )
+        said, replicas = host.uplink, host.shared
+        uplinks = shared.uplinks(replicas, f"{said}:shared={replicas}", lambda: _uplinks(said, replicas))
+        asked.link.gpus, asked.link.shared = deployment.tensor_parallel_size, uplinks.ways
+        server.memory.links.append(uplinks)
     connector = BUILDERS[own.kv_offloading_backend](asked, server, limits, shared)
     at_once = ALL_AT_ONCE if own.kv_offloading_backend == "lmcache" else own.sync_load_budget_bytes
     return LowerTier(connector, limits, at_once, asked.chunk.total_bytes // asked.chunk.tokens)

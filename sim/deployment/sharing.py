@@ -6,17 +6,15 @@
 Replicas that share a tier must agree on its chunks: the same model, tokens and bytes.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
 from kvsim.allocators.texts import Texts
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.serving.secondary import Secondary, Sharer, Sharers
-from kvsim.sim.serving.uplink import Uplink
+from kvsim.sim.serving.uplink import Uplinks
 
 R = TypeVar("R", bound=Sharer)
-Uplinks = Mapping[bool, Uplink]
-"""By direction: whether it loads."""
 
 
 class ChunkSize(NamedTuple):

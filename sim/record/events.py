@@ -18,7 +18,7 @@
     load       `tokens` of its prompt are found elsewhere: it holds memory and waits for them
     load_beside  `tokens` are loaded from the host while the step that it enters computes, layer by layer
     load_first  `tokens` are loaded from the host before the step that it enters computes
-    loaded     they have arrived
+    loaded     they have arrived, and it waits to be scheduled unless it runs already
     ask        a storage tier below the host is asked for `tokens`
     fetched    the host has `tokens` from there: all that existed, or all that came before it stopped waiting
     fork       another sequence shares its `tokens`

@@ -245,6 +245,7 @@ class Tier(Part):
     promoted_tokens: int
     promoted_bytes: int
     cascaded_bytes: int
+    links: Part
 
 
 class MemoryStats(Part):

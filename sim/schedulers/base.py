@@ -184,6 +184,10 @@ class Scheduler:
         """Tokens at which the answer to a prompt is truncated, if a sequence may have `longest`."""
         return max(longest - prompt, 1)
 
+    def head(self, server: Server) -> Request | None:
+        """The request that waits first, or None."""
+        return server.waiting[0] if server.waiting else None
+
     def held_back(self, server: Server) -> str:
         """Why the head of the queue was not admitted in this step, if not for lack of room."""
         if server.step.preemptions:

@@ -287,6 +287,10 @@ class VllmV1(Scheduler):
         if server.batch.departed:
             server.release_departed()
 
+    def head(self, server: Server) -> Request | None:
+        """The request that waits first: its load may be over."""
+        return self.steps.head() or super().head(server)
+
     def held_back(self, server: Server) -> str:
         """Why the head of the queue was not admitted, if not for lack of room."""
         return self.steps.held_back() or super().held_back(server)

@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections.abc import Container
 
 from kvsim.allocators.paged import Paged
-from kvsim.sim.serving.request import Request
+from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.server import Server
 from kvsim.sim.serving.tier_jobs import User
 from kvsim.sim.serving.transfers import Transfers
@@ -70,6 +70,15 @@ class Connector:
     @abstractmethod
     def settle(self, by_ps: int) -> bool:
         """What has ended by then is known from now on; returns whether anything had."""
+
+    def loaded(self, user: User, ended_ps: int) -> None:
+        """A load has ended: its request waits to be scheduled, unless it runs already or has left."""
+        user.loaded = True
+        server, request = self.server, user.request
+        if request.state == State.LOADING:
+            server.batch.loaded += 1
+            if server.events:
+                server.events.loaded(request, ended_ps, server.steps, user.loading)
 
     @abstractmethod
     def wake(self, again: bool) -> None:

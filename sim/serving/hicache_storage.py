@@ -75,7 +75,7 @@ class Reader:
     """Reads fetches in turn, `BATCH_PAGES` at a time; a stopped fetch ends with its current batch."""
 
     def __init__(self, store: Secondary) -> None:
-        self.way = store.link.ways[True]
+        self.link, self.way = store.link, store.link.ways[True]
         self.page_bytes = store.link.block_bytes
         self.free_ps = 0
         self._queue: deque[Fetch] = deque()
@@ -103,6 +103,7 @@ class Reader:
             if self.free_ps + duration > by_ps:
                 break
             self.free_ps += duration
+            self.link.add_busy(True, duration)
             fetch.read += count
         return over
 
@@ -180,6 +181,7 @@ class Storage(NoStorage):
         self.page = tree.page_size
         self._texts = Texts(self.page)
         self._reader = Reader(store)
+        server.memory.links.append(store)
         self._met = 0
         self._fetches: dict[Request, Fetch] = {}
         self._stopped: dict[Fetch, int] = {}  # room on the host that each still has

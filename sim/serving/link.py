@@ -93,6 +93,10 @@ class Link(Transfers):
         totals.load_busy_ps, totals.store_busy_ps = self._busy_ps[True], self._busy_ps[False]
         totals.load_until_ps, totals.store_until_ps = self.free_ps[True], self.free_ps[False]
 
+    def add_busy(self, loads: bool, duration_ps: int) -> None:
+        """Count what somebody else scheduled on it."""
+        self._busy_ps[loads] += duration_ps
+
     def busy_ps(self, loads: bool) -> int:
         """Total duration of the jobs in that direction."""
         return self._busy_ps[loads]

@@ -13,6 +13,7 @@ The whole prompt may be found; then its last token is recomputed in place.
 from collections import deque
 
 from kvsim.allocators.base import Match
+from kvsim.sim.record.events import Refusal
 from kvsim.sim.serving.connector import Connector
 from kvsim.sim.serving.in_flight import UNLIMITED
 from kvsim.sim.serving.request import Request, State
@@ -41,11 +42,15 @@ class Loading:
         self.at_once_bytes, self.token_bytes = at_once_bytes, token_bytes
         self.longest = UNLIMITED  # most tokens of one prompt in this step
         self.passes_head = False  # whether the head of the queue asks again later
+        self.seats_taken = (
+            False  # whether no seat was left, also by requests that the engine thinks still run
+        )
         self._names = -2  # ids of loading sequences: below all others
 
     def admit(self, budget: int, seats: int) -> None:
         """Admit within a token budget and `seats` seats."""
         server, passed = self.server, []
+        self.passes_head = self.seats_taken = False
         room = seats - len(server.running)
         self._at_once_left = self.at_once_bytes
         while self.hold and budget > 0 and room > 0:
@@ -74,10 +79,16 @@ class Loading:
                 passed.append(request)
             else:
                 later.append(server.waiting.popleft())
-        self.passes_head = bool(later)
+        self.passes_head, self.seats_taken = bool(later), room < 1
         for request in reversed(later):
             server.waiting.appendleft(request)
         self.hold.extendleft(reversed(passed))
+
+    def first_loaded(self) -> Request | None:
+        """The first request that waits although its load is over."""
+        if not self.server.batch.loaded:
+            return None
+        return next((request for request in self.hold if self.connector.user(request).loaded), None)
 
     # -- the head of the queue ----------------------------------------------------------------
 
@@ -170,6 +181,7 @@ class Loading:
         server.totals.hit_tokens += here
         if server.events:
             server.events.loads(request, server.now_ps, server.steps, below)
+        user.loading = below
         self.connector.begin(user, request, here, below)
         return 0
 
@@ -192,13 +204,15 @@ class Loading:
             chunk = budget
         tokens = request.known_tokens if self.whole else request.computed + chunk
         missing = max(0, -(-tokens // self.connector.size) * self.connector.size - allocator.capacity(seq))
-        if missing > allocator.free_slots - self._least() or not allocator.grow_chunk(
-            seq, request.computed, request.computed + chunk
-        ):
+        short = missing > allocator.free_slots - self._least()
+        if short or not allocator.grow_chunk(seq, request.computed, request.computed + chunk):
             server.step.no_room = True
+            if server.events and not (short and missing <= allocator.free_slots):  # then it is the watermark
+                server.step.of_refusals().head = Refusal(request, missing)
             return 0
         self.connector.runs(user)
         del server.batch.loading[seq]
+        server.batch.loaded -= 1
         request.seq = server.memory.new_seq()
         self.connector.allocator.rename(seq, request.seq)
         server.begin_loaded(request, chunk)

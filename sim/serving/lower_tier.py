@@ -39,6 +39,7 @@ class LowerTier(Steps):
         self._in_flight = InFlight(self.server, fenced=self.late) if self.late or threshold else None
         self._aborted: list[tuple[Request, int]] = []  # in a step in flight, and their unknown tokens
         self._cut: list[Request] = []  # aborted while loading
+        self._first: Request | None = None  # of those whose load was over, if events are recorded
 
     def decide(self) -> None:
         """Decide the step that starts now."""
@@ -58,6 +59,8 @@ class LowerTier(Steps):
                 left -= self._continue_last(left)
         if not server.step.preemptions:
             self.loading.admit(left, self.limits.seats)
+        if server.events:
+            self._first = self.loading.first_loaded()
         offload.end_step()
         again = self._in_flight is not None and bool(self._in_flight.resting)
         for request, unknown in self._aborted:
@@ -91,10 +94,16 @@ class LowerTier(Steps):
             return 0
         return tokens if server.continue_prefill(request, tokens) else 0
 
+    def head(self) -> Request | None:
+        """Requests whose load is over come before the queue."""
+        return self._first
+
     def held_back(self) -> str:
-        """Whether the head's prefix is on its way between memories."""
-        passed = self.loading.passes_head and not self.server.step.preemptions
-        return TIER if passed else super().held_back()
+        """Whether the head's prefix is on its way between memories, or no seat was left."""
+        loading = self.loading
+        if self.server.step.preemptions:
+            return super().held_back()
+        return TIER if loading.passes_head else "seats" if loading.seats_taken else super().held_back()
 
     def rest(self) -> None:
         """No requests are left: those that finished last offer what they have."""
@@ -139,6 +148,7 @@ class LowerTier(Steps):
                 server.batch.loading[seq] = request
                 waits = self.late and self._in_flight is not None and seq not in self._in_flight.resting
             if not waits:
+                server.batch.loaded -= loads
                 self._free(request, loads, 0)
             elif loads:
                 self._cut.append(request)

@@ -23,6 +23,16 @@ class Level(Protocol):
         """What it holds, including what is still being written."""
 
 
+class Used(Protocol):
+    """The link of a tier further below, or one that replicas share."""
+
+    def called(self, place: int) -> str:
+        """What the replica in this place of a fleet calls it."""
+
+    def busy_by(self, loads: bool, end_ps: int) -> tuple[int, int]:
+        """For how long it was in use until `end_ps`, or until the last copy came; and until when."""
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class KvMemory:
     """An allocator, and counters of slots that are not what they seem.
@@ -47,6 +57,8 @@ class KvMemory:
         (request, n) -> tokens of its prompt that a lower tier has after the first n.
     stack : sequence of Level
         The tiers behind that one, from the top.
+    links : list of Used
+        Links that its copies use besides the GPU's own.
     """
 
     def __init__(self, allocator: Allocator) -> None:
@@ -60,6 +72,7 @@ class KvMemory:
         self.admitted_slots = 0
         self.below: Callable[[Request, int], int] | None = None
         self.stack: Sequence[Level] = ()
+        self.links: list[Used] = []
 
     def new_seq(self) -> int:
         """The id of a sequence that is placed now: ids count admissions and forks."""

@@ -102,9 +102,9 @@ class EventLog(Observer):
         """Record why the head of the queue still waits."""
         server, events = self._server, self._events
         happened, events.changed = events.changed or step.changed, step.changed
-        if not server.waiting:
+        head = self._scheduler.head(server)
+        if head is None:
             return
-        head = server.waiting[0]
         refusal = step.refused.head if step.refused is not None else None
         if refusal is not None and refusal.request is head:
             reason, need = NO_ROOM, refusal.need_slots
@@ -160,7 +160,7 @@ class StepLog(Observer):
         server = self._server
         as_waiting = self._scheduler.counted_as_waiting(server)
         running = len(server.running) - as_waiting
-        waiting = len(server.waiting) + as_waiting
+        waiting = len(server.waiting) + server.batch.loaded + as_waiting
         if step.refused is not None:
             waiting += len(step.refused.preempted_finished)
         self._row, self._waiting = start_of_step(server, step, held, ends[-1], running, waiting), waiting

@@ -140,6 +140,8 @@ class Offload(Connector):
         if tokens < size:
             return 0
         if found.written:
+            if self.stack is not None:
+                self.stack.wait_for(user, asked, self.server.now_ps)
             return None
         if self.server.allocator.caches:
             wanted = pieces(user.ranges, start, start + found.hits)
@@ -160,13 +162,16 @@ class Offload(Connector):
         job = self.new_job(True, user, wanted, self.tier.load(user.number, wanted), blocks)
         if at_once:
             self.hurry([job])
+            if user.up_ps:
+                self.runs(user)
         else:
             self.transfers.begin(job, self.server.now_ps)
 
     def runs(self, user: User) -> None:
         """Count how long it waited."""
         self.totals.waited_requests += 1
-        self.totals.waited_ps += self.server.now_ps - user.began_ps
+        self.totals.waited_ps += user.up_ps + self.server.now_ps - user.began_ps
+        user.up_ps = 0
 
     # -- a decision ---------------------------------------------------------------------------
 
@@ -360,7 +365,7 @@ class Offload(Connector):
         for job in ended:
             if job.loads:
                 self.tier.loaded(job.pieces)
-                job.owner.loaded = True
+                self.loaded(job.owner, job.ends_ps)
             else:
                 self.tier.stored(job.pieces)
                 job.owner.stores.discard(job)

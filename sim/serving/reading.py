@@ -106,7 +106,7 @@ class Reads(Connector):
         """Requests whose read has ended run at their next turn."""
         ended = self.transfers.ended(by_ps)
         for job in ended:
-            job.owner.loaded = True
+            self.loaded(job.owner, job.ends_ps)
             self.wanted.pop(job.owner.number, None)
         return bool(ended)
 

@@ -19,6 +19,7 @@ from kvsim.allocators.tiers.pieces import Piece, before, joined, keys_of, one_by
 from kvsim.sim.serving.link import Link
 from kvsim.sim.serving.server import Server
 from kvsim.sim.serving.tier_jobs import Job
+from kvsim.sim.serving.uplink import shared_by
 
 
 class Sharer(Protocol):
@@ -78,6 +79,7 @@ class Secondary:
     def __init__(self, name: str, policy: Eviction, link: Link, sharers: Sharers | None = None) -> None:
         self.name, self.policy, self.link, self.sharers = name, policy, link, sharers
         self.whole_ps: dict[int, int] = {}
+        self._asked_ps = 0  # when the last job came
         self._ends: list[int] = []  # ends of all writes: they never decrease
 
     @property
@@ -90,6 +92,15 @@ class Secondary:
         """The column of the timeline that tells what it holds."""
         of = "" if self.sharers is None else f"_of_{self.sharers.size or 'all'}"
         return f"tier_{self.name}{of}_held_bytes"
+
+    def called(self, place: int) -> str:
+        """What the replica in this place of a fleet calls it."""
+        return self.name if self.sharers is None else f"{self.name} of {shared_by(self.sharers.size, place)}"
+
+    def busy_by(self, loads: bool, end_ps: int) -> tuple[int, int]:
+        """For how long its link was in use until `end_ps`, or until the last job came; and until when."""
+        until_ps, link = max(end_ps, self._asked_ps), self.link
+        return link.busy_ps(loads) - max(0, link.free_ps[loads] - until_ps), until_ps
 
     @property
     def held_bytes(self) -> int:
@@ -135,7 +146,7 @@ class Secondary:
 
     def copy(self, job: Job, now_ps: int) -> int:
         """A job takes its place; returns when it ends."""
-        job.ends_ps = self.link.end_of(job, now_ps)
+        self._asked_ps, job.ends_ps = max(self._asked_ps, now_ps), self.link.end_of(job, now_ps)
         if not job.loads:
             self._written(job.pieces, job.ends_ps)
         return job.ends_ps
@@ -143,6 +154,7 @@ class Secondary:
     def write(self, pieces: Sequence[Piece], now_ps: int) -> int:
         """Write what was taken, queued after all earlier writes; returns when it is complete."""
         ends_ps = self.link.copied_ps(False, size(pieces), now_ps)
+        self._asked_ps = max(self._asked_ps, now_ps)
         self._written(pieces, ends_ps)
         return ends_ps
 

@@ -367,7 +367,7 @@ class SimpleOffload(Connector):
         for job in sorted(ended, key=lambda job: (not job.loads, job.number)):
             assert isinstance(job, Parts)
             for user in job.users:
-                user.loaded = True
+                self.loaded(user, job.ends_ps)
             if not job.loads:
                 for block, key in zip(job.chunks, job.keys, strict=True):
                     self.second.enter(block, key)

@@ -19,7 +19,7 @@ from heapq import heappop, heappush
 
 from kvsim.allocators.eviction.base import Chain
 from kvsim.allocators.tiers.base import Found, Tier
-from kvsim.allocators.tiers.pieces import Piece, before, size
+from kvsim.allocators.tiers.pieces import Piece, before, overlap, size
 from kvsim.sim.serving.secondary import Secondary
 from kvsim.sim.serving.server import Server
 from kvsim.sim.serving.tier_jobs import Job, User
@@ -52,6 +52,7 @@ class Stack:
     ) -> None:
         self.server, self.host, self.below, self.totals = server, host, below, totals
         server.memory.stack = below
+        server.memory.links += below
         self.chunk_tokens, self.chunk_bytes = chunk_tokens, chunk_bytes
         self.promotes = False  # whether anything began to come up in this decision
         self._under_way: list[tuple[int, int, Job]] = []
@@ -106,6 +107,15 @@ class Stack:
                 tier.use(self.server, moved)
                 self._begin(tier, True, user, moved, [at for _, chunks in parts for at in chunks], now_ps)
         return Found(hits, written)
+
+    def wait_for(self, user: User, pieces: Sequence[Piece], now_ps: int) -> None:
+        """A request asks again later: count how long what comes up for it, or for others, takes."""
+        if user.up_until_ps > now_ps:
+            return
+        coming = [ends for ends, _, job in self._under_way if job.loads and overlap(job.pieces, pieces)]
+        until_ps = max(coming, default=now_ps)
+        if until_ps > now_ps:
+            user.up_ps, user.up_until_ps = user.up_ps + until_ps - now_ps, until_ps
 
     def _room(self, user: User, pieces: list[Piece], kept: Sequence[Piece]) -> tuple[list[Piece], list[int]]:
         """Take room on the host for as many of these as fit; returns them and where; `kept` stays."""

@@ -69,6 +69,10 @@ class Steps:
     def rest(self) -> None:
         """No request runs or waits; there is nothing to decide until one comes."""
 
+    def head(self) -> Request | None:
+        """The request that waits first, if it is not in the queue."""
+        return None
+
     def held_back(self) -> str:
         """Why the head of the queue was passed over in this step; "": it was not."""
         return ""
@@ -90,6 +94,9 @@ class Around(Steps):
 
     def rest(self) -> None:
         self.inner.rest()
+
+    def head(self) -> Request | None:
+        return self.inner.head()
 
     def held_back(self) -> str:
         return self.inner.held_back()

@@ -22,8 +22,10 @@ class User:
         Chunks that were offered to the tier.
     stores : set of Job
         Its stores that have not ended.
-    began_ps : int
-        When its load began.
+    began_ps, loading : int
+        When its load began, and how many tokens it brings.
+    up_ps, up_until_ps : int
+        For how long chunks for its next load came up from tiers below the host, and until when.
     loaded : bool
         Whether its load is over.
     promoted : bool
@@ -35,12 +37,15 @@ class User:
         "finished",
         "keys",
         "loaded",
+        "loading",
         "number",
         "offered",
         "promoted",
         "ranges",
         "request",
         "stores",
+        "up_ps",
+        "up_until_ps",
     )
 
     def __init__(self, request: Request, number: int, keys: list[int]) -> None:
@@ -48,7 +53,8 @@ class User:
         self.number = number
         self.keys = keys
         self.ranges: list[Keys] = []
-        self.offered = self.began_ps = 0
+        self.offered = self.began_ps = self.loading = 0
+        self.up_ps = self.up_until_ps = 0
         self.stores: set[Job] = set()
         self.loaded = self.promoted = self.finished = False
 

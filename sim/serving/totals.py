@@ -104,7 +104,8 @@ class TierTotals:
     waited_requests: int = 0
     """loads for which a request waited; reads from HiCache's storage"""
     waited_ps: int = 0
-    """from their begin to the step in which their requests ran; for reads, while it could have entered"""
+    """from their begin to the step in which their requests ran, and while chunks for them came up from tiers
+    further below; for reads, while it could have entered"""
     steps_waited_ps: int = 0
     """time by which steps began later because they waited for transfers"""
     promoted_tokens: int = 0

@@ -11,6 +11,7 @@ begun with it. So its end is known when it is queued, and nothing that comes lat
 """
 
 from bisect import bisect_right
+from collections.abc import Mapping
 
 from kvsim.sim.workload import PS_PER_S
 
@@ -25,7 +26,9 @@ class Uplink:
     """
 
     def __init__(self, bytes_per_s: int) -> None:
+        self.bytes_per_s = bytes_per_s
         self._from_ps, self._left = [0], [bytes_per_s]  # bytes per second that are left, from each time on
+        self._moved = self._asked_ps = 0  # bytes x ps per second before the first of them; the last copy came
 
     def end_of(self, begin_ps: int, total_bytes: int, most_bytes_per_s: int, now_ps: int) -> int:
         """When a copy ends that is queued at `now_ps` and moves its first byte at `begin_ps`.
@@ -49,6 +52,15 @@ class Uplink:
             at_ps = self._from_ps[place]
         return at_ps
 
+    def busy_by(self, end_ps: int) -> tuple[int, int]:
+        """For how long all of it was in use until `end_ps`, or until the last copy came; and until when."""
+        until_ps, moved = max(end_ps, self._asked_ps), self._moved
+        for place, (from_ps, left) in enumerate(zip(self._from_ps, self._left, strict=True)):
+            lasts = place + 1 == len(self._from_ps)
+            to_ps = until_ps if lasts else min(until_ps, self._from_ps[place + 1])
+            moved += (self.bytes_per_s - left) * max(0, to_ps - from_ps)
+        return moved // self.bytes_per_s, until_ps
+
     def _split(self, at_ps: int) -> int:
         """Begin an interval at that time; returns its place."""
         place = bisect_right(self._from_ps, at_ps) - 1
@@ -60,5 +72,36 @@ class Uplink:
 
     def _forget(self, now_ps: int) -> None:
         """Forget what lies before now."""
-        over = bisect_right(self._from_ps, now_ps) - 1
+        over, self._asked_ps = bisect_right(self._from_ps, now_ps) - 1, now_ps
+        for place in range(over):
+            lasted_ps = self._from_ps[place + 1] - self._from_ps[place]
+            self._moved += (self.bytes_per_s - self._left[place]) * lasted_ps
         del self._from_ps[:over], self._left[:over]
+
+
+class Uplinks:
+    """Both directions of it.
+
+    Parameters
+    ----------
+    ways : dict of Uplink
+        By whether it loads.
+    replicas : int
+        How many share it; 0: all.
+    """
+
+    def __init__(self, ways: Mapping[bool, Uplink], replicas: int) -> None:
+        self.ways, self.replicas = ways, replicas
+
+    def called(self, place: int) -> str:
+        """What the replica in this place of a fleet calls it."""
+        return f"uplink of {shared_by(self.replicas, place)}"
+
+    def busy_by(self, loads: bool, end_ps: int) -> tuple[int, int]:
+        """See `Uplink.busy_by`."""
+        return self.ways[loads].busy_by(end_ps)
+
+
+def shared_by(replicas: int, place: int) -> str:
+    """Who shares what each `replicas` replicas share, 0: all; of these, those with the one in this place."""
+    return f"machine {place // replicas}" if replicas else "all"

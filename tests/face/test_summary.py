@@ -76,7 +76,7 @@ def test_what_few_allocators_have_is_declared_too():
     apart = kvsim.simulate(model="llama-3.1-8b", gpu="h100", pool=["prefill:1", "decode:1"], num_prompts=5)
     moved = kvsim.simulate(model="llama-3.1-8b", replicas=2, migrate="llumnix", num_prompts=5)
     hybrid = kvsim.simulate(model="gemma-3-27b", gpu="h100", num_prompts=3)
-    by_name = ("service.clients", "memory.groups")
+    by_name = ("service.clients", "memory.groups", "tier.links")
     found = {
         next((part for part in by_name if name.startswith(f"{part}.")), name)
         for each in (run, tensors, validated, drafts, tiered, mixed, apart, moved, hybrid)

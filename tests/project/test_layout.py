@@ -75,7 +75,7 @@ ROOMS = (
     ),
     ("build", "content", "eviction", "parts"),
     ("starts",),
-    ("contract", "fleet_summary", "options", "run"),
+    ("contract", "fleet_summary", "link_summary", "options", "run"),
     ("fit", "bench", "validate"),
 )
 """The rooms and files of sim/, from the ground up: each imports those of its own tier and below."""

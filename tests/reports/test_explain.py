@@ -1,6 +1,8 @@
 """The life of a request: stories worked out by hand, and lives that sum to E2E whatever happens."""
 
 import json
+from contextlib import suppress
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -9,12 +11,14 @@ from rich.console import Console
 from support.cases import COSTS, HAPPENS, draw_case
 from support.event_rows import rows
 from support.lives import run_of, served
+from support.mixed import put_below
+from support.settings import with_settings
 from support.stories import workload
 
 from kvsim import cli
 from kvsim.reports.lives.event_log import event_log
 from kvsim.reports.lives.lines import Teller
-from kvsim.reports.lives.spans import EVENTS, lives
+from kvsim.reports.lives.spans import EVENTS, WAITING, WAITS_LOADED, lives
 from kvsim.reports.lives.spans import STATES as STATE_NAMES
 from kvsim.reports.lives.story import Part, chosen, divided, story
 from kvsim.reports.lives.view import Bar, rounded, stories_view, story_view
@@ -308,7 +312,7 @@ def naive(engine, case, table):  # noqa: PLR0912, PLR0915 - a walk with all its 
             at[track] = (when, state, reason)
 
     def waits(track):
-        return track in at and at[track][1] in ("step", "behind", "head", "preempted")
+        return track in at and at[track][1] in ("step", "behind", "head", "preempted", "loaded")
 
     samples = {}
     for row in found:
@@ -340,13 +344,16 @@ def naive(engine, case, table):  # noqa: PLR0912, PLR0915 - a walk with all its 
             for other in list(at):
                 if other != track and at[other][1] in ("head", "step"):
                     move(other, when, "behind")
-                elif other != track and at[other][1] == "preempted" and at[other][2]:
-                    move(other, when, "preempted")
-            move(track, when, "preempted" if track in evicted else "head", row["reason"])
+                elif other != track and at[other][1] in ("preempted", "loaded") and at[other][2]:
+                    move(other, when, at[other][1])
+            still = "loaded" if at[track][1] == "loaded" else "preempted" if track in evicted else "head"
+            move(track, when, still, row["reason"])
         elif event == "admit":
             move(track, when, "recompute" if track in evicted else "prefill")
         elif event in ("decode", "swap_in"):
             move(track, when, "decode")
+        elif event == "load" or (event == "loaded" and at[track][1] == "loading"):
+            move(track, when, "loading" if event == "load" else "loaded")
         elif event == "preempt":
             evicted.add(track)
             move(track, when, "preempted")
@@ -377,11 +384,57 @@ def joined(spans):
     return out
 
 
+def above(kind):
+    """Random cases above a tier, as far as it goes with their engine."""
+    for seed in range(2000, 2060):
+        rng = Random(seed)
+        case = draw_case(rng, "sglang" if kind == "hicache" else "vllm-v1@0.33.0")
+        rows = [replace(row, answers=row.answers[:1]) for row in case.rows]
+        case = replace(case, engine=put_below(rng, case.engine, kind), rows=rows, samples=False)
+        with suppress(KvsimError):
+            build_engine(case.scenario, case.work)
+            yield seed, case
+
+
+@pytest.mark.parametrize("kind", ["tier", "second pool", "stack", "lmcache", "hicache"])
+def test_lives_above_tiers_are_those_of_a_naive_walk(kind):
+    found = walked(above(kind))
+    waits = {("loading", ""), ("loaded", ""), ("loaded", "no room")}
+    if kind in {"lmcache", "hicache"}:  # nobody waits for a load outside of a step
+        assert not waits & found
+    else:
+        assert waits <= found
+        assert ("loaded", "seats") in found or kind == "second pool"
+
+
+@pytest.mark.parametrize("kind", ["tier", "second pool"])
+def test_the_timeline_counts_who_waits_to_be_scheduled(kind):
+    after_loads = 0
+    for _, case in above(kind):
+        where = replace(case.scenario, engine=with_settings(case.engine, async_scheduling=False))
+        engine = build_engine(where, case.work, events=True)
+        engine.replica.pricing.cost = COSTS[case.cost]()
+        _, told, result = run_of(engine, where)
+        for now_ps, waiting in zip(*(result.timeline[name] for name in ("time_ps", "waiting")), strict=True):
+            there = (told.start_ps <= now_ps) & (told.stop_ps > now_ps) & np.isin(told.state, WAITING)
+            assert waiting == there.sum()
+            after_loads += (there & (told.state == WAITS_LOADED)).sum()
+    assert after_loads > 2
+
+
 @pytest.mark.parametrize("scheduler", HAPPENS)
 def test_lives_are_those_of_a_naive_walk_and_sum_to_e2e(scheduler):
+    cases = ((seed, draw_case(Random(seed), scheduler)) for seed in range(2000, 2040))
+    states = {state for state, _ in walked(cases)}
+    assert {"step", "behind", "head", "prefill", "decode"} <= states
+    assert "swapped" in states or "swap_outs" not in HAPPENS[scheduler]
+    assert "recompute" in states or "preemptions" not in HAPPENS[scheduler]
+
+
+def walked(cases):
+    """Compare the lives of cases, each with its seed, with a naive walk; returns their states and reasons."""
     states = set()
-    for seed in range(2000, 2040):
-        case = draw_case(Random(seed), scheduler)
+    for seed, case in cases:
         engine = build_engine(case.scenario, case.work, events=True)
         engine.replica.pricing.cost = COSTS[case.cost]()
         run, told, result = run_of(engine, case.scenario)
@@ -393,15 +446,13 @@ def test_lives_are_those_of_a_naive_walk_and_sum_to_e2e(scheduler):
                 spans = [told._span(place) for place in own]
                 found[key] = joined((s.start_ps, s.end_ps, STATE_NAMES[s.state], s.reason) for s in spans)
                 assert ended[key] == told.end_ps[track]
-                states.update(STATE_NAMES[s.state] for s in spans)
+                states.update((STATE_NAMES[s.state], s.reason) for s in spans)
             assert found == {key: joined(spans) for key, spans in expected.items()}
             check_sums(run, told, result)
         except Exception as error:
-            error.add_note(f"draw_case(Random({seed}), {scheduler!r})")
+            error.add_note(f"seed {seed}")
             raise
-    assert {"step", "behind", "head", "prefill", "decode"} <= states
-    assert "swapped" in states or "swap_outs" not in HAPPENS[scheduler]
-    assert "recompute" in states or "preemptions" not in HAPPENS[scheduler]
+    return states
 
 
 def check_sums(run, told, result):

@@ -28,7 +28,9 @@ LIVES = {
     "beam": ("--num-prompts", 25, "--scheduler", "vllm-v0", "--beam-width", 3),
     "displaced": ("--num-prompts", 40, "--request-rate", 4, "--policy", "srpt", "--max-num-seqs", 4),
     "aside": ("--num-prompts", 25, "--policy", "mlfq", "--max-num-seqs", 4),
-}
+    "tier": ("--num-prompts", 60, "--shared-prefix", "9x256", "--kv-offloading-size", 8,
+             "--kv-offloading-link", "0.131072", "--max-num-seqs", 3, "--enable-prefix-caching"),
+}  # fmt: skip
 BLOCK_PER_MS = "2.097152"
 """GB/s at which a block of Llama-3.1-8B takes a millisecond: all times are whole microseconds."""
 SEVERAL = {
@@ -419,7 +421,7 @@ def test_the_page_tells_of_every_request_what_explain_tells(browser, reports):
         for request, own in enumerate(lines):
             assert own == [line.text for line in story(run, found, request).lines], (run.label, request)
         told[place] = "\n".join(map("\n".join, lines))
-    holes, paged, moves, answers, beam, displaced, aside = told.values()
+    holes, paged, moves, answers, beam, displaced, aside, tier = told.values()
     assert "contiguous slots, largest free extent" in holes
     assert "needed the room; " in paged and "preempted itself" in paged
     assert "on a move to a larger extent" in moves
@@ -427,6 +429,7 @@ def test_the_page_tells_of_every_request_what_explain_tells(browser, reports):
     assert "a candidate gave way to a fork" in beam
     assert " went first, as less is predicted of its answer; " in displaced
     assert ", as it was in a higher queue, and keeps the memory of its " in aside
+    assert re.search(r"\d tokens loaded\nheaded the queue for [\d.]+ m?s: all 3 seats were taken", tier)
     all_answers = opened.page.evaluate("() => kvsim.storyOf(kvsim.lives[3], 0).map(({ text }) => text)")
     assert sum(text.startswith("2 more answers forked off, sharing ") for text in all_answers) == 1
     assert any(re.match(r"Answers? [012]", text) for text in all_answers)

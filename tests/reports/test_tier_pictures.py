@@ -15,6 +15,8 @@ from kvsim.reports.figures.swept.tiers import tiers
 from kvsim.reports.figures.systems import systems as systems_of
 from kvsim.reports.figures.tier import tier
 from kvsim.reports.html.charts import chart_data
+from kvsim.reports.html.numbers import numbers
+from kvsim.reports.links import links_in_words
 from kvsim.reports.rundir.formats import read_columns
 from kvsim.reports.rundir.run import read_runs
 from kvsim.reports.rundir.stack import held_by
@@ -143,7 +145,7 @@ def test_the_life_of_a_request_tells_of_its_load(run, capsys):
     assert cli.main(["explain", str(run), "slowest", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     states = [span["state"] for span in told["spans"]]
-    assert states.index("loading") + 1 == states.index("prefill")
+    assert states[states.index("loading") :][:3] == ["loading", "loaded", "prefill"]
     texts = [line["text"] for line in told["lines"]]
     assert sum(text.endswith("found elsewhere: loading them") for text in texts) == 1
     assert sum(part["seconds"] for part in told["division"]) == pytest.approx(
@@ -199,6 +201,32 @@ def test_a_comparison_has_rows_of_a_tier_where_any_system_has_one():
     assert "tier" not in plain(Comparison([[PAGED], [PAGED | {"label": "other"}]]))
 
 
+def test_links_that_are_shared_are_told_by_machine_in_tables_words_picture_and_page(tmp_path):
+    out = tmp_path / "run"
+    words = "run --model llama-3.1-8b --gpu h100 --trace agents --num-prompts 60 --kv-tokens 60000 --quiet"
+    below = "host:4GiB:uplink=60:shared=2 ssd:2TiB:nvme:shared=2 far:9TiB:100gb"
+    given = ["--replicas", "4", "--tier", below, "--no-plots", "--out", str(out)]
+    assert cli.main([*words.split(), *given]) == 0
+    links = json.loads((out / "summary.json").read_text())["tier"]["links"]
+    machines = [f"{name} of machine {number}" for name in ("uplink", "ssd") for number in (0, 1)]
+    assert [*links] == [*machines, "far"]
+    most = max(links[f"ssd of machine {number}"]["load_busy_share"] for number in (0, 1))
+    (run,) = read_runs(out)
+    (said,) = [each for each in links_in_words([run.summary], ["loads"]) if "ssd" in each]
+    assert said == f"the ssd links of 2 machines at most {100 * most:.1f} %"
+    compared = plain(Comparison([[run.summary], [PAGED]]))
+    assert [compared.count(f"\n{name} busy, ") for name in ("uplink", "ssd link", "far link")] == [2, 2, 1]
+    rows = numbers([run])["rows"]
+    assert [row["name"] for row in rows if "of machine 1 is busy" in row["name"]] == [
+        "The uplink of machine 1 is busy with loads",
+        "The uplink of machine 1 is busy with stores",
+        "The ssd link of machine 1 is busy with loads",
+        "The ssd link of machine 1 is busy with stores",
+    ]
+    figure = tier(systems_of([run]), Choices())
+    assert said in figure.get_label() and "the far link 0.0 %" in figure.get_label()
+
+
 @pytest.fixture(scope="module")
 def hicache(tmp_path_factory):
     """Agents on SGLang above a host and a storage."""
@@ -215,6 +243,9 @@ def hicache(tmp_path_factory):
 def test_a_life_on_hicache_tells_what_was_asked_for_fetched_and_loaded(hicache, capsys):
     tier = json.loads((hicache / "summary.json").read_text())["tier"]
     assert tier["requests_waited"] > 0 and tier["mean_wait_s"] > 0
+    read_s = tier["promoted_bytes"] / 6.9e9  # and 100 us for each 128 pages
+    duration_s = json.loads((hicache / "summary.json").read_text())["duration_s"]
+    assert read_s < tier["links"]["file"]["load_busy_share"] * duration_s < 1.5 * read_s
     texts, tokens = [], dict.fromkeys(("loading them layer by layer, beside the step", "to the host"), 0)
     for request in range(60):
         capsys.readouterr()

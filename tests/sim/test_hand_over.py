@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from support.apart import apart
 from support.cases import COSTS, draw_case, told
+from support.event_rows import rows
 
 import kvsim
 from kvsim import workloads
@@ -25,7 +26,7 @@ from kvsim.sim.serving.tier_jobs import Job
 
 
 def run(deployment, case, max_span):
-    engine = build_engine(deployment, case.work, max_span=max_span, check=True)
+    engine = build_engine(deployment, case.work, max_span=max_span, check=True, events=True)
     for replica in engine.replicas:
         replica.pricing.cost = COSTS[case.cost]()
         replica.recorder.timeline.most_rows = case.timeline_rows
@@ -34,6 +35,7 @@ def run(deployment, case, max_span):
         server = replica.server
         assert not (server.waiting or server.running or server.batch.loading)
         assert (server.allocator.used_slots, server.prefill_held, server.memory.internal) == (0, 0, 0)
+        assert server.batch.loaded == 0
     assert not engine.hand_over.whole
     return engine, result
 
@@ -47,6 +49,8 @@ def check_seed(seed):
     one, other = told(slow), told(fast)
     assert {name for name in one if one[name] != other[name]} == set()
     assert engine.hand_over.totals() == fast_engine.hand_over.totals()
+    for one, other in zip(engine.replicas, fast_engine.replicas, strict=True):
+        assert rows(one.events) == rows(other.events)
     rejected = sum(slow.rejected.values())
     assert slow.finished.sum() + rejected == len(case.work)
     assert engine.hand_over.totals().requests == slow.finished.sum()

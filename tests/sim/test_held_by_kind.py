@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.settings import server_with
+from support.turns import turns
 
 from kvsim.allocators.arena import Held
 from kvsim.allocators.hybrid.grouped import Grouped
@@ -196,3 +198,64 @@ def test_layers_that_are_all_alike_are_told_once():
     )
     work = Workload("test", *(np.array(column, np.int64) for column in ([0], [30], [20])))
     assert "groups" not in prepare(server, work, {}).outcome().summary["memory"]
+
+
+class FromThePools(Observer):
+    """Counts what each pool's layers hold, page by page, and compares."""
+
+    def __init__(self, replica):
+        super().__init__()
+        self.server, self.ledger, self.seen = replica.server, replica._kinds, Counter()
+
+    def decided(self, step):
+        allocator, lengths = self.server.allocator, self.server.lengths()
+        used, filled, cached = Counter(), Counter(), Counter()
+        for region in allocator.regions():
+            (used if region.owners else cached)[region.layers] += region.size * (
+                bool(region.owners) or region.cached
+            )
+            filled[region.layers] += region.filled(lengths)
+        for (name, slots), each in zip(self.ledger.held.kinds, self.ledger.now, strict=True):
+            held = Held(*each)
+            token = slots * sum(lengths.values()) + held.used - held.tables
+            assert (held.used, token, held.cached) == (used[name], filled[name], cached[name]), name
+            assert 0 <= held.internal <= held.used - token, name
+            self.seen += Counter(held._asdict())
+            self.seen["shared"] += allocator.shared_tokens
+
+
+POOLS = [
+    ({"allocator": "sglang-dual"}, ["internal"]),
+    ({"allocator": "sglang-dual", "scheduler": "sglang", "cached": True}, ["cached", "shared"]),
+    ({"allocator": "sglang-dual", "cached": True}, ["cached", "shared", "internal"]),
+    ({"allocator": "sglang-dual", "scheduler": "sglang"}, []),
+    ({"allocator": "sglang-dual", "scheduler": "static"}, ["internal"]),
+    ({"allocator": "sglang-unified"}, ["internal"]),
+    ({"allocator": "sglang-unified", "compaction": "lazy", "scheduler": "sglang"}, []),
+]
+"""SGLang's pools, and what the servers over them hold besides tokens."""
+
+
+@pytest.mark.parametrize(
+    ("chosen", "seen"),
+    [pytest.param(*each, marks=[pytest.mark.slow] * (at > 1)) for at, each in enumerate(POOLS)],
+    ids=str,
+)
+def test_pools_of_sglang_tell_what_each_kind_holds(chosen, seen):
+    chosen = {"model": "gpt-oss-20b", "gpu": "h100", "kv_tokens": 2400, "block_size": 4, **chosen}
+    caches = chosen.pop("cached", False)
+    server = server_with(**chosen, enable_prefix_caching=caches).deployed()
+    found = []
+    for max_span in (1, 1 << 20):
+        engine = build_engine(server, turns(), max_span=max_span, check=max_span == 1)
+        looking = FromThePools(engine.replica)
+        if max_span == 1:
+            engine.replica.observers.append(looking)
+            counted = looking.seen
+        found.append(engine.run())
+        assert_adds_up(found[-1])
+    assert found[0].by_kind == found[1].by_kind
+    assert all(counted[each] > 0 for each in ["used", *seen])
+    names = ["full", "window 128"]
+    assert [name for name, _ in found[0].by_kind.kinds] == [*found[0].by_kind.in_words] == names
+    assert bool(found[0].by_kind.pools) == (chosen["allocator"] == "sglang-dual")

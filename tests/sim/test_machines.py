@@ -8,11 +8,15 @@ from support.cases import Row, draw_case
 from support.shared_tiers import ROUTERS, above_shared, differences, found, run
 from support.tiered import TOKEN_BYTES, engine_above, first_tokens_ps, mib, one_by_one, spaced
 
+from kvsim.allocators.eviction.lru import Lru
 from kvsim.sim.deployment.tier_words import OTHERS
 from kvsim.sim.errors import NoProgress
+from kvsim.sim.link_summary import link_shares
 from kvsim.sim.serving.fleet import FleetConfig
 from kvsim.sim.serving.link import Link, Way
+from kvsim.sim.serving.secondary import Secondary
 from kvsim.sim.serving.uplink import Uplink
+from kvsim.sim.workload import PS_PER_S
 
 GB_S = 10**9
 MS = 10**9
@@ -29,6 +33,12 @@ def test_a_copy_gets_what_earlier_ones_leave_and_not_more_than_its_own_link_carr
     # D is queued now, but its own link begins with it at 100 ms: it delays nobody before
     assert uplink.end_of(100 * MS, GB_S, 50 * GB_S, 30 * MS) == 120 * MS
     assert uplink.end_of(30 * MS, GB_S // 2, 50 * GB_S, 30 * MS) == 84 * MS  # 0.3 GB until 80
+    # 7.3 GB at 80 GB/s; 6.3 of them by 90 ms, 2.1 by 30, when the last came
+    assert [uplink.busy_by(at * MS) for at in (200, 90, 10)] == [
+        (91_250_000_000, 200 * MS),
+        (78_750_000_000, 90 * MS),
+        (26_250_000_000, 30 * MS),
+    ]
 
 
 def links(count, own, uplink, latency_ps=0):
@@ -127,6 +137,49 @@ def test_machines_of_two_find_what_two_fleets_of_two_find(seed):
         found(work, 4, endless + scope) for scope in (":shared=4", ":shared=2", ":shared", "")
     )
     assert alone == fleet > pairs > each
+
+
+def shares(fleet, tier, **settings):
+    """How busy each link was, of 80 requests with 4 blocks of GPU memory each; and the run."""
+    above = {"enable_prefix_caching": False, "tier": tier, **settings}
+    engine = engine_above(one_by_one(Random(0), 80), 30, fleet=fleet, **above)
+    result = engine.run()
+    return link_shares(engine.lives.lives, result.end_ps), result
+
+
+def test_each_link_is_told_once_by_who_shares_it():
+    host, near = f"host:{mib(6)}:1:uplink=2:shared=2", f"ssd:{mib(90)}:0.5/0.2:shared=2"
+    fleet = FleetConfig(replicas=4, router="round-robin")
+    found, result = shares(fleet, f"{host} {near} own:{mib(90)}:3 far:{mib(90)}:3:shared")
+    pairs = [f"{name} of machine {number}" for name in ("uplink", "ssd") for number in (0, 1)]
+    assert [*found] == [*pairs, "own", "far of all"]
+    moved = {
+        "load_busy_share": result.tier.loaded_bytes / 2e9,
+        "store_busy_share": result.tier.stored_bytes / 2e9,
+    }
+    for way, busy_s in moved.items():
+        both = sum(found[name][way] for name in pairs[:2])
+        assert both * result.end_ps / PS_PER_S == pytest.approx(busy_s)
+    assert all(0 < each[way] < 1 for each in found.values() for way in moved if each[way])
+    assert all(found[name]["load_busy_share"] > 0 for name in pairs)
+
+
+def test_a_link_whose_queue_outlasts_the_run_was_busy_until_then():
+    """2,000 bytes at 1,000 a second; what comes at 4 s, after the end, is measured until then."""
+    second, link = 1000 * MS, Link(Way(1000), Way(1000), 100)
+    tier = Secondary("ssd", Lru(100), link)
+    tier.write([(0, 0, 20)], 0)
+    assert [tier.busy_by(False, at * second)[0] for at in (1, 3)] == [second, 2 * second]
+    tier.write([(0, 50, 10)], 4 * second)
+    assert tier.busy_by(False, second) == (2 * second, 4 * second)
+    assert tier.busy_by(False, 9 * second) == (3 * second, 9 * second)
+
+
+def test_lives_of_a_replica_count_one_after_the_other():
+    fleet = FleetConfig(replicas=2, router="round-robin", fail="replica=0:at=2:for=0.5")
+    found, result = shares(fleet, f"host:{mib(6)}:1 ssd:{mib(90)}:0.5")
+    moved_s = result.tier.promoted_bytes / 5e8
+    assert found["ssd"]["load_busy_share"] * 2 * result.end_ps / PS_PER_S == pytest.approx(moved_s, rel=0.05)
 
 
 def test_copies_of_a_machine_wait_for_each_other_and_find_the_same():

@@ -16,6 +16,7 @@ from kvsim.allocators.eviction import EVICTION
 from kvsim.sim.build import build_engine, resolve
 from kvsim.sim.deployment.host_memory import host_gib
 from kvsim.sim.errors import KvsimError, NoProgress
+from kvsim.sim.link_summary import link_shares
 from kvsim.sim.options.goals import Goals
 from kvsim.sim.serving.fleet import FleetConfig
 from kvsim.sim.serving.link import Link, Way
@@ -104,7 +105,7 @@ def run(case, max_span):
     engine.replica.recorder.timeline.most_rows = case.timeline_rows
     result = engine.run()
     server = engine.replica.server
-    assert not (server.waiting or server.running or server.batch.loading)
+    assert not (server.waiting or server.running or server.batch.loading or server.batch.loaded)
     assert (server.allocator.used_slots, server.prefill_held, server.memory.internal) == (0, 0, 0)
     return result, told(result) | events_of(engine)
 
@@ -203,12 +204,33 @@ def test_a_chunk_comes_up_to_the_host_and_then_to_the_gpu():
     """3 chunks of 4 tokens: a host of 10 chunks evicts them for 10 others; up at 0.1 GB/s, then at 0.2."""
     rows = [Row(0, 12, [1], "same", 0, 0), Row(200, 40, [1], "alone", 1, 0), Row(200, 12, [1], "same", 0, 0)]
     settings = in_a_stack(10, 100, "0.1") | {"kv_offloading_link": "0.2", "max_model_len": 48}
-    result = engine_above(spaced(rows), 10, **settings).run()
-    chunks_bytes = 12 * TOKEN_BYTES
+    engine = engine_above(spaced(rows), 10, **settings)
+    result, chunks_bytes = engine.run(), 12 * TOKEN_BYTES
     up_ps, load_ps = (10_000_000 + chunks_bytes * 10**12 // rate for rate in (10**8, 2 * 10**8))
     assert first_tokens_ps(result) == [2 * 10**10, 2 * 10**10, up_ps + load_ps + 2 * 10**10]
     assert (result.tier.promoted_tokens, result.tier.promoted_bytes) == (12, chunks_bytes)
     assert result.tier.cascaded_bytes == 52 * TOKEN_BYTES
+    assert (result.tier.waited_requests, result.tier.waited_ps) == (1, up_ps + load_ps)
+    down_ps = 2 * 10_000_000 + 52 * TOKEN_BYTES * 10**12 // 10**8
+    busy = {"load_busy_share": up_ps / result.end_ps, "store_busy_share": down_ps / result.end_ps}
+    assert link_shares(engine.lives.lives, result.end_ps) == {"ssd": busy}
+
+
+def test_who_waits_for_what_comes_up_for_another_counts_it_too_and_only_once():
+    """As above, with two more of the same prompt, which comes up once; and a step that waits for the load."""
+    same = Row(0, 12, [1], "same", 0, 0)
+    rows = [same, Row(200, 40, [1], "alone", 1, 0), replace(same, gap=200), same, same]
+    up_ps, load_ps = (10_000_000 + 12 * TOKEN_BYTES * 10**12 // rate for rate in (10**8, 2 * 10**8))
+    settings = in_a_stack(10, 100, "0.1") | {"kv_offloading_link": "0.2", "max_model_len": 48}
+    tier = engine_above(spaced(rows), 40, **settings, enable_prefix_caching=False).run().tier
+    assert (tier.promoted_tokens, tier.hit_tokens) == (12, 36)
+    assert (tier.waited_requests, tier.waited_ps) == (3, 3 * up_ps + (1 + 2 + 3) * load_ps)
+    at_once = settings | {"sync_load_budget_bytes": 10**9, "enable_prefix_caching": False}
+    rows = [replace(row, prompt=13) for row in rows if row.kind == "same"]
+    tier = (
+        engine_above(spaced([rows[0], Row(200, 40, [1], "alone", 1, 0), rows[1]]), 40, **at_once).run().tier
+    )
+    assert (tier.promoted_tokens, tier.waited_requests, tier.waited_ps) == (12, 1, up_ps)
 
 
 # -- the link -----------------------------------------------------------------------------------------

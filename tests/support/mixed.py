@@ -20,14 +20,16 @@ from kvsim.sim.deployment.deployment import Deployment, Pool
 from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.deployment.speculation import METHODS, SHORT
 from kvsim.sim.errors import KvsimError, NoProgress
+from kvsim.sim.link_summary import link_shares
 from kvsim.sim.parts import declared_everywhere
 from kvsim.sim.policies import POLICIES
 from kvsim.sim.routers import ROUTERS
 from kvsim.sim.serving.fleet import FleetConfig
 from kvsim.sim.workload import Workload
 from support.attack import Told
-from support.cases import HAPPENS, Case, draw_case, draw_keyed, events_of, told
+from support.cases import HAPPENS, Case, draw_case, draw_keyed, told
 from support.drawn import option_value
+from support.event_rows import rows
 from support.settings import with_settings
 
 TOKEN_BYTES = 819_200
@@ -296,7 +298,7 @@ def run(mixture: Mixture, max_span: int) -> dict[str, object] | str:
             mixture.work,
             max_span=max_span,
             check=True,
-            events=mixture.words[2] == "alone",
+            events=True,
         )
         result = engine.run()
     except NoProgress as error:
@@ -306,11 +308,14 @@ def run(mixture: Mixture, max_span: int) -> dict[str, object] | str:
         return str(error)
     replicas = getattr(engine, "replicas", None) or [engine.replica]
     for server in (replica.server for replica in replicas):
-        assert not (server.waiting or server.running or server.swapped or server.batch.loading)
+        batch = server.batch
+        assert not (server.waiting or server.running or server.swapped or batch.parked() or batch.loaded)
         assert (server.allocator.used_slots, server.prefill_held, server.memory.internal) == (0, 0, 0)
     found = told(result)
     assert len(mixture.work) <= answered(result) <= len(mixture.work) * (1 + (result.samples is not None))
-    return found | (events_of(engine) if mixture.words[2] == "alone" else {})
+    lives = engine.lives
+    events = [rows(life.events) for life in lives.every]
+    return found | {"events": events, "links": link_shares(lives.lives, result.end_ps)}
 
 
 def agree(mixture: Mixture) -> Told:

@@ -1,6 +1,6 @@
 // One request through time, in every run: a strip of what it did, and the story with its reasons.
 
-const STRIPED = ["step", "behind", "preempted"]; // in the queue
+const STRIPED = ["step", "behind", "preempted", "loaded"]; // in the queue
 const UNTOLD = { wait: ["waiting", "behind"], prefill: ["prefill", "prefill"], decode: ["decode", "decode"] };
 
 /** Spans to draw, one list per answer: { kind, words, colour, from, to } in seconds. */

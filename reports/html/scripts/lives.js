@@ -4,7 +4,7 @@
 // be on several replicas (`run.between` says what it does between two stays), each replica has a track per stay.
 
 const STATE = Object.fromEntries(data.states.map((name, place) => [name, place]));
-const WAITING = ["step", "behind", "head", "preempted"].map((name) => STATE[name]);
+const WAITING = ["step", "behind", "head", "preempted", "loaded"].map((name) => STATE[name]);
 const AMOUNTS = ["tokens", "cached", "by", "need", "free", "largest"];
 
 class Lives {

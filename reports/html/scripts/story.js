@@ -157,7 +157,7 @@ class Teller {
     if (!spell.length) return [];
     if (heads.length > EACH || spell[0].state === STATE.preempted) {
       const last = (kind) => this.all.findLast(({ event, tick }) => event === kind && tick === stay[0].start);
-      const left = last("set_aside") ?? last("preempt"); // who is set aside may be preempted in the same step
+      const left = last("set_aside") ?? last("preempt") ?? last("loaded"); // who is set aside may be preempted in the same step
       return [{ tick: spell[0].start, row: left?.row ?? -1, event: "refuse", text: this.summed(spell) }];
     }
     const told = heads.map((span) => ({
@@ -229,7 +229,7 @@ function storyOfStays(life, request) {
       told.push({ tick, event: "move_in", text: said("moved", { replica }) }, ...lines.slice(2));
       continue;
     }
-    const answered = [...lines.slice(1), read(life, request, replica)].sort((one, other) => one.tick - other.tick);
+    const answered = [...lines.slice(1).filter(({ event }) => event !== "loaded"), read(life, request, replica)].sort((one, other) => one.tick - other.tick);
     told.push({ tick, event: "arrive", text: said("comes", { replica }) }, ...answered);
   }
   return told.map(({ tick, event, text }) => ({ tick, event, text: sentence(text) }));
