@@ -167,6 +167,10 @@ class Policy:
             return 0
         return self._displace(seats, budget)
 
+    def held_back(self) -> str:
+        """Why the head of the queue was not admitted, if the policy kept it out; "": it did not."""
+        return ""
+
     def decided(self) -> None:
         """A step is decided: say how long that holds."""
         server = self.server

@@ -1,19 +1,24 @@
 """A request that gives up its seat keeps its memory: it is set aside with all it holds until it gets a seat.
 
-    seats are short     the running request with the largest key is set aside; nothing is recomputed
+    seats are short     running requests with the largest keys are set aside, one for each that waits with a
+                        smaller key; nothing is recomputed
     memory is short     the last request in the queue that was set aside is preempted; then running ones
 
-A prompt is computed to its end. All this holds if blocks are allocated one by one; if the place of a sequence
-matters, or the allocator works between steps, a displaced request is preempted, as by other policies; a note
-of the run says so.
+All of a step are exchanged at once, as far as it has tokens for their prompts; a prompt counts whole, cached
+or not, and is computed to its end. Memory is kept if blocks are allocated one by one; if the place of a
+sequence matters, or the allocator works between steps, a displaced request is preempted, as by other
+policies; a note of the run says so.
 """
 
 from bisect import bisect_left, insort
-from itertools import islice
+from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.policies.base import Policy
+from kvsim.sim.policies.queue import Sorted
+from kvsim.sim.record.events import NO_ROOM, TOKEN_BUDGET
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.server import Server
 
@@ -34,6 +39,7 @@ class Keeping(Policy):
     def __init__(self, config: EngineConfig, max_model_len: int) -> None:
         super().__init__(config, max_model_len)
         self.keeps = True
+        self._kept_out: tuple[Request, str] | None = None
         self._kept: list[Kept] = []  # requests set aside; the last would be served last
         self._of: dict[Request, tuple[Kept, int]] = {}  # and the slots that they hold
         self._slots_kept = self._tokens_kept = 0
@@ -46,7 +52,7 @@ class Keeping(Policy):
             self.note = f"Policy {self.config.policy}: displaced requests are recomputed, as {against}."
 
     def _may_give_way(self, request: Request) -> bool:
-        return request.state is State.DECODE if self.keeps else super()._may_give_way(request)
+        return request.state is State.DECODE
 
     # -- requests set aside -------------------------------------------------------------------
 
@@ -97,60 +103,69 @@ class Keeping(Policy):
         allocator, bound = self.server.allocator, self.server.rules.bound(head)
         return allocator.slots_needed(head.computed + 1, bound) - self._slots(head)
 
+    # -- who enters, and who gives way --------------------------------------------------------
+
+    def look(self) -> None:
+        self._kept_out = None
+
+    def held_back(self) -> str:
+        if self._kept_out is None or self._kept_out[0] is not self.server.waiting[0]:
+            return ""
+        return self._kept_out[1]
+
     def _displace(self, seats: int, budget: int) -> int:
-        """Set aside requests with the largest keys for a seat; preempt for memory.
-
-        Does nothing if the head never fits. Returns how many were preempted.
-        """
-        if not self.keeps:
-            return super()._displace(seats, budget)
-        server = self.server
-        head, running, allocator = server.waiting[0], server.running, server.allocator
+        """Let running requests give way to all that may displace them; returns how many were preempted."""
+        server, waiting = self.server, self.server.waiting
+        assert isinstance(waiting, Sorted)
+        head, seats = waiting[0], seats - len(server.running) - len(server.batch.moving)
         rivals = iter(self.rivals(self.key(head, server.now_ps), server.now_ps))
-        aside = list(islice(rivals, max(0, len(running) - seats + 1)))
-        prompts = server.memory.prefill_held > self._tokens_kept  # some prompts are under way
-        if len(running) - len(aside) >= seats or (prompts and self._prompts_fill(budget)):
+        rival = next(rivals, None)
+        if rival is None and seats < 1:
             return 0
-        free = allocator.free_slots
-        grows = head.state is State.ASIDE and free >= allocator.growth_slots  # by one token
-        missing = 0 if grows else self._needed(head) - free
-        if missing <= 0:
-            if not aside:
-                self._fitted = head
-            self._set_aside(aside, head)
+        exchange = Exchange(self, chain((rival,) if rival else (), rivals), seats, budget)
+        for request in waiting.in_order():
+            if not exchange.enters(request):
+                break
+        self._kept_out = exchange.kept_out
+        if not exchange.entering:
+            nobody = not server.running and self._kept_out is not None and self._kept_out[1] == NO_ROOM
+            return self._empty(head) if nobody else 0
+        if not exchange.leaving and exchange.needed <= server.allocator.free_slots:
+            self._fitted = head
             return 0
-        own = self._of[head][1] if head in self._of else 0
-        missing -= self._slots_kept - own + sum([self._slots(request) for request in aside])
-        lost: list[Request] = []
-        while missing > 0:
-            rival = next(rivals, None)
-            if rival is None:
-                return 0 if running else self._empty(head)
-            lost.append(rival)
-            missing -= self._slots(rival)
-        self._set_aside(aside, head)
-        return self._free(head, lost)
+        before = server.step.preemptions
+        self._carry_out(exchange)
+        return server.step.preemptions - before
 
-    def _set_aside(self, requests: list[Request], head: Request) -> None:
-        """These give up their seats to the head of the queue."""
-        self._put_first(head)
-        for request in requests:
-            self.server.set_aside(request)
-
-    def _free(self, head: Request, running: list[Request]) -> int:
-        """Preempt the last of the queue, then running requests, until the head fits; returns how many."""
-        self.place()
-        server, needed, freed = self.server, self._needed(head), 0
+    def _carry_out(self, exchange: "Exchange") -> None:
+        """Set aside those that leave; preempt the last of the queue, then running ones, for memory."""
+        server, needed = self.server, exchange.needed
+        for request, head in exchange.leaving:
+            self._put_first(head)
+            if self.keeps:
+                server.set_aside(request)
+            else:
+                server.preempt(request)
+        self._put_first(head := exchange.entering[0])
+        if exchange.leaving:
+            needed += self._growing()
+        if needed > server.allocator.free_slots:
+            self.place()
         while needed > server.allocator.free_slots:
             last = self._last_kept() if self._kept else head
-            aside = last is not head
-            if not (aside or running):
+            if last not in exchange.entering:
+                self.forget(last)
+                server.preempt(last, by=head)
+            elif exchange.lost:
+                server.preempt(exchange.lost.pop(0))
+            else:
                 break
-            request = last if aside else running.pop(0)
-            self.forget(request)
-            server.preempt(request, by=head if aside else None)
-            freed += 1
-        return freed
+
+    def _growing(self) -> int:
+        """Slots that decoding requests take in this step, as far as it is known."""
+        server, growth = self.server, self.server.batch.growth
+        due = growth.residues[server.progress.clock % growth.unit] if growth.unit else ()
+        return len(due) * server.allocator.growth_slots
 
     def _empty(self, head: Request) -> int:
         """None runs, and the head does not fit beside the requests set aside: preempt all of them."""
@@ -159,6 +174,133 @@ class Keeping(Policy):
             self.forget(request)
             self.server.preempt(request, by=head)
         return freed
+
+    # -- slots --------------------------------------------------------------------------------
+
+    @property
+    def slots_kept(self) -> int:
+        """Slots that requests set aside hold."""
+        return self._slots_kept
+
+    def slots_of(self, request: Request) -> int:
+        """Slots that a request holds, running or set aside."""
+        found = self._of.get(request)
+        if found is not None:
+            return found[1]
+        return 0 if request.state is State.WAITING else self._slots(request)
+
+    def slots_for(self, request: Request, free: int) -> int:
+        """Slots that a waiting request takes when it enters; if there are some `free`, at most so many."""
+        unit = self.server.allocator.growth_slots
+        return unit if request.state is State.ASIDE and free >= unit else self._needed(request)
+
+    def tokens_left(self, budget: int) -> tuple[int, bool]:
+        """Tokens that the step has beside decodes and prompts under way; whether there are such prompts."""
+        server, left = self.server, budget - self.server.decoding
+        if server.memory.prefill_held <= self._tokens_kept:
+            return left, False
+        prompts = [r.known_tokens - r.computed for r in server.running.values() if r.state is State.PREFILL]
+        return left - sum(prompts), len(prompts) > 0
+
+
+class Exchange:
+    """Who enters in a step and who gives way, found before anybody moves.
+
+        waiting, in order    a  b  c        a takes a free seat, b takes that of z; c is in the queue of y
+        running, last first  z  y
+
+    Parameters
+    ----------
+    rivals : iterator of Request
+        Running requests that may give way to the head of the queue, the first to go first.
+    seats, budget : int
+        Free seats, and tokens of a step.
+
+    Attributes
+    ----------
+    entering : list of Request
+        Those that enter, in order.
+    leaving : list of (Request, Request)
+        Those that give up their seats, and to whom.
+    lost : list of Request
+        Running requests that are preempted if the head needs their memory, too.
+    needed : int
+        Slots that those who enter take.
+    kept_out : (Request, str) or None
+        The next in the queue, if it may displace a request but does not enter, and why.
+    """
+
+    def __init__(self, policy: Keeping, rivals: Iterator[Request], seats: int, budget: int) -> None:
+        self._policy, self._rivals, self._seats = policy, rivals, seats
+        self._rival = next(rivals, None)
+        self._now_ps, self._free = policy.server.now_ps, policy.server.allocator.free_slots
+        self._room = self._free + policy.slots_kept
+        self._tokens, self._prompts = policy.tokens_left(budget)
+        self._full = self._prompts and self._tokens < 1
+        self.entering: list[Request] = []
+        self.leaving: list[tuple[Request, Request]] = []
+        self.lost: list[Request] = []
+        self.needed = 0
+        self.kept_out: tuple[Request, str] | None = None
+
+    def enters(self, head: Request) -> bool:
+        """Whether the next in the queue enters, too."""
+        policy, rival = self._policy, self._rival
+        seated = self._seats > 0
+        if not seated and (
+            rival is None or not policy.key(head, self._now_ps) < policy.key(rival, self._now_ps)
+        ):
+            return False
+        if not self._has_tokens(head, not seated):
+            self.kept_out = head, TOKEN_BUDGET
+            return False
+        needed = self.needed + policy.slots_for(head, self._free - self.needed)
+        room = self._room - policy.slots_of(head)
+        if not seated and rival is not None:
+            room += policy.slots_of(rival)
+        if needed > room and not self._lose(needed - room):
+            self.kept_out = head, NO_ROOM
+            return False
+        self.needed, self._room = needed, room
+        self.entering.append(head)
+        if seated:
+            self._seats -= 1
+        elif rival is not None:
+            self.leaving.append((rival, head))
+            self._rival = next(self._rivals, None)
+        return True
+
+    def _has_tokens(self, head: Request, leaves: bool) -> bool:
+        """Whether the step has tokens for it, with that of a request that `leaves`; if so, they are spent.
+
+        A prompt counts whole, cached or not; one that is cut is the last.
+        """
+        before, tokens = self._tokens, self._tokens + leaves
+        if self._full:
+            return False
+        if head.state is State.ASIDE:
+            self._tokens = tokens - 1
+            return tokens > 0
+        if not self._policy.config.enable_chunked_prefill and head.known_tokens > tokens:
+            return False
+        if (before if self._prompts else tokens) < 1:
+            return False
+        self._tokens, self._prompts = tokens - head.known_tokens, True
+        self._full = self._tokens < 0
+        return True
+
+    def _lose(self, missing: int) -> bool:
+        """Whether further running requests have the slots that the head misses; if so, they lose them."""
+        if self.entering:
+            return False
+        first = (self._rival,) if self._seats > 0 and self._rival else ()
+        for rival in chain(first, self._rivals):
+            self.lost.append(rival)
+            missing -= self._policy.slots_of(rival)
+            if missing <= 0:
+                self._full = True
+                return True
+        return False
 
 
 def _against(server: Server) -> str:

@@ -10,11 +10,11 @@ with `--mlfq-displaced recompute` every displaced request is, as by vLLM's preem
 
 Source: Wu et al., Fast distributed inference serving (FastServe, arXiv 2305.05920), section 4.1;
 LLMServe/FastServe, fastserve/scheduler.py (MLFQ: base_quantum 0.01, threshold 2, starvation_threshold 3).
-`get_next_batch` takes the first of the queues in each iteration, and leaves those behind them unchanged;
-`reserve_free_blocks` swaps out the last of the lowest queue if blocks are short. There they are swapped, a
-little ahead of time; vLLM V1 swaps nothing, so here they are recomputed. There a step exchanges as many as
-it takes, here only the head of the queue displaces, one in a step. Promotion is checked every 1,000 steps
-there, here when it is due.
+`get_next_batch` fills the batch of each iteration anew: all that run are back in front of their queues
+(`pop_finished_requests`), and the first of the queues are taken until `_check_add_to_cur_batch` finds no
+seat, or no tokens for a prompt. So a step exchanges as many as it takes. `reserve_free_blocks` swaps out the
+last of the lowest queue if blocks are short. There they are swapped, a little ahead of time; vLLM V1 swaps
+nothing, so here they are recomputed. Promotion is checked every 1,000 steps there, here when it is due.
 """
 
 from collections.abc import Iterator

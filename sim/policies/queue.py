@@ -99,6 +99,19 @@ class Sorted(dict[Request, int]):
             self.place()
         return self._heap[0][-1]
 
+    def in_order(self) -> Iterator[Request]:
+        """The waiting requests, for whoever looks at the first few; nothing may move meanwhile."""
+        self.place()
+        heap = self._heap
+        nearest = [(heap[0], 0)] if heap else []
+        while nearest:
+            entry, place = heappop(nearest)
+            if self.get(entry[-1]) == entry[3]:
+                yield entry[-1]
+            for below in (2 * place + 1, 2 * place + 2):
+                if below < len(heap):
+                    heappush(nearest, (heap[below], below))
+
     def __iter__(self) -> Iterator[Request]:
         self.place()
         number_of = self.get

@@ -22,6 +22,9 @@ class ByPolicy(Around):
         for request in departed:  # known after this decision
             policy.finished(request)
 
+    def held_back(self) -> str:
+        return self._policy.held_back() or self.inner.held_back()
+
     def finish(self, request: Request) -> None:
         if not self.server.rules.known_late:
             self._policy.finished(request)

@@ -65,25 +65,64 @@ def test_with_memory_for_all_nothing_is_computed_twice(late):
         assert anew.thrown_tokens > 1_000
 
 
-def test_in_each_step_the_highest_queues_run():
+@pytest.mark.parametrize("displaced", ["keep", "recompute"])
+@pytest.mark.parametrize("late", [False, True], ids=["sync", "async"])
+def test_in_each_step_the_highest_queues_run(late, displaced):
     """As FastServe's `get_next_batch` fills a batch: from the first queue on, until it is full."""
-    engine = engine_for(work(4), max_num_batched_tokens=4096)
-    replica, full = engine.replica, 0
-    policy, decide = replica.scheduler.policy, replica.decide
+    own = {"async_scheduling": late, "mlfq_displaced": displaced}
+    engine = engine_for(work(4, gap_s=0.07), max_num_batched_tokens=4096, **own)
+    replica, full, most = engine.replica, 0, 0
+    policy, decide, running = replica.scheduler.policy, replica.decide, replica.server.running
 
     def watched(server):
-        nonlocal full
+        nonlocal full, most
+        before = set(running)
         step = decide(server)
-        if server.waiting and not step.changed:  # nobody who waits had anybody to displace
+        if server.waiting:
             full += 1
-            lowest = max(policy.key(each, server.now_ps) for each in server.running.values())
-            assert len(server.running) == SEATS
+            decoding = [each for each in running.values() if each.state is State.DECODE]
+            lowest = max((policy.key(each, server.now_ps) for each in decoding), default=0)
+            assert len(running) + step.departures == SEATS
             assert all(policy.key(each, server.now_ps) >= lowest for each in server.waiting)
+            most = max(most, len(set(running) - before))
         return step
 
     replica.decide = watched
     assert engine.run().finished.all()
-    assert full > 30
+    assert full > 300
+    assert most > 2
+
+
+def at_once(prompt_tokens):
+    """Eight long answers, and six more requests that come at one instant while they are decoded."""
+    arrival = np.array([0] * SEATS + [5 * PS_PER_S] * 6)
+    prompts = np.array([8] * SEATS + [prompt_tokens] * 6)
+    return Workload("burst", arrival, prompts, np.array([200] * SEATS + [3] * 6))
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize(
+    ("prompt_tokens", "tokens", "steps", "reason"), [(20, 256, 1, ""), (20, 64, 2, "token budget")]
+)
+def test_all_that_come_at_once_enter_in_one_step_if_it_has_their_tokens(
+    late, prompt_tokens, tokens, steps, reason
+):
+    settings = {"async_scheduling": late, "max_num_batched_tokens": tokens, "mlfq_quantum": 1.0}
+    result = engine_for(at_once(prompt_tokens), **settings).run()
+    came = result.requests["first_scheduled_ps"][SEATS:]
+    assert len(set(came.tolist())) == steps
+    engine = engine_for(at_once(prompt_tokens), events=True, **settings)
+    engine.run()
+    numbers, texts = engine.replica.events.table()
+    events = [texts["event"].texts[code] for code in texts["event"].codes.tolist()]
+    reasons = [texts["reason"].texts[code] for code in texts["reason"].codes.tolist()]
+    new = numbers["request"] >= SEATS
+    told = {why for why, event, row in zip(reasons, events, new, strict=True) if row and event == "refuse"}
+    assert told == ({reason} if reason else set())
+    entered, left = new & (np.array(events) == "admit"), np.array(events) == "set_aside"
+    first = numbers["step"] == numbers["step"][entered].min()
+    assert numbers["by"][left & first].tolist() == numbers["request"][entered & first].tolist()
+    assert (left & first).sum() == 6 // steps
 
 
 def test_where_memory_is_short_the_last_of_the_queue_loses_it():
