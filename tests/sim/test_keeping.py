@@ -27,7 +27,9 @@ def work(seed, count=250, gap_s=0.1):
 
 def engine_for(requests, kv_tokens=40_000, events=False, **settings):
     usual = {"scheduler": "vllm-v1", "policy": "mlfq", "max_num_seqs": SEATS, "max_num_batched_tokens": 64}
-    usual |= {"block_size": 4, "max_model_len": 256, "mlfq_quantum": 0.1}
+    usual |= {"block_size": 4, "max_model_len": 256}
+    if settings.get("policy", "mlfq") == "mlfq":
+        usual["mlfq_quantum"] = 0.1
     where = Deployment(
         model=MODEL,
         gpu=GPU,
@@ -201,3 +203,16 @@ def test_events_tell_who_was_set_aside_and_came_back():
             assert state[request] in {"decode", "resume"}
         if event != "refuse":
             state[request] = event
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "mlfq", "srpt"])
+def test_an_engine_that_decides_ahead_waits_for_seats_not_for_tokens(policy):
+    """A request that has just ended has its seat until the next step is decided; nobody spends the budget."""
+    plenty = {"max_num_batched_tokens": 4096, "policy": policy}
+    for late in (False, True):
+        engine = engine_for(work(6), events=True, async_scheduling=late, **plenty)
+        engine.run()
+        _, texts = engine.replica.events.table()
+        refused = texts["event"].codes == texts["event"].texts.index("refuse")
+        told = {texts["reason"].texts[code] for code in texts["reason"].codes[refused].tolist()}
+        assert told == {"seats"}
