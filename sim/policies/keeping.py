@@ -10,27 +10,25 @@ sequence matters, or the allocator works between steps, a displaced request is p
 policies; a note of the run says so.
 """
 
-from bisect import bisect_left, insort
 from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
 from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.policies.base import Policy
-from kvsim.sim.policies.queue import Sorted
+from kvsim.sim.policies.queue import Entry, Sorted
 from kvsim.sim.record.events import NO_ROOM, TOKEN_BUDGET
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.server import Server
 
-Kept = tuple[Any, int, int, Request]
-"""(key when it joined the queue, row, sample, request)"""
+Rival = tuple[Any, Request]
+"""(key, running request)"""
 
 
 class Keeping(Policy):
     """Displaced requests keep what they hold, while there is enough memory.
 
-    A subclass calls `keep` when one of them joins the queue, and `forget` when it has a seat again. Keys of
-    waiting requests may only fall.
+    A subclass calls `keep` when one of them joins the queue, and `forget` when it has a seat again.
     """
 
     preempts = True
@@ -40,9 +38,8 @@ class Keeping(Policy):
         super().__init__(config, max_model_len)
         self.keeps = True
         self._kept_out: tuple[Request, str] | None = None
-        self._kept: list[Kept] = []  # requests set aside; the last would be served last
-        self._of: dict[Request, tuple[Kept, int]] = {}  # and the slots that they hold
-        self._slots_kept = self._tokens_kept = 0
+        self._aside: dict[Request, int] = {}  # requests set aside, and the slots that they hold
+        self.slots_kept = self._tokens_kept = 0
 
     def begin(self, server: Server) -> None:
         super().begin(server)
@@ -58,40 +55,27 @@ class Keeping(Policy):
 
     def keep(self, request: Request) -> None:
         """A request that was set aside joins the queue."""
-        entry: Kept = (self.key(request, self.server.now_ps), request.index, request.sample, request)
-        slots = self.server.allocator.slots_needed(request.computed, self.server.rules.bound(request))
-        insort(self._kept, entry)
-        self._of[request] = entry, slots
-        self._slots_kept += slots
+        slots = self._aside[request] = self._slots(request)
+        self.slots_kept += slots
         self._tokens_kept += request.computed
 
     def forget(self, request: Request) -> None:
         """It has a seat again, or lost its memory; other requests are ignored."""
-        found = self._of.pop(request, None)
-        if found is not None:
-            entry, slots = found
-            del self._kept[bisect_left(self._kept, entry)]
-            self._slots_kept -= slots
+        slots = self._aside.pop(request, None)
+        if slots is not None:
+            self.slots_kept -= slots
             self._tokens_kept -= request.computed
 
     def _last_kept(self) -> Request:
         """The one of them that would be served last."""
-        kept, now_ps = self._kept, self.server.now_ps
-        while True:
-            before, row, sample, request = kept[-1]
-            key = self.key(request, now_ps)
-            if key == before:
-                return request
-            entry: Kept = (key, row, sample, request)
-            kept.pop()
-            insort(kept, entry)
-            self._of[request] = entry, self._of[request][1]
+        key, now_ps = self.key, self.server.now_ps
+        return max(self._aside, key=lambda request: (key(request, now_ps), request.index, request.sample))
 
     # -- victims ------------------------------------------------------------------------------
 
     def victim(self) -> Request:
         self.place()
-        if not self._kept:
+        if not self._aside:
             return super().victim()
         request = self._last_kept()
         self.forget(request)
@@ -113,25 +97,28 @@ class Keeping(Policy):
             return ""
         return self._kept_out[1]
 
+    def behind(self, least: Any, now_ps: int) -> Iterator[Rival]:  # noqa: ANN401
+        """Running requests that may give way, with their keys above `least`, the first to go first."""
+        return ((self.key(request, now_ps), request) for request in self.rivals(least, now_ps))
+
     def _displace(self, seats: int, budget: int) -> int:
         """Let running requests give way to all that may displace them; returns how many were preempted."""
         server, waiting = self.server, self.server.waiting
         assert isinstance(waiting, Sorted)
-        head, seats = waiting[0], seats - len(server.running) - len(server.batch.moving)
-        rivals = iter(self.rivals(self.key(head, server.now_ps), server.now_ps))
+        waiting.place()
+        seats -= len(server.running) + len(server.batch.moving)
+        rivals = self.behind(waiting.least(), server.now_ps)
         rival = next(rivals, None)
         if rival is None and seats < 1:
             return 0
-        exchange = Exchange(self, chain((rival,) if rival else (), rivals), seats, budget)
-        for request in waiting.in_order():
-            if not exchange.enters(request):
-                break
+        exchange = Exchange(self, rival, rivals, seats, budget)
+        exchange.find(waiting.in_order())
         self._kept_out = exchange.kept_out
         if not exchange.entering:
             nobody = not server.running and self._kept_out is not None and self._kept_out[1] == NO_ROOM
-            return self._empty(head) if nobody else 0
+            return self._empty(waiting[0]) if nobody else 0
         if not exchange.leaving and exchange.needed <= server.allocator.free_slots:
-            self._fitted = head
+            self._fitted = exchange.entering[0]
             return 0
         before = server.step.preemptions
         self._carry_out(exchange)
@@ -140,19 +127,18 @@ class Keeping(Policy):
     def _carry_out(self, exchange: "Exchange") -> None:
         """Set aside those that leave; preempt the last of the queue, then running ones, for memory."""
         server, needed = self.server, exchange.needed
+        leave = server.set_aside if self.keeps else server.preempt
         for request, head in exchange.leaving:
             self._put_first(head)
-            if self.keeps:
-                server.set_aside(request)
-            else:
-                server.preempt(request)
-        self._put_first(head := exchange.entering[0])
+            leave(request)
         if exchange.leaving:
             needed += self._growing()
-        if needed > server.allocator.free_slots:
-            self.place()
+        if needed <= server.allocator.free_slots:
+            return
+        self._put_first(head := exchange.entering[0])
+        self.place()
         while needed > server.allocator.free_slots:
-            last = self._last_kept() if self._kept else head
+            last = self._last_kept() if self._aside else head
             if last not in exchange.entering:
                 self.forget(last)
                 server.preempt(last, by=head)
@@ -169,30 +155,21 @@ class Keeping(Policy):
 
     def _empty(self, head: Request) -> int:
         """None runs, and the head does not fit beside the requests set aside: preempt all of them."""
-        freed = len(self._kept)
-        for _, _, _, request in tuple(self._kept):
+        freed = len(self._aside)
+        for request in tuple(self._aside):
             self.forget(request)
             self.server.preempt(request, by=head)
         return freed
 
-    # -- slots --------------------------------------------------------------------------------
-
-    @property
-    def slots_kept(self) -> int:
-        """Slots that requests set aside hold."""
-        return self._slots_kept
+    # -- what an exchange asks ----------------------------------------------------------------
 
     def slots_of(self, request: Request) -> int:
         """Slots that a request holds, running or set aside."""
-        found = self._of.get(request)
-        if found is not None:
-            return found[1]
         return 0 if request.state is State.WAITING else self._slots(request)
 
-    def slots_for(self, request: Request, free: int) -> int:
-        """Slots that a waiting request takes when it enters; if there are some `free`, at most so many."""
-        unit = self.server.allocator.growth_slots
-        return unit if request.state is State.ASIDE and free >= unit else self._needed(request)
+    def slots_for(self, request: Request) -> int:
+        """Slots that a waiting request takes when it enters."""
+        return self._needed(request)
 
     def tokens_left(self, budget: int) -> tuple[int, bool]:
         """Tokens that the step has beside decodes and prompts under way; whether there are such prompts."""
@@ -211,7 +188,7 @@ class Exchange:
 
     Parameters
     ----------
-    rivals : iterator of Request
+    rival, rivals : (key, Request) or None, iterator of these
         Running requests that may give way to the head of the queue, the first to go first.
     seats, budget : int
         Free seats, and tokens of a step.
@@ -230,11 +207,11 @@ class Exchange:
         The next in the queue, if it may displace a request but does not enter, and why.
     """
 
-    def __init__(self, policy: Keeping, rivals: Iterator[Request], seats: int, budget: int) -> None:
-        self._policy, self._rivals, self._seats = policy, rivals, seats
-        self._rival = next(rivals, None)
-        self._now_ps, self._free = policy.server.now_ps, policy.server.allocator.free_slots
-        self._room = self._free + policy.slots_kept
+    def __init__(  # noqa: PLR0917 - what a step has
+        self, policy: Keeping, rival: Rival | None, rivals: Iterator[Rival], seats: int, budget: int
+    ) -> None:
+        self._policy, self._rival, self._rivals, self._seats = policy, rival, rivals, seats
+        self._free, self._unit = policy.server.allocator.free_slots, policy.server.allocator.growth_slots
         self._tokens, self._prompts = policy.tokens_left(budget)
         self._full = self._prompts and self._tokens < 1
         self.entering: list[Request] = []
@@ -243,60 +220,69 @@ class Exchange:
         self.needed = 0
         self.kept_out: tuple[Request, str] | None = None
 
-    def enters(self, head: Request) -> bool:
-        """Whether the next in the queue enters, too."""
-        policy, rival = self._policy, self._rival
-        seated = self._seats > 0
-        if not seated and (
-            rival is None or not policy.key(head, self._now_ps) < policy.key(rival, self._now_ps)
-        ):
-            return False
-        if not self._has_tokens(head, not seated):
-            self.kept_out = head, TOKEN_BUDGET
-            return False
-        needed = self.needed + policy.slots_for(head, self._free - self.needed)
-        room = self._room - policy.slots_of(head)
-        if not seated and rival is not None:
-            room += policy.slots_of(rival)
-        if needed > room and not self._lose(needed - room):
-            self.kept_out = head, NO_ROOM
-            return False
-        self.needed, self._room = needed, room
-        self.entering.append(head)
-        if seated:
-            self._seats -= 1
-        elif rival is not None:
-            self.leaving.append((rival, head))
-            self._rival = next(self._rivals, None)
-        return True
+    def find(self, queue: Iterator[Entry]) -> None:
+        """Go through the queue until the next in it cannot enter."""
+        for key, _, _, _, head in queue:
+            rival, seated = self._rival, self._seats > 0
+            if not seated and (rival is None or not key < rival[0]):
+                return
+            if not self._has_tokens(head, not seated):
+                self.kept_out = head, TOKEN_BUDGET
+                return
+            if head.state is State.ASIDE and self.needed + self._unit <= self._free:
+                self.needed += self._unit  # at most
+            elif not self._has_room(head, None if seated else rival):
+                self.kept_out = head, NO_ROOM
+                return
+            self.entering.append(head)
+            if seated:
+                self._seats -= 1
+            elif rival is not None:
+                self.leaving.append((rival[1], head))
+                self._rival = next(self._rivals, None)
+                if self._rival is None:
+                    return
 
     def _has_tokens(self, head: Request, leaves: bool) -> bool:
         """Whether the step has tokens for it, with that of a request that `leaves`; if so, they are spent.
 
         A prompt counts whole, cached or not; one that is cut is the last.
         """
-        before, tokens = self._tokens, self._tokens + leaves
         if self._full:
             return False
+        tokens = self._tokens + leaves
         if head.state is State.ASIDE:
             self._tokens = tokens - 1
             return tokens > 0
         if not self._policy.config.enable_chunked_prefill and head.known_tokens > tokens:
             return False
-        if (before if self._prompts else tokens) < 1:
+        if (self._tokens if self._prompts else tokens) < 1:
             return False
         self._tokens, self._prompts = tokens - head.known_tokens, True
         self._full = self._tokens < 0
         return True
 
-    def _lose(self, missing: int) -> bool:
+    def _has_room(self, head: Request, rival: Rival | None) -> bool:
+        """Whether there is memory for it, with what others keep that wait and do not enter, and its rival."""
+        policy, slots_of = self._policy, self._policy.slots_of
+        needed = self.needed + policy.slots_for(head)
+        missing = needed - self._free
+        if missing > 0:
+            missing -= policy.slots_kept + sum([slots_of(request) for request, _ in self.leaving])
+            missing += sum([slots_of(request) for request in self.entering]) + slots_of(head)
+            if rival is not None:
+                missing -= slots_of(rival[1])
+            if missing > 0 and (self.entering or not self._lose(missing, rival)):
+                return False
+        self.needed = needed
+        return True
+
+    def _lose(self, missing: int, rival: Rival | None) -> bool:
         """Whether further running requests have the slots that the head misses; if so, they lose them."""
-        if self.entering:
-            return False
-        first = (self._rival,) if self._seats > 0 and self._rival else ()
-        for rival in chain(first, self._rivals):
-            self.lost.append(rival)
-            missing -= self._policy.slots_of(rival)
+        first = (self._rival,) if rival is None and self._rival is not None else ()
+        for _, request in chain(first, self._rivals):
+            self.lost.append(request)
+            missing -= self._policy.slots_of(request)
             if missing <= 0:
                 self._full = True
                 return True

@@ -92,13 +92,16 @@ class Mlfq(Keeping):
         """The place of the first request in a lower queue than this one."""
         return self._running.first_from((self._quantum_ps << level + 1) - now_ps)
 
-    def rivals(self, least: int, now_ps: int) -> Iterator[Request]:
+    def behind(self, least: int, now_ps: int) -> Iterator[tuple[int, Request]]:
         running, end = self._running.entries, len(self._running.entries)
         while end and (level := self._level(running[end - 1][0] + now_ps)) > least:
             start = self._first_below(level - 1, now_ps)
-            for _, _, request in sorted(running[start:end], key=LAST_ADMITTED, reverse=True):
-                if self._may_give_way(request):
-                    yield request
+            queue = running[start:end]
+            if end - start > 1:
+                queue.sort(key=LAST_ADMITTED, reverse=True)
+            for _, _, request in queue:
+                if request.state is State.DECODE:
+                    yield level, request
             end = start
 
     def alike_until_ps(self) -> int:

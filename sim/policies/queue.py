@@ -73,8 +73,9 @@ class Sorted(dict[Request, int]):
 
     def popleft(self) -> Request:
         """Take the head: it was admitted."""
-        request = self[0]
-        heappop(self._heap)
+        if self._fresh or self._next_ps <= self.policy.server.now_ps:
+            self.place()
+        request = heappop(self._heap)[-1]
         del self[request]
         self._uncover()
         self.policy.entered(request)
@@ -99,15 +100,20 @@ class Sorted(dict[Request, int]):
             self.place()
         return self._heap[0][-1]
 
-    def in_order(self) -> Iterator[Request]:
-        """The waiting requests, for whoever looks at the first few; nothing may move meanwhile."""
-        self.place()
+    def least(self) -> Any:  # noqa: ANN401
+        """The smallest key; the queue is not empty, and placed."""
+        return self._heap[0][0]
+
+    def in_order(self) -> Iterator[Entry]:
+        """The entries of a placed queue, for whoever looks at the first few; nothing may move meanwhile."""
         heap = self._heap
-        nearest = [(heap[0], 0)] if heap else []
+        yield heap[0]
+        nearest = [(heap[below], below) for below in (1, 2) if below < len(heap)]
+        heapify(nearest)
         while nearest:
             entry, place = heappop(nearest)
             if self.get(entry[-1]) == entry[3]:
-                yield entry[-1]
+                yield entry
             for below in (2 * place + 1, 2 * place + 2):
                 if below < len(heap):
                     heappush(nearest, (heap[below], below))
