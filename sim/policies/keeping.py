@@ -16,13 +16,13 @@ from typing import Any
 
 from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.policies.base import Policy
-from kvsim.sim.policies.queue import Entry, Sorted
+from kvsim.sim.policies.queue import Sorted
 from kvsim.sim.record.events import NO_ROOM, TOKEN_BUDGET
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.server import Server
 
-Rival = tuple[Any, Request]
-"""(key, running request)"""
+Keyed = tuple[Any, Request]
+"""(key, request)"""
 
 
 class Keeping(Policy):
@@ -97,7 +97,7 @@ class Keeping(Policy):
             return ""
         return self._kept_out[1]
 
-    def behind(self, least: Any, now_ps: int) -> Iterator[Rival]:  # noqa: ANN401
+    def behind(self, least: Any, now_ps: int) -> Iterator[Keyed]:  # noqa: ANN401
         """Running requests that may give way, with their keys above `least`, the first to go first."""
         return ((self.key(request, now_ps), request) for request in self.rivals(least, now_ps))
 
@@ -207,8 +207,8 @@ class Exchange:
         The next in the queue, if it may displace a request but does not enter, and why.
     """
 
-    def __init__(  # noqa: PLR0917 - what a step has
-        self, policy: Keeping, rival: Rival | None, rivals: Iterator[Rival], seats: int, budget: int
+    def __init__(
+        self, policy: Keeping, rival: Keyed | None, rivals: Iterator[Keyed], seats: int, budget: int
     ) -> None:
         self._policy, self._rival, self._rivals, self._seats = policy, rival, rivals, seats
         self._free, self._unit = policy.server.allocator.free_slots, policy.server.allocator.growth_slots
@@ -220,9 +220,9 @@ class Exchange:
         self.needed = 0
         self.kept_out: tuple[Request, str] | None = None
 
-    def find(self, queue: Iterator[Entry]) -> None:
+    def find(self, queue: Iterator[Keyed]) -> None:
         """Go through the queue until the next in it cannot enter."""
-        for key, _, _, _, head in queue:
+        for key, head in queue:
             rival, seated = self._rival, self._seats > 0
             if not seated and (rival is None or not key < rival[0]):
                 return
@@ -262,7 +262,7 @@ class Exchange:
         self._full = self._tokens < 0
         return True
 
-    def _has_room(self, head: Request, rival: Rival | None) -> bool:
+    def _has_room(self, head: Request, rival: Keyed | None) -> bool:
         """Whether there is memory for it, with what others keep that wait and do not enter, and its rival."""
         policy, slots_of = self._policy, self._policy.slots_of
         needed = self.needed + policy.slots_for(head)
@@ -277,7 +277,7 @@ class Exchange:
         self.needed = needed
         return True
 
-    def _lose(self, missing: int, rival: Rival | None) -> bool:
+    def _lose(self, missing: int, rival: Keyed | None) -> bool:
         """Whether further running requests have the slots that the head misses; if so, they lose them."""
         first = (self._rival,) if rival is None and self._rival is not None else ()
         for _, request in chain(first, self._rivals):

@@ -24,6 +24,7 @@ from operator import itemgetter
 from kvsim.allocators.option import option
 from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.policies.keeping import Keeping
+from kvsim.sim.policies.levels import Levels
 from kvsim.sim.policies.running import Running
 from kvsim.sim.serving.facts import PS_PER_S
 from kvsim.sim.serving.request import Request, State
@@ -83,6 +84,10 @@ class Mlfq(Keeping):
         """The queue of a place on the scale: queue k spans 2^k to 2^(k + 1) quanta."""
         return (reached_ps // self._quantum_ps).bit_length() - 1
 
+    def queue(self) -> Levels:
+        self._queue = Levels(self)
+        return self._queue
+
     def turns_ps(self, request: Request) -> int | None:
         return self._since_ps[request] + self._patience_ps
 
@@ -107,7 +112,7 @@ class Mlfq(Keeping):
     def alike_until_ps(self) -> int:
         """Until a request is promoted, or a running one falls below the queue of the head."""
         now_ps, level = self.server.now_ps, self.key(self.server.waiting[0], self.server.now_ps)
-        until_ps = super().alike_until_ps()
+        until_ps = self._queue.next_turn_ps()
         for place in range(self._first_below(level, now_ps) - 1, -1, -1):
             less_clock, _, request = self._running.entries[place]
             if request.state is not State.FINISHED:
