@@ -1,31 +1,34 @@
 """A request that gives up its seat keeps its memory: it is set aside with all it holds until it gets a seat.
 
-    seats are short     the running request with the largest key is set aside; nothing is recomputed
+    seats are short     running requests with the largest keys are set aside, one for each that waits with a
+                        smaller key; nothing is recomputed
     memory is short     the last request in the queue that was set aside is preempted; then running ones
 
-A prompt is computed to its end. All this holds if blocks are allocated one by one; if the place of a sequence
-matters, or the allocator works between steps, a displaced request is preempted, as by other policies; a note
-of the run says so.
+All of a step are exchanged at once, as far as it has tokens for their prompts; a prompt counts whole, cached
+or not, and is computed to its end. Memory is kept if blocks are allocated one by one; if the place of a
+sequence matters, or the allocator works between steps, a displaced request is preempted, as by other
+policies; a note of the run says so.
 """
 
-from bisect import bisect_left, insort
-from itertools import islice
+from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.policies.base import Policy
+from kvsim.sim.policies.queue import Sorted
+from kvsim.sim.record.events import NO_ROOM, TOKEN_BUDGET
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.server import Server
 
-Kept = tuple[Any, int, int, Request]
-"""(key when it joined the queue, row, sample, request)"""
+Keyed = tuple[Any, Request]
+"""(key, request)"""
 
 
 class Keeping(Policy):
     """Displaced requests keep what they hold, while there is enough memory.
 
-    A subclass calls `keep` when one of them joins the queue, and `forget` when it has a seat again. Keys of
-    waiting requests may only fall.
+    A subclass calls `keep` when one of them joins the queue, and `forget` when it has a seat again.
     """
 
     preempts = True
@@ -34,9 +37,8 @@ class Keeping(Policy):
     def __init__(self, config: EngineConfig, max_model_len: int) -> None:
         super().__init__(config, max_model_len)
         self.keeps = True
-        self._kept: list[Kept] = []  # requests set aside; the last would be served last
-        self._of: dict[Request, tuple[Kept, int]] = {}  # and the slots that they hold
-        self._slots_kept = self._tokens_kept = 0
+        self._aside: dict[Request, int] = {}  # requests set aside, and the slots that they hold
+        self.slots_kept = self._tokens_kept = 0
 
     def begin(self, server: Server) -> None:
         super().begin(server)
@@ -46,46 +48,35 @@ class Keeping(Policy):
             self.note = f"Policy {self.config.policy}: displaced requests are recomputed, as {against}."
 
     def _may_give_way(self, request: Request) -> bool:
-        return request.state is State.DECODE if self.keeps else super()._may_give_way(request)
+        return request.state is State.DECODE
 
     # -- requests set aside -------------------------------------------------------------------
 
     def keep(self, request: Request) -> None:
         """A request that was set aside joins the queue."""
-        entry: Kept = (self.key(request, self.server.now_ps), request.index, request.sample, request)
-        slots = self.server.allocator.slots_needed(request.computed, self.server.rules.bound(request))
-        insort(self._kept, entry)
-        self._of[request] = entry, slots
-        self._slots_kept += slots
+        server = self.server
+        slots = server.allocator.slots_needed(request.computed, server.rules.bound(request))
+        self._aside[request] = slots
+        self.slots_kept += slots
         self._tokens_kept += request.computed
 
     def forget(self, request: Request) -> None:
         """It has a seat again, or lost its memory; other requests are ignored."""
-        found = self._of.pop(request, None)
-        if found is not None:
-            entry, slots = found
-            del self._kept[bisect_left(self._kept, entry)]
-            self._slots_kept -= slots
+        slots = self._aside.pop(request, None)
+        if slots is not None:
+            self.slots_kept -= slots
             self._tokens_kept -= request.computed
 
     def _last_kept(self) -> Request:
         """The one of them that would be served last."""
-        kept, now_ps = self._kept, self.server.now_ps
-        while True:
-            before, row, sample, request = kept[-1]
-            key = self.key(request, now_ps)
-            if key == before:
-                return request
-            entry: Kept = (key, row, sample, request)
-            kept.pop()
-            insort(kept, entry)
-            self._of[request] = entry, self._of[request][1]
+        key, now_ps = self.key, self.server.now_ps
+        return max(self._aside, key=lambda request: (key(request, now_ps), request.index, request.sample))
 
     # -- victims ------------------------------------------------------------------------------
 
     def victim(self) -> Request:
         self.place()
-        if not self._kept:
+        if not self._aside:
             return super().victim()
         request = self._last_kept()
         self.forget(request)
@@ -97,68 +88,204 @@ class Keeping(Policy):
         allocator, bound = self.server.allocator, self.server.rules.bound(head)
         return allocator.slots_needed(head.computed + 1, bound) - self._slots(head)
 
+    # -- who enters, and who gives way --------------------------------------------------------
+
+    def look(self) -> None:
+        self.kept_out = ""
+
+    def held_back(self) -> str:
+        now_ps = self.server.now_ps
+        rival = next(self.behind(self.key(self.server.waiting[0], now_ps), now_ps), None)
+        return "" if rival is None else self.kept_out
+
+    def behind(self, least: Any, now_ps: int) -> Iterator[Keyed]:  # noqa: ANN401
+        """Running requests that may give way, with their keys above `least`, the first to go first."""
+        return ((self.key(request, now_ps), request) for request in self.rivals(least, now_ps))
+
     def _displace(self, seats: int, budget: int) -> int:
-        """Set aside requests with the largest keys for a seat; preempt for memory.
-
-        Does nothing if the head never fits. Returns how many were preempted.
-        """
-        if not self.keeps:
-            return super()._displace(seats, budget)
-        server = self.server
-        head, running, allocator = server.waiting[0], server.running, server.allocator
-        rivals = iter(self.rivals(self.key(head, server.now_ps), server.now_ps))
-        aside = list(islice(rivals, max(0, len(running) - seats + 1)))
-        prompts = server.memory.prefill_held > self._tokens_kept  # some prompts are under way
-        if len(running) - len(aside) >= seats or (prompts and self._prompts_fill(budget)):
+        """Let running requests give way to all that may displace them; returns how many were preempted."""
+        server, waiting = self.server, self.server.waiting
+        assert isinstance(waiting, Sorted)
+        waiting.place()
+        seats -= len(server.running) + len(server.batch.moving)
+        rivals = self.behind(waiting.least(), server.now_ps)
+        rival = next(rivals, None)
+        if rival is None and seats < 1:
             return 0
-        free = allocator.free_slots
-        grows = head.state is State.ASIDE and free >= allocator.growth_slots  # by one token
-        missing = 0 if grows else self._needed(head) - free
-        if missing <= 0:
-            if not aside:
-                self._fitted = head
-            self._set_aside(aside, head)
+        exchange = Exchange(self, rival, rivals, seats, budget)
+        exchange.find(waiting.in_order())
+        self.kept_out = exchange.kept_out
+        if not exchange.entering:
+            nobody = not server.running and self.kept_out == NO_ROOM
+            return self._empty(waiting[0]) if nobody else 0
+        if not exchange.leaving and exchange.needed <= server.allocator.free_slots:
+            self._fitted = exchange.entering[0]
             return 0
-        own = self._of[head][1] if head in self._of else 0
-        missing -= self._slots_kept - own + sum([self._slots(request) for request in aside])
-        lost: list[Request] = []
-        while missing > 0:
-            rival = next(rivals, None)
-            if rival is None:
-                return 0 if running else self._empty(head)
-            lost.append(rival)
-            missing -= self._slots(rival)
-        self._set_aside(aside, head)
-        return self._free(head, lost)
+        before = server.step.preemptions
+        self._carry_out(exchange)
+        return server.step.preemptions - before
 
-    def _set_aside(self, requests: list[Request], head: Request) -> None:
-        """These give up their seats to the head of the queue."""
-        self._put_first(head)
-        for request in requests:
-            self.server.set_aside(request)
-
-    def _free(self, head: Request, running: list[Request]) -> int:
-        """Preempt the last of the queue, then running requests, until the head fits; returns how many."""
+    def _carry_out(self, exchange: "Exchange") -> None:
+        """Set aside those that leave; preempt the last of the queue, then running ones, for memory."""
+        server, needed = self.server, exchange.needed
+        leave = server.set_aside if self.keeps else server.preempt
+        for request, head in exchange.leaving:
+            self._put_first(head)
+            leave(request)
+        if exchange.leaving:
+            needed += self._growing()
+        if needed <= server.allocator.free_slots:
+            return
+        self._put_first(head := exchange.entering[0])
         self.place()
-        server, needed, freed = self.server, self._needed(head), 0
         while needed > server.allocator.free_slots:
-            last = self._last_kept() if self._kept else head
-            aside = last is not head
-            if not (aside or running):
+            last = self._last_kept() if self._aside else head
+            if last not in exchange.entering:
+                self.forget(last)
+                server.preempt(last, by=head)
+            elif exchange.lost:
+                server.preempt(exchange.lost.pop(0))
+            else:
                 break
-            request = last if aside else running.pop(0)
-            self.forget(request)
-            server.preempt(request, by=head if aside else None)
-            freed += 1
-        return freed
+
+    def _growing(self) -> int:
+        """Slots that decoding requests take in this step, as far as it is known."""
+        server, growth = self.server, self.server.batch.growth
+        due = growth.residues[server.progress.clock % growth.unit] if growth.unit else ()
+        return len(due) * server.allocator.growth_slots
 
     def _empty(self, head: Request) -> int:
         """None runs, and the head does not fit beside the requests set aside: preempt all of them."""
-        freed = len(self._kept)
-        for _, _, _, request in tuple(self._kept):
+        freed = len(self._aside)
+        for request in tuple(self._aside):
             self.forget(request)
             self.server.preempt(request, by=head)
         return freed
+
+    # -- what an exchange asks ----------------------------------------------------------------
+
+    def slots_of(self, request: Request) -> int:
+        """Slots that a request holds, running or set aside."""
+        return 0 if request.state is State.WAITING else self._slots(request)
+
+    def slots_for(self, request: Request) -> int:
+        """Slots that a waiting request takes when it enters."""
+        return self._needed(request)
+
+    def tokens_left(self, budget: int) -> tuple[int, bool]:
+        """Tokens that the step has beside decodes and prompts under way; whether there are such prompts."""
+        server, left = self.server, budget - self.server.decoding
+        if server.memory.prefill_held <= self._tokens_kept:
+            return left, False
+        prompts = [r.known_tokens - r.computed for r in server.running.values() if r.state is State.PREFILL]
+        return left - sum(prompts), len(prompts) > 0
+
+
+class Exchange:
+    """Who enters in a step and who gives way, found before anybody moves.
+
+        waiting, in order    a  b  c        a takes a free seat, b takes that of z; c is in the queue of y
+        running, last first  z  y
+
+    Parameters
+    ----------
+    rival, rivals : (key, Request) or None, iterator of these
+        Running requests that may give way to the head of the queue, the first to go first.
+    seats, budget : int
+        Free seats, and tokens of a step.
+
+    Attributes
+    ----------
+    entering : list of Request
+        Those that enter, in order.
+    leaving : list of (Request, Request)
+        Those that give up their seats, and to whom.
+    lost : list of Request
+        Running requests that are preempted if the head needs their memory, too.
+    needed : int
+        Slots that those who enter take.
+    kept_out : str
+        Why the next in the queue does not enter; "": it may not displace a request.
+    """
+
+    def __init__(
+        self, policy: Keeping, rival: Keyed | None, rivals: Iterator[Keyed], seats: int, budget: int
+    ) -> None:
+        self._policy, self._rival, self._rivals, self._seats = policy, rival, rivals, seats
+        self._free, self._unit = policy.server.allocator.free_slots, policy.server.allocator.growth_slots
+        self._tokens, self._prompts = policy.tokens_left(budget)
+        self._ended = TOKEN_BUDGET if self._prompts and self._tokens < 1 else ""  # nobody else enters: why
+        self.entering: list[Request] = []
+        self.leaving: list[tuple[Request, Request]] = []
+        self.lost: list[Request] = []
+        self.needed = 0
+        self.kept_out = ""
+
+    def find(self, queue: Iterator[Keyed]) -> None:
+        """Go through the queue until the next in it cannot enter."""
+        for key, head in queue:
+            rival, seated = self._rival, self._seats > 0
+            if not seated and (rival is None or not key < rival[0]):
+                return
+            if self._ended or not self._has_tokens(head, not seated):
+                self.kept_out = self._ended or TOKEN_BUDGET
+                return
+            if head.state is State.ASIDE and self.needed + self._unit <= self._free:
+                self.needed += self._unit  # at most
+            elif not self._has_room(head, None if seated else rival):
+                self.kept_out = NO_ROOM
+                return
+            self.entering.append(head)
+            if seated:
+                self._seats -= 1
+            elif rival is not None:
+                self.leaving.append((rival[1], head))
+                self._rival = next(self._rivals, None)
+                if self._rival is None:
+                    return
+
+    def _has_tokens(self, head: Request, leaves: bool) -> bool:
+        """Whether the step has tokens for it, with that of a request that `leaves`; if so, they are spent.
+
+        A prompt counts whole, cached or not; one that is cut is the last.
+        """
+        tokens = self._tokens + leaves
+        if head.state is State.ASIDE:
+            self._tokens = tokens - 1
+            return tokens > 0
+        if not self._policy.config.enable_chunked_prefill and head.known_tokens > tokens:
+            return False
+        if (self._tokens if self._prompts else tokens) < 1:
+            return False
+        self._tokens, self._prompts = tokens - head.known_tokens, True
+        self._ended = TOKEN_BUDGET if self._tokens < 0 else ""
+        return True
+
+    def _has_room(self, head: Request, rival: Keyed | None) -> bool:
+        """Whether there is memory for it, with what others keep that wait and do not enter, and its rival."""
+        policy, slots_of = self._policy, self._policy.slots_of
+        needed = self.needed + policy.slots_for(head)
+        missing = needed - self._free
+        if missing > 0:
+            missing -= policy.slots_kept + sum([slots_of(request) for request, _ in self.leaving])
+            missing += sum([slots_of(request) for request in self.entering]) + slots_of(head)
+            if rival is not None:
+                missing -= slots_of(rival[1])
+            if missing > 0 and (self.entering or not self._lose(missing, rival)):
+                return False
+        self.needed = needed
+        return True
+
+    def _lose(self, missing: int, rival: Keyed | None) -> bool:
+        """Whether further running requests have the slots that the head misses; if so, they lose them."""
+        first = (self._rival,) if rival is None and self._rival is not None else ()
+        for _, request in chain(first, self._rivals):
+            self.lost.append(request)
+            missing -= self._policy.slots_of(request)
+            if missing <= 0:
+                self._ended = NO_ROOM
+                return True
+        return False
 
 
 def _against(server: Server) -> str:

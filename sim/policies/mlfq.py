@@ -10,11 +10,11 @@ with `--mlfq-displaced recompute` every displaced request is, as by vLLM's preem
 
 Source: Wu et al., Fast distributed inference serving (FastServe, arXiv 2305.05920), section 4.1;
 LLMServe/FastServe, fastserve/scheduler.py (MLFQ: base_quantum 0.01, threshold 2, starvation_threshold 3).
-`get_next_batch` takes the first of the queues in each iteration, and leaves those behind them unchanged;
-`reserve_free_blocks` swaps out the last of the lowest queue if blocks are short. There they are swapped, a
-little ahead of time; vLLM V1 swaps nothing, so here they are recomputed. There a step exchanges as many as
-it takes, here only the head of the queue displaces, one in a step. Promotion is checked every 1,000 steps
-there, here when it is due.
+`get_next_batch` fills the batch of each iteration anew: all that run are back in front of their queues
+(`pop_finished_requests`), and the first of the queues are taken until `_check_add_to_cur_batch` finds no
+seat, or no tokens for a prompt. So a step exchanges as many as it takes. `reserve_free_blocks` swaps out the
+last of the lowest queue if blocks are short. There they are swapped, a little ahead of time; vLLM V1 swaps
+nothing, so here they are recomputed. Promotion is checked every 1,000 steps there, here when it is due.
 """
 
 from collections.abc import Iterator
@@ -24,6 +24,7 @@ from operator import itemgetter
 from kvsim.allocators.option import option
 from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.policies.keeping import Keeping
+from kvsim.sim.policies.levels import Levels
 from kvsim.sim.policies.running import Running
 from kvsim.sim.serving.facts import PS_PER_S
 from kvsim.sim.serving.request import Request, State
@@ -83,8 +84,12 @@ class Mlfq(Keeping):
         """The queue of a place on the scale: queue k spans 2^k to 2^(k + 1) quanta."""
         return (reached_ps // self._quantum_ps).bit_length() - 1
 
-    def turns_ps(self, request: Request) -> int | None:
-        return self._since_ps[request] + self._patience_ps
+    def queue(self) -> Levels:
+        self._queue = Levels(self)
+        return self._queue
+
+    def stands(self, request: Request) -> tuple[int, int]:
+        return self._level(self._reached_ps[request]), self._since_ps[request] + self._patience_ps
 
     # -- running requests ---------------------------------------------------------------------
 
@@ -92,19 +97,22 @@ class Mlfq(Keeping):
         """The place of the first request in a lower queue than this one."""
         return self._running.first_from((self._quantum_ps << level + 1) - now_ps)
 
-    def rivals(self, least: int, now_ps: int) -> Iterator[Request]:
+    def behind(self, least: int, now_ps: int) -> Iterator[tuple[int, Request]]:
         running, end = self._running.entries, len(self._running.entries)
         while end and (level := self._level(running[end - 1][0] + now_ps)) > least:
             start = self._first_below(level - 1, now_ps)
-            for _, _, request in sorted(running[start:end], key=LAST_ADMITTED, reverse=True):
-                if self._may_give_way(request):
-                    yield request
+            queue = running[start:end]
+            if end - start > 1:
+                queue.sort(key=LAST_ADMITTED, reverse=True)
+            for _, _, request in queue:
+                if request.state is State.DECODE:
+                    yield level, request
             end = start
 
     def alike_until_ps(self) -> int:
         """Until a request is promoted, or a running one falls below the queue of the head."""
         now_ps, level = self.server.now_ps, self.key(self.server.waiting[0], self.server.now_ps)
-        until_ps = super().alike_until_ps()
+        until_ps = self._queue.next_turn_ps()
         for place in range(self._first_below(level, now_ps) - 1, -1, -1):
             less_clock, _, request = self._running.entries[place]
             if request.state is not State.FINISHED:

@@ -15,12 +15,19 @@ class ByPolicy(Around):
     def decide(self) -> None:
         policy, batch = self._policy, self.server.batch
         departed = list(batch.departed.values()) if batch.departed else ()
-        if policy.looks:
+        if policy.preempts:
             self.server.step.displaced = policy.decide(self._seats, self._budget)
+        elif policy.looks:
+            policy.look()
         self.inner.decide()
         policy.decided()
         for request in departed:  # known after this decision
             policy.finished(request)
+
+    def held_back(self) -> str:
+        if self._policy.kept_out and (reason := self._policy.held_back()):
+            return reason
+        return self.inner.held_back()
 
     def finish(self, request: Request) -> None:
         if not self.server.rules.known_late:

@@ -46,6 +46,7 @@ from kvsim.sim.serving.request import Request
 from kvsim.sim.workload import Int64Column
 
 NO_ROOM = "no room"
+TOKEN_BUDGET = "token budget"
 FUTURE_PEAK = "future peak"
 SAME_PREFIX = "same prefix"
 STORAGE = "storage"

@@ -190,9 +190,11 @@ class Scheduler:
 
     def held_back(self, server: Server) -> str:
         """Why the head of the queue was not admitted in this step, if not for lack of room."""
-        if server.step.preemptions:
+        step = server.step
+        if step.preemptions > step.displaced:
             return "eviction"
-        if len(server.running) >= self.config.max_num_seqs:
+        departed = step.departed if step.departures else 0
+        if len(server.running) + departed >= self.config.max_num_seqs:
             return "seats"
         spent = server.step.budget_spent + server.decoding
         if self.watermark and spent < self.config.max_num_batched_tokens:

@@ -234,6 +234,12 @@ class Decision(Record):
         return prompts.tokens + prompts.charged_hit_tokens if prompts is not None else 0
 
     @property
+    def departed(self) -> int:
+        """Requests that had finished, but had their seats until the step was decided."""
+        refused = self.refused
+        return self.departures - (len(refused.rejected) if refused is not None else 0)
+
+    @property
     def until_ps(self) -> int:
         """The decision holds for steps that begin before this; `NEVER_PS`: always."""
         return self.valid.until_ps if self.valid is not None else NEVER_PS

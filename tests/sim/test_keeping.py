@@ -1,15 +1,17 @@
 """Requests that are set aside keep their memory: `mlfq` recomputes nothing while there is enough."""
 
+from collections import Counter
 from random import Random
 
 import numpy as np
 import pytest
-from support.cases import GPU, MODEL
+from support.cases import COSTS, GPU, MODEL, draw_keyed
 from support.settings import engine_config
 
 from kvsim import simulate
 from kvsim.sim.build import build_engine
 from kvsim.sim.deployment.deployment import Deployment
+from kvsim.sim.record.events import NO_ROOM
 from kvsim.sim.serving.request import State
 from kvsim.sim.workload import PS_PER_S, Workload
 
@@ -27,7 +29,9 @@ def work(seed, count=250, gap_s=0.1):
 
 def engine_for(requests, kv_tokens=40_000, events=False, **settings):
     usual = {"scheduler": "vllm-v1", "policy": "mlfq", "max_num_seqs": SEATS, "max_num_batched_tokens": 64}
-    usual |= {"block_size": 4, "max_model_len": 256, "mlfq_quantum": 0.1}
+    usual |= {"block_size": 4, "max_model_len": 256}
+    if settings.get("policy", "mlfq") == "mlfq":
+        usual["mlfq_quantum"] = 0.1
     where = Deployment(
         model=MODEL,
         gpu=GPU,
@@ -65,25 +69,64 @@ def test_with_memory_for_all_nothing_is_computed_twice(late):
         assert anew.thrown_tokens > 1_000
 
 
-def test_in_each_step_the_highest_queues_run():
+@pytest.mark.parametrize("displaced", ["keep", "recompute"])
+@pytest.mark.parametrize("late", [False, True], ids=["sync", "async"])
+def test_in_each_step_the_highest_queues_run(late, displaced):
     """As FastServe's `get_next_batch` fills a batch: from the first queue on, until it is full."""
-    engine = engine_for(work(4), max_num_batched_tokens=4096)
-    replica, full = engine.replica, 0
-    policy, decide = replica.scheduler.policy, replica.decide
+    own = {"async_scheduling": late, "mlfq_displaced": displaced}
+    engine = engine_for(work(4, gap_s=0.07), max_num_batched_tokens=4096, **own)
+    replica, full, most = engine.replica, 0, 0
+    policy, decide, running = replica.scheduler.policy, replica.decide, replica.server.running
 
     def watched(server):
-        nonlocal full
+        nonlocal full, most
+        before = set(running)
         step = decide(server)
-        if server.waiting and not step.changed:  # nobody who waits had anybody to displace
+        if server.waiting:
             full += 1
-            lowest = max(policy.key(each, server.now_ps) for each in server.running.values())
-            assert len(server.running) == SEATS
+            decoding = [each for each in running.values() if each.state is State.DECODE]
+            lowest = max((policy.key(each, server.now_ps) for each in decoding), default=0)
+            assert len(running) + step.departures == SEATS
             assert all(policy.key(each, server.now_ps) >= lowest for each in server.waiting)
+            most = max(most, len(set(running) - before))
         return step
 
     replica.decide = watched
     assert engine.run().finished.all()
-    assert full > 30
+    assert full > 300
+    assert most > 2
+
+
+def at_once(prompt_tokens):
+    """Eight long answers, and six more requests that come at one instant while they are decoded."""
+    arrival = np.array([0] * SEATS + [5 * PS_PER_S] * 6)
+    prompts = np.array([8] * SEATS + [prompt_tokens] * 6)
+    return Workload("burst", arrival, prompts, np.array([200] * SEATS + [3] * 6))
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize(
+    ("prompt_tokens", "tokens", "steps", "reason"), [(20, 256, 1, ""), (20, 64, 2, "token budget")]
+)
+def test_all_that_come_at_once_enter_in_one_step_if_it_has_their_tokens(
+    late, prompt_tokens, tokens, steps, reason
+):
+    settings = {"async_scheduling": late, "max_num_batched_tokens": tokens, "mlfq_quantum": 1.0}
+    result = engine_for(at_once(prompt_tokens), **settings).run()
+    came = result.requests["first_scheduled_ps"][SEATS:]
+    assert len(set(came.tolist())) == steps
+    engine = engine_for(at_once(prompt_tokens), events=True, **settings)
+    engine.run()
+    numbers, texts = engine.replica.events.table()
+    events = [texts["event"].texts[code] for code in texts["event"].codes.tolist()]
+    reasons = [texts["reason"].texts[code] for code in texts["reason"].codes.tolist()]
+    new = numbers["request"] >= SEATS
+    told = {why for why, event, row in zip(reasons, events, new, strict=True) if row and event == "refuse"}
+    assert told == ({reason} if reason else set())
+    entered, left = new & (np.array(events) == "admit"), np.array(events) == "set_aside"
+    first = numbers["step"] == numbers["step"][entered].min()
+    assert numbers["by"][left & first].tolist() == numbers["request"][entered & first].tolist()
+    assert (left & first).sum() == 6 // steps
 
 
 def test_where_memory_is_short_the_last_of_the_queue_loses_it():
@@ -162,3 +205,47 @@ def test_events_tell_who_was_set_aside_and_came_back():
             assert state[request] in {"decode", "resume"}
         if event != "refuse":
             state[request] = event
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "mlfq", "srpt"])
+def test_an_engine_that_decides_ahead_waits_for_seats_not_for_tokens(policy):
+    """A request that has just ended has its seat until the next step is decided; nobody spends the budget."""
+    plenty = {"max_num_batched_tokens": 4096, "policy": policy}
+    for late in (False, True):
+        engine = engine_for(work(6), events=True, async_scheduling=late, **plenty)
+        engine.run()
+        _, texts = engine.replica.events.table()
+        refused = texts["event"].codes == texts["event"].texts.index("refuse")
+        told = {texts["reason"].texts[code] for code in texts["reason"].codes[refused].tolist()}
+        assert told == {"seats"}
+
+
+def reasons_for_rivals(seed):
+    """Why the head of the queue waits in steps in which requests in lower queues decode; a random run."""
+    case = draw_keyed(Random(seed), "mlfq")
+    engine = build_engine(case.scenario, case.work, max_span=1)
+    engine.replica.pricing.cost = COSTS[case.cost]()
+    replica, found = engine.replica, []
+    scheduler, policy, decide = replica.scheduler, replica.scheduler.policy, replica.decide
+
+    def watched(server):
+        step = decide(server)
+        if server.waiting:
+            level = policy.key(server.waiting[0], server.now_ps)
+            decoding = [each for each in server.running.values() if each.state is State.DECODE]
+            if any(policy.key(each, server.now_ps) > level for each in decoding):
+                found.append(NO_ROOM if step.no_room else scheduler.held_back(server))
+        return step
+
+    replica.decide = watched
+    engine.run()
+    return found
+
+
+def test_who_may_displace_a_request_and_does_not_lacks_tokens_or_memory_never_a_seat():
+    told = Counter()
+    for seed in range(120):
+        told.update(reasons_for_rivals(seed))
+    assert told["token budget"] > 5
+    assert told[NO_ROOM] > 5
+    assert not told["seats"]
