@@ -42,9 +42,7 @@ class Loading:
         self.at_once_bytes, self.token_bytes = at_once_bytes, token_bytes
         self.longest = UNLIMITED  # most tokens of one prompt in this step
         self.passes_head = False  # whether the head of the queue asks again later
-        self.seats_taken = (
-            False  # whether no seat was left, also by requests that the engine thinks still run
-        )
+        self.seats_taken = False  # whether no seat was left, by the engine's own count
         self._names = -2  # ids of loading sequences: below all others
 
     def admit(self, budget: int, seats: int) -> None:
