@@ -48,6 +48,8 @@ class Policy:
         The cost of its steps.
     note : str
         What a reader of the run should know of it; "": nothing.
+    kept_out : (Request, str) or None
+        The request that may displace another but does not enter in this step, and why.
     """
 
     family: ClassVar[str] = "yours"
@@ -79,6 +81,8 @@ class Policy:
         self._stands = False  # and can arrivals be ignored meanwhile?
         self.looks = self.preempts or type(self).look is not Policy.look  # must it act before a decision?
         self.note = ""
+        self._placed: Sorted | None = None  # the queue, if it computes the keys of newcomers later
+        self.kept_out: tuple[Request, str] | None = None
         self._fitted: Request | None = None  # the head, if it fits in this step without preemption
 
     def own(self, kind: type[T]) -> T:
@@ -117,6 +121,7 @@ class Policy:
     def begin(self, server: Server) -> None:
         """The policy orders this server's queue from now on."""
         self.server = server
+        self._placed = server.waiting if isinstance(server.waiting, Sorted) else None
         self._stands = self._seated and self.timeless() and not server.memory.abilities.external_slots
 
     def look(self) -> None:
@@ -135,8 +140,8 @@ class Policy:
 
     def place(self) -> None:
         """Compute the keys of requests that came since the last step now."""
-        if isinstance(self.server.waiting, Sorted):
-            self.server.waiting.place()
+        if self._placed is not None:
+            self._placed.place()
 
     def refuse(self, request: Request, reason: str) -> None:
         """Drop a waiting request, and with it all other waiting answers to its prompt."""
@@ -160,16 +165,12 @@ class Policy:
     # -- a step -------------------------------------------------------------------------------
 
     def decide(self, seats: int, budget: int) -> int:
-        """A step begins: displace requests that must give way; returns how many."""
+        """A step begins: displace requests that must give way; returns how many. Only if it `preempts`."""
         self.look()
         self._fitted = None
-        if not self.preempts or not self.server.waiting:
+        if not self.server.waiting:
             return 0
         return self._displace(seats, budget)
-
-    def held_back(self) -> str:
-        """Why the head of the queue was not admitted, if the policy kept it out; "": it did not."""
-        return ""
 
     def decided(self) -> None:
         """A step is decided: say how long that holds."""
@@ -181,7 +182,8 @@ class Policy:
         if full and self._stands and server.memory.below is None:
             server.step.of_validity().stands = True
             return
-        self.place()
+        if self._placed is not None:
+            self._placed.place()
         if self.moves and (server.memory.abilities.external_slots or server.events):
             waiting[0]  # will be asked for when the step is planned: nothing may change then
         if full or (len(waiting) < 2 and not self.preempts):

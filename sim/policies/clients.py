@@ -84,7 +84,10 @@ class ByClient(dict[Request, None]):
     def __getitem__(self, index: int) -> Request:  # type: ignore[override]
         if index:
             raise IndexError(f"only the head can be seen, got {index}")
-        return self.waiting[self.chosen()][0][-1]
+        client = self._chosen
+        if client is None or self._step is not self._turns.server.step:
+            client = self.chosen()
+        return self.waiting[client][0][-1]
 
     def chosen(self) -> str:
         """Whose turn it is."""

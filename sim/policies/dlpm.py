@@ -36,8 +36,10 @@ class DeficitOptions:
     )
 
 
-class ByPrefix:
+class ByPrefix(dict[Request, None]):
     """Waiting requests by client and text: of equal texts one is looked up per step.
+
+    A `dict` of them for the sake of the server, which asks for its length all the time.
 
     Attributes
     ----------
@@ -46,9 +48,9 @@ class ByPrefix:
     """
 
     def __init__(self, policy: "Dlpm") -> None:
+        super().__init__()
         self._policy = policy
         self.clients: dict[str, dict[int, list[Entry]]] = {}
-        self._count = 0
         self._texts: dict[Hashable, int] = {}  # numbers of texts; 0: no text, so nothing is cached
         self._cached: dict[int, int] = {0: 0}  # by number, for this step's texts
         self._step: Decision | None = None  # the step for which that holds
@@ -70,7 +72,7 @@ class ByPrefix:
         self._best = None
         texts = self.clients.setdefault(request.facts.client, {})
         heappush(texts.setdefault(self._text(request), []), (request.index, request.sample, request))
-        self._count += 1
+        self[request] = None
 
     appendleft = append
 
@@ -78,7 +80,7 @@ class ByPrefix:
         """Take the head: it was admitted."""
         _, _, (_, _, request), text, client = self._head()
         heappop(self.clients[client][text])
-        self._took(client, text)
+        self._took(client, text, request)
         self._policy.admitted(request, self._cached[text])
         return request
 
@@ -88,10 +90,10 @@ class ByPrefix:
         heap = self.clients[client][text]
         heap[:] = [entry for entry in heap if entry[-1] is not request]
         heapify(heap)
-        self._took(client, text)
+        self._took(client, text, request)
 
-    def _took(self, client: str, text: int) -> None:
-        self._count -= 1
+    def _took(self, client: str, text: int, request: Request) -> None:
+        del self[request]
         self._best = None
         if not self.clients[client][text]:
             del self.clients[client][text]
@@ -125,13 +127,10 @@ class ByPrefix:
         )
         return self._best
 
-    def __getitem__(self, index: int) -> Request:
+    def __getitem__(self, index: int) -> Request:  # type: ignore[override]
         if index:
             raise IndexError(f"only the head can be seen, got {index}")
         return self._head()[2][-1]
-
-    def __len__(self) -> int:
-        return self._count
 
     def __iter__(self) -> Iterator[Request]:
         self._look_up()

@@ -37,7 +37,6 @@ class Keeping(Policy):
     def __init__(self, config: EngineConfig, max_model_len: int) -> None:
         super().__init__(config, max_model_len)
         self.keeps = True
-        self._kept_out: tuple[Request, str] | None = None
         self._aside: dict[Request, int] = {}  # requests set aside, and the slots that they hold
         self.slots_kept = self._tokens_kept = 0
 
@@ -90,12 +89,7 @@ class Keeping(Policy):
     # -- who enters, and who gives way --------------------------------------------------------
 
     def look(self) -> None:
-        self._kept_out = None
-
-    def held_back(self) -> str:
-        if self._kept_out is None or self._kept_out[0] is not self.server.waiting[0]:
-            return ""
-        return self._kept_out[1]
+        self.kept_out = None
 
     def behind(self, least: Any, now_ps: int) -> Iterator[Keyed]:  # noqa: ANN401
         """Running requests that may give way, with their keys above `least`, the first to go first."""
@@ -113,9 +107,9 @@ class Keeping(Policy):
             return 0
         exchange = Exchange(self, rival, rivals, seats, budget)
         exchange.find(waiting.in_order())
-        self._kept_out = exchange.kept_out
+        self.kept_out = exchange.kept_out
         if not exchange.entering:
-            nobody = not server.running and self._kept_out is not None and self._kept_out[1] == NO_ROOM
+            nobody = not server.running and self.kept_out is not None and self.kept_out[1] == NO_ROOM
             return self._empty(waiting[0]) if nobody else 0
         if not exchange.leaving and exchange.needed <= server.allocator.free_slots:
             self._fitted = exchange.entering[0]

@@ -15,15 +15,20 @@ class ByPolicy(Around):
     def decide(self) -> None:
         policy, batch = self._policy, self.server.batch
         departed = list(batch.departed.values()) if batch.departed else ()
-        if policy.looks:
+        if policy.preempts:
             self.server.step.displaced = policy.decide(self._seats, self._budget)
+        elif policy.looks:
+            policy.look()
         self.inner.decide()
         policy.decided()
         for request in departed:  # known after this decision
             policy.finished(request)
 
     def held_back(self) -> str:
-        return self._policy.held_back() or self.inner.held_back()
+        kept_out = self._policy.kept_out
+        if kept_out is not None and kept_out[0] is self.server.waiting[0]:
+            return kept_out[1]
+        return self.inner.held_back()
 
     def finish(self, request: Request) -> None:
         if not self.server.rules.known_late:

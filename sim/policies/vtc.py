@@ -13,6 +13,7 @@ preempted is not charged twice.
 
 from dataclasses import dataclass
 
+from kvsim.allocators.base import InvariantError
 from kvsim.allocators.option import option
 from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.errors import KvsimError
@@ -99,15 +100,22 @@ class Vtc(Policy):
 
     def next_client(self) -> str:
         self._settle()
-        order = self.counters  # in order of first appearance, which breaks ties
-        return min((c for c in order if c in self._queue.waiting), key=order.__getitem__)
+        waiting, found = self._queue.waiting, None
+        for client, counter in self.counters.items():  # in order of first appearance, which breaks ties
+            if client in waiting and (found is None or counter < found[0]):
+                found = counter, client
+        if found is None:
+            raise InvariantError(f"no client of {len(self.counters)} waits")
+        return found[1]
 
     def look(self) -> None:
         if self._fresh:
             self._settle()
 
     def waits(self, request: Request) -> None:
-        if request in self._answers:  # it was preempted: its tokens are not counted again until it runs
+        if (
+            request.preemptions and request in self._answers
+        ):  # it was preempted: its tokens are not counted again until it runs
             self._charge(request.facts.client, 1, self._answers.rest(request, request.generated))
         self._fresh.append(request)
 
@@ -135,7 +143,8 @@ class Vtc(Policy):
         return found
 
     def _charge(self, client: str, kind: int, tokens: int) -> None:
-        self.counters[client] += tokens * self.price(client, kind)
+        price = self._priced.get((client, kind))
+        self.counters[client] += tokens * (self.price(client, kind) if price is None else price)
 
     def _settle(self) -> None:
         """Charge tokens generated since the last call, then lift clients that came meanwhile."""
