@@ -54,7 +54,9 @@ class Keeping(Policy):
 
     def keep(self, request: Request) -> None:
         """A request that was set aside joins the queue."""
-        slots = self._aside[request] = self._slots(request)
+        server = self.server
+        slots = server.allocator.slots_needed(request.computed, server.rules.bound(request))
+        self._aside[request] = slots
         self.slots_kept += slots
         self._tokens_kept += request.computed
 

@@ -11,73 +11,68 @@ an exchange looks at its first few requests at no cost.
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterator
-from operator import itemgetter
+from typing import Protocol
 
 from kvsim.sim.policies.queue import FAR_PS, Keys, Sorted
 from kvsim.sim.serving.request import Request
 
 Place = tuple[int, int, Request]
 """(row, sample, request)"""
-TIME = itemgetter(0)
+Turn = tuple[int, int, int, Request]
+"""(when it is promoted, number of its entry, its level until then, request)"""
+
+
+class Feedback(Keys, Protocol):
+    """A policy whose keys are levels."""
+
+    def stands(self, request: Request) -> tuple[int, int]:
+        """The level at which a request that has just begun to wait stands, and when it is promoted."""
 
 
 class Levels(Sorted):
-    """Requests by level, then by arrival; each goes to level 0 at the instant that the policy names.
+    """Requests by level, then by arrival; each is promoted to level 0 at the instant that the policy names.
 
-    Maps each waiting request to that instant, 0: it is at level 0 from now on.
+    Maps each waiting request to the number of its entry, as it was placed: at most one is in force.
     """
 
-    def __init__(self, policy: Keys) -> None:
+    def __init__(self, policy: Feedback) -> None:
         super().__init__(policy)
-        self._levels: list[list[Place]] = []
-        self._turns: deque[tuple[int, Request]] = deque()  # the next first; some have left
+        self._feedback = policy
+        self._levels: list[list[Place]] = [[]]
+        self._turns: deque[Turn] = deque()  # the next first; some have left
 
     def place(self) -> None:
         """Place new requests, and promote those whose time has come."""
-        now_ps, policy = self.policy.server.now_ps, self.policy
+        now_ps, policy, levels, turns = self.policy.server.now_ps, self._feedback, self._levels, self._turns
         if self._fresh:
             fresh, self._fresh = self._fresh, []
             for request in fresh:
                 policy.waits(request)
-                turns_ps = policy.turns_ps(request) or 0
+                level, turns_ps = policy.stands(request)
+                number = self._number = self[request] = self._number + 1
                 if turns_ps > now_ps:
-                    self._turn_at(turns_ps, request)
+                    turn = turns_ps, number, level, request
+                    if turns and turns[-1][0] > turns_ps:
+                        insort(turns, turn)
+                    else:
+                        turns.append(turn)
                 else:
-                    turns_ps = 0
-                self[request] = turns_ps
-                self._enter(policy.key(request, now_ps), request)
-        turns = self._turns
+                    level = 0
+                while len(levels) <= level:
+                    levels.append([])
+                insort(levels[level], (request.index, request.sample, request))
         while turns and turns[0][0] <= now_ps:
-            turns_ps, request = turns.popleft()
-            if self.get(request) == turns_ps:
-                self._leave(request)
-                self[request] = 0
-                self._enter(0, request)
+            _, number, level, request = turns.popleft()
+            if self.get(request) == number:
+                queue, place = levels[level], (request.index, request.sample, request)
+                del queue[bisect_left(queue, place)]
+                insort(levels[0], place)
         self._next_ps = turns[0][0] if turns else FAR_PS
-
-    def _turn_at(self, turns_ps: int, request: Request) -> None:
-        turns = self._turns
-        if turns and turns[-1][0] > turns_ps:
-            insort(turns, (turns_ps, request), key=TIME)
-        else:
-            turns.append((turns_ps, request))
-
-    def _enter(self, level: int, request: Request) -> None:
-        levels = self._levels
-        while len(levels) <= level:
-            levels.append([])
-        insort(levels[level], (request.index, request.sample, request))
-
-    def _leave(self, request: Request) -> None:
-        """Take it out of its queue, as of before this instant."""
-        turns_ps = self.get(request, 0)
-        queue = self._levels[self.policy.key(request, turns_ps - 1) if turns_ps else 0]
-        del queue[bisect_left(queue, (request.index, request.sample))]
 
     def next_turn_ps(self) -> int:
         """When the next waiting request is promoted."""
         turns = self._turns
-        while turns and self.get(turns[0][1]) != turns[0][0]:
+        while turns and self.get(turns[0][3]) != turns[0][1]:
             turns.popleft()
         self._next_ps = turns[0][0] if turns else FAR_PS
         return self._next_ps
@@ -97,7 +92,8 @@ class Levels(Sorted):
     def remove(self, request: Request) -> None:
         """Remove a request from anywhere in the queue."""
         self.place()
-        self._leave(request)
+        place = request.index, request.sample, request
+        next(queue for queue in self._levels if place in queue).remove(place)
         del self[request]
 
     def __getitem__(self, index: int) -> Request:  # type: ignore[override]

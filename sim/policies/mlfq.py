@@ -88,8 +88,8 @@ class Mlfq(Keeping):
         self._queue = Levels(self)
         return self._queue
 
-    def turns_ps(self, request: Request) -> int | None:
-        return self._since_ps[request] + self._patience_ps
+    def stands(self, request: Request) -> tuple[int, int]:
+        return self._level(self._reached_ps[request]), self._since_ps[request] + self._patience_ps
 
     # -- running requests ---------------------------------------------------------------------
 
