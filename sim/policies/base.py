@@ -48,8 +48,8 @@ class Policy:
         The cost of its steps.
     note : str
         What a reader of the run should know of it; "": nothing.
-    kept_out : (Request, str) or None
-        The request that may displace another but does not enter in this step, and why.
+    kept_out : str
+        Why not all that may displace a request do in this step; "": all do.
     """
 
     family: ClassVar[str] = "yours"
@@ -82,7 +82,7 @@ class Policy:
         self.looks = self.preempts or type(self).look is not Policy.look  # must it act before a decision?
         self.note = ""
         self._placed: Sorted | None = None  # the queue, if it computes the keys of newcomers later
-        self.kept_out: tuple[Request, str] | None = None
+        self.kept_out = ""
         self._fitted: Request | None = None  # the head, if it fits in this step without preemption
 
     def own(self, kind: type[T]) -> T:
@@ -171,6 +171,10 @@ class Policy:
         if not self.server.waiting:
             return 0
         return self._displace(seats, budget)
+
+    def held_back(self) -> str:
+        """Why the head of the queue, which may displace a request, did not in this step; "": it may not."""
+        return ""
 
     def decided(self) -> None:
         """A step is decided: say how long that holds."""

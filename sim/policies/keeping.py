@@ -91,7 +91,12 @@ class Keeping(Policy):
     # -- who enters, and who gives way --------------------------------------------------------
 
     def look(self) -> None:
-        self.kept_out = None
+        self.kept_out = ""
+
+    def held_back(self) -> str:
+        now_ps = self.server.now_ps
+        rival = next(self.behind(self.key(self.server.waiting[0], now_ps), now_ps), None)
+        return "" if rival is None else self.kept_out
 
     def behind(self, least: Any, now_ps: int) -> Iterator[Keyed]:  # noqa: ANN401
         """Running requests that may give way, with their keys above `least`, the first to go first."""
@@ -111,7 +116,7 @@ class Keeping(Policy):
         exchange.find(waiting.in_order())
         self.kept_out = exchange.kept_out
         if not exchange.entering:
-            nobody = not server.running and self.kept_out is not None and self.kept_out[1] == NO_ROOM
+            nobody = not server.running and self.kept_out == NO_ROOM
             return self._empty(waiting[0]) if nobody else 0
         if not exchange.leaving and exchange.needed <= server.allocator.free_slots:
             self._fitted = exchange.entering[0]
@@ -199,8 +204,8 @@ class Exchange:
         Running requests that are preempted if the head needs their memory, too.
     needed : int
         Slots that those who enter take.
-    kept_out : (Request, str) or None
-        The next in the queue, if it may displace a request but does not enter, and why.
+    kept_out : str
+        Why the next in the queue does not enter; "": it may not displace a request.
     """
 
     def __init__(
@@ -209,12 +214,12 @@ class Exchange:
         self._policy, self._rival, self._rivals, self._seats = policy, rival, rivals, seats
         self._free, self._unit = policy.server.allocator.free_slots, policy.server.allocator.growth_slots
         self._tokens, self._prompts = policy.tokens_left(budget)
-        self._full = self._prompts and self._tokens < 1
+        self._ended = TOKEN_BUDGET if self._prompts and self._tokens < 1 else ""  # nobody else enters: why
         self.entering: list[Request] = []
         self.leaving: list[tuple[Request, Request]] = []
         self.lost: list[Request] = []
         self.needed = 0
-        self.kept_out: tuple[Request, str] | None = None
+        self.kept_out = ""
 
     def find(self, queue: Iterator[Keyed]) -> None:
         """Go through the queue until the next in it cannot enter."""
@@ -222,13 +227,13 @@ class Exchange:
             rival, seated = self._rival, self._seats > 0
             if not seated and (rival is None or not key < rival[0]):
                 return
-            if not self._has_tokens(head, not seated):
-                self.kept_out = head, TOKEN_BUDGET
+            if self._ended or not self._has_tokens(head, not seated):
+                self.kept_out = self._ended or TOKEN_BUDGET
                 return
             if head.state is State.ASIDE and self.needed + self._unit <= self._free:
                 self.needed += self._unit  # at most
             elif not self._has_room(head, None if seated else rival):
-                self.kept_out = head, NO_ROOM
+                self.kept_out = NO_ROOM
                 return
             self.entering.append(head)
             if seated:
@@ -244,8 +249,6 @@ class Exchange:
 
         A prompt counts whole, cached or not; one that is cut is the last.
         """
-        if self._full:
-            return False
         tokens = self._tokens + leaves
         if head.state is State.ASIDE:
             self._tokens = tokens - 1
@@ -255,7 +258,7 @@ class Exchange:
         if (self._tokens if self._prompts else tokens) < 1:
             return False
         self._tokens, self._prompts = tokens - head.known_tokens, True
-        self._full = self._tokens < 0
+        self._ended = TOKEN_BUDGET if self._tokens < 0 else ""
         return True
 
     def _has_room(self, head: Request, rival: Keyed | None) -> bool:
@@ -280,7 +283,7 @@ class Exchange:
             self.lost.append(request)
             missing -= self._policy.slots_of(request)
             if missing <= 0:
-                self._full = True
+                self._ended = NO_ROOM
                 return True
         return False
 

@@ -25,9 +25,8 @@ class ByPolicy(Around):
             policy.finished(request)
 
     def held_back(self) -> str:
-        kept_out = self._policy.kept_out
-        if kept_out is not None and kept_out[0] is self.server.waiting[0]:
-            return kept_out[1]
+        if self._policy.kept_out and (reason := self._policy.held_back()):
+            return reason
         return self.inner.held_back()
 
     def finish(self, request: Request) -> None:

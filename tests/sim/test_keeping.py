@@ -1,15 +1,17 @@
 """Requests that are set aside keep their memory: `mlfq` recomputes nothing while there is enough."""
 
+from collections import Counter
 from random import Random
 
 import numpy as np
 import pytest
-from support.cases import GPU, MODEL
+from support.cases import COSTS, GPU, MODEL, draw_keyed
 from support.settings import engine_config
 
 from kvsim import simulate
 from kvsim.sim.build import build_engine
 from kvsim.sim.deployment.deployment import Deployment
+from kvsim.sim.record.events import NO_ROOM
 from kvsim.sim.serving.request import State
 from kvsim.sim.workload import PS_PER_S, Workload
 
@@ -216,3 +218,34 @@ def test_an_engine_that_decides_ahead_waits_for_seats_not_for_tokens(policy):
         refused = texts["event"].codes == texts["event"].texts.index("refuse")
         told = {texts["reason"].texts[code] for code in texts["reason"].codes[refused].tolist()}
         assert told == {"seats"}
+
+
+def reasons_for_rivals(seed):
+    """Why the head of the queue waits in steps in which requests in lower queues decode; a random run."""
+    case = draw_keyed(Random(seed), "mlfq")
+    engine = build_engine(case.scenario, case.work, max_span=1)
+    engine.replica.pricing.cost = COSTS[case.cost]()
+    replica, found = engine.replica, []
+    scheduler, policy, decide = replica.scheduler, replica.scheduler.policy, replica.decide
+
+    def watched(server):
+        step = decide(server)
+        if server.waiting:
+            level = policy.key(server.waiting[0], server.now_ps)
+            decoding = [each for each in server.running.values() if each.state is State.DECODE]
+            if any(policy.key(each, server.now_ps) > level for each in decoding):
+                found.append(NO_ROOM if step.no_room else scheduler.held_back(server))
+        return step
+
+    replica.decide = watched
+    engine.run()
+    return found
+
+
+def test_who_may_displace_a_request_and_does_not_lacks_tokens_or_memory_never_a_seat():
+    told = Counter()
+    for seed in range(120):
+        told.update(reasons_for_rivals(seed))
+    assert told["token budget"] > 5
+    assert told[NO_ROOM] > 5
+    assert not told["seats"]
