@@ -110,7 +110,8 @@ def _rates(text: str, option: str) -> tuple[float, float] | None:
         return None
     load, store = float(found[1]), float(found[2] or found[1])
     if int(min(load, store) * 1e9) < 1:  # whole bytes per second
-        raise KvsimError(f"{option} must be above 0 GB/s each way, got {text!r}")
+        least = "above 0 GB/s" if min(load, store) <= 0 else "at least a byte per second"
+        raise KvsimError(f"{option} must be {least} each way, got {text!r}")
     return load, store
 
 

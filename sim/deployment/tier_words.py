@@ -33,6 +33,8 @@ NEED_SIZE: Final = ("kv_offloading_backend", "kv_offloading_policy", "lmcache_ch
 OF_TIERS: Final = ("tier", "kv_offloading_size", *NEED_SIZE)
 """Without any of these there is no tier, and nothing that needs one."""
 RATE: Final = re.compile(r"-?[0-9]*\.?[0-9]+(gb/s)?([/:]-?[0-9]*\.?[0-9]+(gb/s)?)?", re.IGNORECASE)
+POSITIVE: Final = re.compile(r"(?=.*[1-9])[0-9]*\.?[0-9]+")
+WAYS: Final = frozenset({"read", "write", "uplink"})
 UNIT: Final = re.compile(r"(?<=[0-9])gb/s", re.IGNORECASE)
 WAY: Final = re.compile(r"(read|write|uplink)=(.*)", re.IGNORECASE)
 SHARED: Final = re.compile(r"shared(?:=(.*))?", re.IGNORECASE)
@@ -64,8 +66,11 @@ def tier_words(text: str, option: str, links: Collection[str]) -> TierWords:
         kind, said = _kind(rest.pop(0), links)
         if kind == "policy" and "." in said and rest:
             said = f"{said}:{rest.pop(0)}"  # package.module:Class
-        if kind in found or not said:
+        if kind in found:
             raise KvsimError(f"{option} must say one {kind} of a tier, got {text!r}")
+        if not said or (kind in {"read", "write"} and not POSITIVE.fullmatch(said)):
+            must = "be a rate in GB/s above 0" if kind in WAYS else "not be empty"
+            raise KvsimError(f"{option}: {kind} must {must}, got {text!r}")
         found[kind] = said
     if "read" in found or "write" in found:
         if "link" in found:
@@ -117,7 +122,12 @@ def in_flags(own: "VllmV1Options", links: Collection[str], policies: Sequence[st
     host = tier_words(first, "tier", links)
     if host.name != HOST:
         raise KvsimError(f"tier must begin with the host of each replica, as in host:100GiB, got {first!r}")
-    if (host.uplink is None) != (host.shared is None):
+    if host.uplink is not None and host.shared is None:
+        raise KvsimError(
+            "tier: uplink must say how many replicas share it, as in host:100GiB:uplink=200:shared=8, "
+            f"got {first!r}"
+        )
+    if host.uplink is None and host.shared is not None:
         raise KvsimError(
             "tier must leave each engine its own host memory; what the replicas of a machine share is a "
             "link, as in host:100GiB:uplink=200:shared=8, or a tier below, as in ssd:2TiB:nvme:shared=8, "

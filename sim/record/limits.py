@@ -24,14 +24,17 @@ _OF_REASON = {
 
 
 def limit(server: Server, scheduler: Scheduler) -> str:
-    """What keeps the head of the queue out of the step that was just decided.
+    """What keeps the head of the queue out of the step that was just decided; "": nobody waits.
 
-    If the queue is empty but sequences are in the host pool, it is the memory. An allocator that can hold no
-    more sequences has no free seat.
+    Requests whose load is over wait, too. If the queue is empty but sequences are in the host pool, it is the
+    memory. An allocator that can hold no more sequences has no free seat.
     """
+    waits = server.waiting or server.batch.loaded
+    if not (waits or server.swapped):
+        return ""
     most = server.allocator.most_sequences
-    if most is not None and server.waiting and len(server.running) >= most:
+    if most is not None and waits and len(server.running) >= most:
         return SEATS
-    if server.step.no_room or not server.waiting:
+    if server.step.no_room or not waits:
         return KV_MEMORY
     return _OF_REASON[scheduler.held_back(server)]

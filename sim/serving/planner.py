@@ -109,7 +109,7 @@ class Planner:
         if held + internal > used:
             instant_of(server, held)  # raises, with all numbers
         running = len(server.running) - server.seats.count
-        held_by = limit(server, self._scheduler) if server.waiting or server.swapped else ""
+        held_by = limit(server, self._scheduler)
         self.start = decodes, running, held, used, internal, held_by, rest
         if self._observers:
             self._tell_planned(step, ends, held)

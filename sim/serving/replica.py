@@ -202,7 +202,7 @@ class Replica:
         self.recorder.timeline.add(instant_of(server, kept[0]))
         for observer in self.observers:
             observer.idle()
-        held_by = limit(server, self.scheduler) if server.waiting else ""
+        held_by = limit(server, self.scheduler)
         if self._kinds is not None:
             self._kinds.note(held_by == "")
         rest = server.rest()
@@ -228,7 +228,7 @@ class Replica:
             yield from self._wait_for_transfers()
         elif step.preemptions or step.spent or late:
             duration = self.pricing.step_ps(step, 0, self.pricing.due())
-            held_by = limit(server, self.scheduler) if server.waiting or server.swapped else ""
+            held_by = limit(server, self.scheduler)
             rest, kept = server.rest(), self._kept()
             until_ps = self._on_the_clock(server.now_ps + duration)
             if until_ps >= self._ahead.next_ps:
@@ -254,7 +254,7 @@ class Replica:
         least = server.now_ps
         if not server.wakes.polls:
             least += self.pricing.step_ps(step, 0, self.pricing.due())
-        held_by = limit(server, self.scheduler) if server.waiting or server.swapped else ""
+        held_by = limit(server, self.scheduler)
         until_ps = self._on_the_clock(max(least, min(step.until_ps, self._arrivals.next_ps)))
         rest, start_ps = server.rest(), server.now_ps
         kept = self._kept()

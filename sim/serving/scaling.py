@@ -18,6 +18,7 @@ from kvsim.sim.errors import KvsimError
 from kvsim.sim.record.request_log import RequestLog
 from kvsim.sim.routers.base import Seen
 from kvsim.sim.serving.scale_policy import ScalePolicy
+from kvsim.sim.serving.slo_planner import DEFAULTS as SLO
 from kvsim.sim.serving.slo_planner import planner_of
 from kvsim.sim.serving.slo_sides import SIDES
 
@@ -98,7 +99,7 @@ class Threshold(ScalePolicy):
 
 
 MUST = (
-    "scale must be schedule:SECOND=REPLICAS,... or threshold:queue=N,kv=X,least=N,every=S,cool=S or "
+    "scale must be none or schedule:SECOND=REPLICAS,... or threshold:queue=N,kv=X,least=N,every=S,cool=S or "
     "slo:ttft=S,tpot=S,least=N,every=S,look=S,down=X"
 )
 
@@ -106,6 +107,9 @@ MUST = (
 _ABOVE_0 = "above 0", lambda value: value > 0
 _SHARE = "above 0 and at most 1", lambda value: 0 < value <= 1
 _INTERVAL = f"{LEAST_S:g} to {MOST_S:,.0f} seconds", lambda value: LEAST_S <= value <= MOST_S
+THRESHOLD = {"queue": 4.0, "kv": 0.8, "least": 1.0, "every": 15.0, "cool": 300.0}
+TAKES = {"threshold": THRESHOLD, "slo": SLO}
+"""The settings of a kind of policy and their defaults; a schedule has seconds instead."""
 ALLOWED: Mapping[str, tuple[str, Callable[[float], bool]]] = {
     **dict.fromkeys(("queue", "ttft", "tpot"), _ABOVE_0),
     **dict.fromkeys(("kv", "down"), _SHARE),
@@ -128,7 +132,7 @@ def policy_of(
     pairs = [each.partition("=") for each in rest.split(",") if each]
     try:
         given = [(name.strip(), float(value)) for name, _, value in pairs]
-        _check_each(given)
+        _check_each(kind, given)
         if not all(isfinite(value) and value >= 0 for _, value in given):
             raise ValueError(text)
         if kind == "schedule":
@@ -153,13 +157,18 @@ def policy_of(
     return found
 
 
-def _check_each(given: Sequence[tuple[str, float]]) -> None:
-    """Check that each name is given once, and is what it must be."""
-    names = [name for name, _ in given]
+def _check_each(kind: str, given: Sequence[tuple[str, float]]) -> None:
+    """Check that each name is given once, is one of this kind of policy, and is what it must be."""
+    names, takes = [name for name, _ in given], TAKES.get(kind)
     for name, value in given:
         if names.count(name) > 1:
-            raise KvsimError(f"scale must have {name} once, got it {names.count(name)} times")
-        must, holds = ALLOWED.get(name, ("", lambda _: True))
+            what = f"second {name}" if takes is None else name
+            raise KvsimError(f"scale must have {what} once, got it {names.count(name)} times")
+        if takes is None:
+            continue
+        if name not in takes:
+            raise KvsimError(f"scale: {kind} takes {', '.join(takes)}, got {name!r}")
+        must, holds = ALLOWED[name]
         if not holds(value):
             raise KvsimError(f"scale: {name} must be {must}, got {value:g}")
 
@@ -177,8 +186,5 @@ def _steps(given: Sequence[tuple[str, float]], text: str) -> tuple[tuple[float, 
 
 
 def _threshold(given: dict[str, float], most: int) -> Threshold:
-    asked = {"queue": 4.0, "kv": 0.8, "least": 1.0, "every": 15.0, "cool": 300.0}
-    if not given.keys() <= asked.keys():
-        raise ValueError("unknown names")
-    queue, kv, least, every_s, cool_s = (asked | given).values()
+    queue, kv, least, every_s, cool_s = (THRESHOLD | given).values()
     return Threshold(queue, kv, int(least), most, every_s, cool_s)

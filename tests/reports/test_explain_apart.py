@@ -59,8 +59,11 @@ def test_who_waits_for_a_seat_after_its_read_is_told_so():
     assert any(text.startswith("headed the queue") and "all 4 seats were taken" in text for text in said)
     assert (sum("has read the prompt" in text for text in said), "2,000 tokens loaded" in said) == (1, False)
     assert "loaded, waiting to be scheduled: seats" in str(told)
-    decode = run.replicas[2].columns.timeline
-    assert (decode["running"].max(), decode["waiting"].max() > 8) == (4, True)
+    decode = run.replicas[2]
+    waiting = decode.columns.timeline["waiting"].max()
+    assert (decode.columns.timeline["running"].max(), waiting > 8) == (4, True)
+    held_s = decode.summary["load"]["held_back_share"]["max_num_seqs"] * decode.summary["duration_s"]
+    assert held_s * PS_PER_S > waited[longest]["seats"]
 
 
 def test_its_lines_name_both_sides_in_order_of_time(run):

@@ -176,9 +176,15 @@ def test_fast_forward_equals_step_mode():
     assert moved > 3
 
 
-@pytest.mark.parametrize("text", ["slo:size=3", "slo:tpot=fast"])
-def test_mistakes_are_named(text):
-    with pytest.raises(KvsimError, match="scale must be schedule"):
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("slo:size=3", "scale: slo takes ttft, tpot, least, every, look, down, got 'size'"),
+        ("slo:tpot=fast", "scale must be none or schedule"),
+    ],
+)
+def test_mistakes_are_named(text, said):
+    with pytest.raises(KvsimError, match=said):
         policy_of(text, 4)
 
 
@@ -194,7 +200,7 @@ def test_mistakes_are_named(text):
         ("slo:down=2", "scale: down must be above 0 and at most 1, got 2"),
         ("slo:least=1.5", "scale: least must be a whole number, got 1.5"),
         ("slo:ttft=0.1,ttft=9", "scale must have ttft once, got it 2 times"),
-        ("schedule:0=1,5=2,5=3", "scale must have 5 once, got it 2 times"),
+        ("schedule:0=1,5=2,5=3", "scale must have second 5 once, got it 2 times"),
         ("schedule:0=1,1e300=2", "scale: a schedule must give whole numbers of replicas from second 0 on"),
     ],
 )

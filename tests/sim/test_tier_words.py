@@ -81,16 +81,17 @@ def test_the_host_is_paid_for_however_it_is_said():
         ),
         (
             {"tier": "host:2GiB:uplink=200"},
-            "a link, as in host:100GiB:uplink=200:shared=8, or a tier below",
+            "tier: uplink must say how many replicas share it, as in host:100GiB:uplink=200:shared=8",
         ),
         (
             {"tier": "host:2GiB:uplink=pcie5:shared=4"},
             "tier: uplink must be a rate in GB/s, as in 120 or 120/90, got 'pcie5'",
         ),
         ({"tier": "host:2GiB:uplink=-5:shared=4"}, "tier: uplink must be above 0 GB/s each way, got '-5'"),
-        ({"tier": "host:2GiB:uplink=:shared=4"}, "tier must say one uplink of a tier, got"),
-        ({"tier": f"host:2GiB:0.{'0' * 12}1"}, "tier: link must be above 0 GB/s each way, got '0.00"),
-        ({"tier": "host:2GiB:read=-5"}, "tier: link must be above 0 GB/s each way, got '-5:-5'"),
+        ({"tier": "host:2GiB:uplink=:shared=4"}, "tier: uplink must be a rate in GB/s above 0, got"),
+        ({"tier": f"host:2GiB:0.{'0' * 12}1"}, "tier: link must be at least a byte per second each way"),
+        ({"tier": "host:2GiB:read=-5"}, "tier: read must be a rate in GB/s above 0, got 'host:2GiB:read=-5'"),
+        ({"tier": "host:2GiB:read=5:write="}, "tier: write must be a rate in GB/s above 0, got"),
         ({"tier": "host:2GiB ssd:1TiB:fast=5"}, "tier must say the link of what is below the host"),
         (
             {"tier": "host:2GiB ssd:1TiB:nvme", "kv_offloading_backend": "simple", "blocks_per_chunk": 1},
