@@ -10,13 +10,14 @@ sequence matters, or the allocator works between steps, a displaced request is p
 policies; a note of the run says so.
 """
 
+from abc import abstractmethod
 from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
 from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.policies.base import Policy
-from kvsim.sim.policies.queue import Sorted
+from kvsim.sim.policies.levels import Levels
 from kvsim.sim.record.events import NO_ROOM, TOKEN_BUDGET
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.server import Server
@@ -98,14 +99,14 @@ class Keeping(Policy):
         rival = next(self.behind(self.key(self.server.waiting[0], now_ps), now_ps), None)
         return "" if rival is None else self.kept_out
 
-    def behind(self, least: Any, now_ps: int) -> Iterator[Keyed]:  # noqa: ANN401
+    @abstractmethod
+    def behind(self, least: int, now_ps: int) -> Iterator[Keyed]:
         """Running requests that may give way, with their keys above `least`, the first to go first."""
-        return ((self.key(request, now_ps), request) for request in self.rivals(least, now_ps))
 
     def _displace(self, seats: int, budget: int) -> int:
         """Let running requests give way to all that may displace them; returns how many were preempted."""
         server, waiting = self.server, self.server.waiting
-        assert isinstance(waiting, Sorted)
+        assert isinstance(waiting, Levels)
         waiting.place()
         seats -= len(server.running) + len(server.batch.moving)
         rivals = self.behind(waiting.least(), server.now_ps)

@@ -100,24 +100,6 @@ class Sorted(dict[Request, int]):
             self.place()
         return self._heap[0][-1]
 
-    def least(self) -> Any:  # noqa: ANN401
-        """The smallest key; the queue is not empty, and placed."""
-        return self._heap[0][0]
-
-    def in_order(self) -> Iterator[tuple[Any, Request]]:
-        """(key, request) of a placed queue, for whoever looks at a few; nothing may move meanwhile."""
-        heap = self._heap
-        yield heap[0][0], heap[0][-1]
-        nearest = [(heap[below], below) for below in (1, 2) if below < len(heap)]
-        heapify(nearest)
-        while nearest:
-            entry, place = heappop(nearest)
-            if self.get(entry[-1]) == entry[3]:
-                yield entry[0], entry[-1]
-            for below in (2 * place + 1, 2 * place + 2):
-                if below < len(heap):
-                    heappush(nearest, (heap[below], below))
-
     def __iter__(self) -> Iterator[Request]:
         self.place()
         number_of = self.get

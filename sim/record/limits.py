@@ -26,10 +26,10 @@ _OF_REASON = {
 def limit(server: Server, scheduler: Scheduler) -> str:
     """What keeps the head of the queue out of the step that was just decided; "": nobody waits.
 
-    Requests whose load is over wait, too. If the queue is empty but sequences are in the host pool, it is the
-    memory. An allocator that can hold no more sequences has no free seat.
+    Requests whose load was over wait, too. If the queue is empty but sequences are in the host pool, it is
+    the memory. An allocator that can hold no more sequences has no free seat.
     """
-    waits = server.waiting or server.batch.loaded
+    waits = server.waiting or server.batch.passed_over
     if not (waits or server.swapped):
         return ""
     most = server.allocator.most_sequences

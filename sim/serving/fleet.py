@@ -81,7 +81,7 @@ class FleetConfig:
                 policy_of(named[""], self.replicas)
         for name in () if self.scale else OF_SCALING:
             if getattr(self, name) != getattr(type(self), name):
-                raise KvsimError(f"{name} must be left out without scale, got {getattr(self, name):g}")
+                raise KvsimError(f"{name} must be left out without scale, got {getattr(self, name)!r}")
         if self.migrate:
             if self.replicas == 1:
                 raise KvsimError("migrate must be left out with one replica")

@@ -59,6 +59,7 @@ class LowerTier(Steps):
                 left -= self._continue_last(left)
         if not server.step.preemptions:
             self.loading.admit(left, self.limits.seats)
+        server.batch.passed_over = server.batch.loaded
         if server.events:
             self._first = self.loading.first_loaded()
         offload.end_step()

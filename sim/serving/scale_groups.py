@@ -91,12 +91,12 @@ def _check_name(name: str, policy: str, pools: Sequence[tuple[str, int]], sides:
     """Check that a role or a pool has this name, and that its policy has no goal of the other side."""
     numbers = {str(pool): role for pool, (role, _) in enumerate(pools)}
     role = name if name in sides else numbers.get(name)
-    if policy == "none":
-        raise KvsimError(f"scale must leave out replicas that are always there, got '{name}=none'")
     if role is None and len(pools) == 1:
         raise KvsimError(f"scale must not name a pool, as there is one, got {name!r}")
     if role is None:
         raise KvsimError(f"scale must name one of {', '.join([*sides, *numbers])}, got {name!r}")
+    if policy == "none":
+        raise KvsimError(f"scale: replicas without a policy do not scale; leave out '{name}=none'")
     other = GOAL_OF_OTHER.get(role)
     if other and policy.startswith("slo:") and re.search(rf"\b{other}\s*=", policy):
         raise KvsimError(f"scale: {other} must be left out for {role} replicas, got {policy!r}")

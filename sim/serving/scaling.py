@@ -99,7 +99,7 @@ class Threshold(ScalePolicy):
 
 
 MUST = (
-    "scale must be none or schedule:SECOND=REPLICAS,... or threshold:queue=N,kv=X,least=N,every=S,cool=S or "
+    "scale must be schedule:SECOND=REPLICAS,... or threshold:queue=N,kv=X,least=N,every=S,cool=S or "
     "slo:ttft=S,tpot=S,least=N,every=S,look=S,down=X"
 )
 

@@ -66,6 +66,13 @@ def test_who_waits_for_a_seat_after_its_read_is_told_so():
     assert held_s * PS_PER_S > waited[longest]["seats"]
 
 
+def test_without_contention_nothing_is_held_back():
+    """A request whose read ended in a step enters the next one."""
+    run = kvsim.simulate(**FLEET | {"pool": "prefill:1 decode:1", "request_rate": 2.0, "num_prompts": 20})
+    assert run.columns.requests["read_end_s"].max() > 0
+    assert run.replicas[1].summary["load"]["held_back_share"]["max_num_batched_tokens"] == 0
+
+
 def test_its_lines_name_both_sides_in_order_of_time(run):
     told = run.explain("slowest")
     times = [line.time_ps for line in told.lines]

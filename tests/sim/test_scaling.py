@@ -214,7 +214,7 @@ def test_a_sweep_compares_with_all_replicas_always(where):
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"scale": "often"}, "scale must be none or schedule:SECOND=REPLICAS"),
+        ({"scale": "often"}, "scale must be schedule:SECOND=REPLICAS"),
         ({"scale": "schedule:"}, "scale: a schedule must give whole numbers of replicas from second 0 on"),
         ({"scale": "schedule:1=2"}, "scale: a schedule must give whole numbers of replicas from second 0 on"),
         ({"scale": "schedule:0=2,9=1,5=2"}, "from second 0 on, in order, up to second 1,000,000,000"),
@@ -240,7 +240,7 @@ def test_a_sweep_compares_with_all_replicas_always(where):
         ({"replicas": 1, "scale": "slo:ttft=1"}, "scale must be left out with one replica"),
         ({"scale": "schedule:0=2", "record_map": 9}, "scale must be left out when the memory map"),
         ({"scale": "prefill=schedule:0=2"}, "scale must not name a pool, as there is one, got 'prefill'"),
-        ({"scale": "0=none"}, "scale must leave out replicas that are always there, got '0=none'"),
+        ({"scale": "0=none"}, "scale: replicas without a policy do not scale; leave out '0=none'"),
         (
             {"scale": "threshold: schedule:0=2"},
             "scale must have one policy for all replicas, or one per name",

@@ -180,7 +180,7 @@ def test_fast_forward_equals_step_mode():
     ("text", "said"),
     [
         ("slo:size=3", "scale: slo takes ttft, tpot, least, every, look, down, got 'size'"),
-        ("slo:tpot=fast", "scale must be none or schedule"),
+        ("slo:tpot=fast", "scale must be schedule"),
     ],
 )
 def test_mistakes_are_named(text, said):
