@@ -29,7 +29,7 @@ def limit(server: Server, scheduler: Scheduler) -> str:
     Requests whose load was over wait, too. If the queue is empty but sequences are in the host pool, it is
     the memory. An allocator that can hold no more sequences has no free seat.
     """
-    waits = server.waiting or server.batch.passed_over
+    waits = server.waiting or server.wakes.passed_over
     if not (waits or server.swapped):
         return ""
     most = server.allocator.most_sequences

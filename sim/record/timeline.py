@@ -23,7 +23,7 @@ def instant_of(server: Server, tokens: int) -> Instant:
         external,
         free,
         len(server.running),
-        len(server.waiting) + server.batch.loaded,
+        len(server.waiting) + server.wakes.loaded,
         allocator.largest_free_extent(),
         server.totals.preemptions + server.totals.swap_outs,
         allocator.idle_slots,

@@ -41,10 +41,6 @@ class Batch:
         Running requests that finished in the last step, if the engine cannot know it yet.
     loading : dict of Request
         By sequence id, those that hold memory and run only after keys and values are loaded into it.
-    loaded : int
-        How many of them have their keys and values, and wait to be scheduled.
-    passed_over : int
-        How many of these the last decision could not schedule.
     moving : dict of Request
         By sequence id, those whose blocks are being copied to or from another server.
     aside : dict of Request
@@ -68,7 +64,6 @@ class Batch:
         self.running: dict[int, Request] = {}
         self.departed: dict[int, Request] = {}
         self.loading: dict[int, Request] = {}
-        self.loaded = self.passed_over = 0
         self.moving: dict[int, Request] = {}
         self.aside: dict[int, Request] = {}
         unit = allocator.growth_unit or allocator.grows_by

@@ -76,7 +76,7 @@ class Connector:
         user.loaded = True
         server, request = self.server, user.request
         if request.state == State.LOADING:
-            server.batch.loaded += 1
+            server.wakes.loaded += 1
             if server.events:
                 server.events.loaded(request, ended_ps, server.steps, user.loading)
 

@@ -84,7 +84,7 @@ class Loading:
 
     def first_loaded(self) -> Request | None:
         """The first request that waits although its load is over."""
-        if not self.server.batch.loaded:
+        if not self.server.wakes.loaded:
             return None
         return next((request for request in self.hold if self.connector.user(request).loaded), None)
 
@@ -210,7 +210,7 @@ class Loading:
             return 0
         self.connector.runs(user)
         del server.batch.loading[seq]
-        server.batch.loaded -= 1
+        server.wakes.loaded -= 1
         request.seq = server.memory.new_seq()
         self.connector.allocator.rename(seq, request.seq)
         server.begin_loaded(request, chunk)

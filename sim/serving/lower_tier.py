@@ -59,7 +59,7 @@ class LowerTier(Steps):
                 left -= self._continue_last(left)
         if not server.step.preemptions:
             self.loading.admit(left, self.limits.seats)
-        server.batch.passed_over = server.batch.loaded
+        server.wakes.passed_over = server.wakes.loaded
         if server.events:
             self._first = self.loading.first_loaded()
         offload.end_step()
@@ -149,7 +149,7 @@ class LowerTier(Steps):
                 server.batch.loading[seq] = request
                 waits = self.late and self._in_flight is not None and seq not in self._in_flight.resting
             if not waits:
-                server.batch.loaded -= loads
+                server.wakes.loaded -= loads
                 self._free(request, loads, 0)
             elif loads:
                 self._cut.append(request)

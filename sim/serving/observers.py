@@ -160,7 +160,7 @@ class StepLog(Observer):
         server = self._server
         as_waiting = self._scheduler.counted_as_waiting(server)
         running = len(server.running) - as_waiting
-        waiting = len(server.waiting) + server.batch.loaded + as_waiting
+        waiting = len(server.waiting) + server.wakes.loaded + as_waiting
         if step.refused is not None:
             waiting += len(step.refused.preempted_finished)
         self._row, self._waiting = start_of_step(server, step, held, ends[-1], running, waiting), waiting

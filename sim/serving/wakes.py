@@ -23,6 +23,8 @@ class Wakes:
         How often time passed without a step.
     in_vain : int
         How often only transfers ended since the last token, while requests waited.
+    loaded, passed_over : int
+        Requests whose load has ended and that wait to be scheduled; those that the last decision could not.
     """
 
     def __init__(self) -> None:
@@ -32,6 +34,7 @@ class Wakes:
         self.works = False
         self.waits = 0
         self.in_vain = 0
+        self.loaded = self.passed_over = 0
         self._tokens = -1
 
     def note_vain(self, tokens: int) -> bool:

@@ -35,7 +35,7 @@ def run(deployment, case, max_span):
         server = replica.server
         assert not (server.waiting or server.running or server.batch.loading)
         assert (server.allocator.used_slots, server.prefill_held, server.memory.internal) == (0, 0, 0)
-        assert server.batch.loaded == 0
+        assert server.wakes.loaded == 0
     assert not engine.hand_over.whole
     return engine, result
 

@@ -105,7 +105,7 @@ def run(case, max_span):
     engine.replica.recorder.timeline.most_rows = case.timeline_rows
     result = engine.run()
     server = engine.replica.server
-    assert not (server.waiting or server.running or server.batch.loading or server.batch.loaded)
+    assert not (server.waiting or server.running or server.batch.loading or server.wakes.loaded)
     assert (server.allocator.used_slots, server.prefill_held, server.memory.internal) == (0, 0, 0)
     return result, told(result) | events_of(engine)
 

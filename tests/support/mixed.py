@@ -308,8 +308,8 @@ def run(mixture: Mixture, max_span: int) -> dict[str, object] | str:
         return str(error)
     replicas = getattr(engine, "replicas", None) or [engine.replica]
     for server in (replica.server for replica in replicas):
-        batch = server.batch
-        assert not (server.waiting or server.running or server.swapped or batch.parked() or batch.loaded)
+        assert not (server.waiting or server.running or server.swapped)
+        assert not (server.batch.parked() or server.wakes.loaded)
         assert (server.allocator.used_slots, server.prefill_held, server.memory.internal) == (0, 0, 0)
     found = told(result)
     assert len(mixture.work) <= answered(result) <= len(mixture.work) * (1 + (result.samples is not None))
