@@ -52,7 +52,7 @@ def packed_requests(requests: Columns, tick: float) -> Pack:
     for name in ("ttft", "e2e"):  # with the front end
         pack.add(name, _ticks(requests[f"{name}_s"], tick))
     for name in ("tpot_s", "normalized_s_per_token"):
-        pack.add(name, requests[name].astype(np.float32))
+        pack.add(name, requests[name])
     return pack
 
 

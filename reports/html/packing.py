@@ -29,9 +29,9 @@ class Pack:
     deltas: set[str] = field(default_factory=set)
 
     def add(self, name: str, column: Column, *, delta: bool = False) -> None:
-        """Add non-negative whole numbers, in the narrowest width that fits, or float32."""
+        """Add non-negative whole numbers, in the narrowest width that fits, or float64 as it is."""
         if column.dtype.kind == "f":
-            self.columns[name] = _rounded(column)
+            self.columns[name] = np.ascontiguousarray(column, "<f8")
             return
         largest = int(column.max()) if len(column) else 0
         if len(column) and (largest > NOTHING or int(column.min()) < 0):
@@ -82,11 +82,3 @@ def _planes(column: Column, delta: bool) -> bytes:
             [column[:1], column[1:] - column[:-1]]
         )  # wraps around, as the page's sum does
     return np.ascontiguousarray(column.view(np.uint8).reshape(-1, width).T).tobytes()
-
-
-def _rounded(column: Column) -> Column:
-    """Float32 with 18 bits after the point, five significant digits: the rest would not compress."""
-    bits = column.astype("<f4").view("<u4").astype(np.uint64)
-    known = ~np.isnan(column)
-    bits[known] = (bits[known] + 0x10) & ~np.uint64(0x1F)
-    return bits.astype("<u4").view("<f4")

@@ -41,7 +41,7 @@ class Machine(CostModel):
         Its model and GPU must be in the profile, and it must have all eight GPUs.
     """
 
-    sixteen_bits, flags = True, True
+    sixteen_bits = True
 
     @classmethod
     def of(cls, deployment: Deployment, argument: str) -> "Machine":
@@ -64,7 +64,7 @@ class Machine(CostModel):
         if gpus != GPUS:
             raise KvsimError(f"tensor_parallel_size must be {GPUS} with cost {NAME}, got {gpus}")
         self.source = f"{profile['source']}; {deployment.gpu.name}, {model}, decodes by {rule}"
-        self._by_context = rule == "context"
+        self.flags, self._by_context = True, rule == "context"
         self._least, *self._ends, self._most = profile["tokens"]
         self._all_ps = self._outside_ps = 0
         self._prompts, self._decodes = (

@@ -64,7 +64,8 @@ class Drafting(CostModel):
     ) -> None:
         self._target, self._draft, self._sizes = target, draft, sizes
         self.source = f"{target.source}; drafts by {words}"
-        self.context_tile, self.flags = target.context_tile, target.flags
+        self.context_tile = int(getattr(target, "context_tile", 0))
+        self.flags = bool(getattr(target, "flags", False))
         self._lines: dict[tuple[int, int, int], tuple[int, int] | None] = {}
         self._known: dict[StepShape, int] = {}  # passes after steps of spans
         self._last: tuple[StepShape | None, int] = None, 0  # the same of a single step

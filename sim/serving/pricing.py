@@ -45,7 +45,7 @@ class Pricing:
         self.beside = self._reads_holes is not None or self._upkeep is not None
         self._works_in_spans = server.batch.works_in_spans
         self._linear = server.progress.linear
-        self._hears = cost.flags
+        self._hears = bool(getattr(cost, "flags", False))  # a class may say so in its body, compiled or not
         self.hears = self._hears or self._works_in_spans
         self.plain = self._linear and not self.hears
         self.contexts: list[int] = []

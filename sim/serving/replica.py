@@ -108,7 +108,8 @@ class Replica:
         per_token, stack = server.allocator.slots_per_token, server.memory.stack
         self.recorder = Recorder(log, timeline_rows, per_token, stack)
         self.events, self.memory_map = events, memory_map
-        server.watch(events, 0 if server.memory.abilities.reads_holes else cost.context_tile)
+        tile = int(getattr(cost, "context_tile", 0))  # a class may say so in its body, compiled or not
+        server.watch(events, 0 if server.memory.abilities.reads_holes else tile)
         self.observers: list[Observer] = []
         if check:
             self.observers.append(Checks(server.check))

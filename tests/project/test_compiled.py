@@ -257,3 +257,36 @@ def test_a_class_that_lacks_a_method_is_refused_and_help_is_that_of_pure_python(
     assert compiled == pure
     assert "allocator '__main__:Half' does not say admit, " in pure
     assert "Allocator admit Place a new sequence" in pure
+
+
+BODY = """
+import kvsim
+from kvsim.sim.cost.step_cost import CostModel
+
+class Heard(CostModel):
+    flags = True
+    context_tile = 16
+    source = "heard"
+    heard_ps = spreads = 0
+
+    def step_ps(self, shape):
+        Heard.spreads += shape.spread is not None
+        return 1_000_000_000 + shape.context_tokens
+
+    def carried_out(self, shape, duration_ps):
+        Heard.heard_ps += duration_ps
+
+    def span_carried_out(self, decode_seqs, context_tokens, ends):
+        Heard.heard_ps += ends[-1]
+
+kvsim.simulate(cost=Heard, num_prompts=5, request_rate=9)
+print(Heard.heard_ps, Heard.spreads)
+"""
+
+
+def test_what_a_cost_says_in_its_class_body_holds(target, tmp_path):
+    """Compiled code reads an attribute of a compiled class from the object, past an interpreted subclass."""
+    compiled, pure = (run(path, "-c", BODY, folder=tmp_path) for path in (target, ROOT))
+    assert compiled == pure
+    heard_ps, spreads = map(int, pure.split())
+    assert heard_ps > 0 < spreads

@@ -30,7 +30,7 @@ async function bytesOf(name) {
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
-const ARRAYS = { u1: Uint8Array, u2: Uint16Array, u4: Uint32Array, f4: Float32Array };
+const ARRAYS = { u1: Uint8Array, u2: Uint16Array, u4: Uint32Array, f8: Float64Array };
 
 /** The columns of a pack: byte planes put together again, differences summed. */
 async function columnsOf(name, entries) {
