@@ -167,13 +167,7 @@ def lives(log: EventLog, requests: Columns, where: str = "events") -> Lives:
     keys = np.unique(np.concatenate([key[~rejects], owner[only_rejected] << _SAMPLE_BITS]))
     request, track = keys >> _SAMPLE_BITS, np.searchsorted(keys, key)
     place = np.searchsorted(ids, request)  # its row
-    last = np.full(len(keys), NOTHING)
-    finishes = np.flatnonzero(np.isin(kind, ENDS))
-    last[track[finishes]] = finishes
-    rejected = last == NOTHING
-    refusal = np.full(len(arrival_ps), NOTHING)
-    refusal[np.searchsorted(ids, owner[rejects])] = np.flatnonzero(rejects)
-    last[rejected] = refusal[place[rejected]]
+    last, rejected = _last_events(log, track, place, np.searchsorted(ids, owner[rejects]))
     if NOTHING in last:
         broken = int(request[last == NOTHING][0])
         raise KvsimError(f"{where} is damaged: request {broken} neither finishes nor is rejected")
@@ -216,6 +210,18 @@ def lives(log: EventLog, requests: Columns, where: str = "events") -> Lives:
         row=np.where(np.isin(table.kind, (_ARRIVE, _DISPLACED)), NOTHING, table.place)[~end],
         track_of=np.where(rejects, NOTHING, track),
     )
+
+
+def _last_events(log: EventLog, track: Int64, place: Int64, rejected_places: Int64) -> tuple[Int64, Bools]:
+    """Row of each track's end, or of its request's rejection if it has none, and whether it has none."""
+    last = np.full(len(place), NOTHING)
+    finishes = np.flatnonzero(np.isin(log.kind, ENDS))
+    last[track[finishes]] = finishes
+    rejected = last == NOTHING
+    refusal = np.full(int(place.max(initial=-1)) + 1, NOTHING)
+    refusal[rejected_places] = np.flatnonzero(log.kind == REJECT)
+    last[rejected] = refusal[place[rejected]]
+    return last, rejected
 
 
 def check_same(run: Run, requests: Columns) -> None:
