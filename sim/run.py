@@ -228,7 +228,8 @@ class Simulation:
             spread = f"{fleet.router}{', sessions stick' if fleet.sticky else ''}"
             notes.append(
                 f"{fleet.replicas:,} replicas behind a router ({spread}): memory, requests at once and "
-                "other means over time are those of one replica; counts are those of all."
+                f"other means over time are those of one replica{' while it costs' if fleet.scale else ''}; "
+                "counts are those of all."
             )
         notes += dict.fromkeys(note for pool in pools for note in _memory_notes(pool))
         policies = [replica.scheduler.policy for replica in self.engine.replicas]

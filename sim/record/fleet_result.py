@@ -1,11 +1,12 @@
 """The results of a fleet: its replicas combined, and each one separately.
 
-Integrals of the replicas are added, including the time after a replica's last request: so means over time are
-those of one replica, and multiplied by the number of replicas those of the fleet. Counts are added, peaks are
-the largest. If capacities differ, their mean is used; `beyond` corrects for the difference over time.
+Integrals of the replicas are added, including the time after a replica's last request, but not that for which
+it is switched off. So means over time are those of one replica; times the number of replicas, or the mean
+number where they come and go, they are those of the fleet. Counts are added, peaks are the largest. If
+capacities differ, their mean is used; `beyond` corrects for the difference over time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields, replace
 from typing import TypeVar
 
@@ -52,16 +53,23 @@ def _behind(tables: Sequence[dict[str, Int64Column]]) -> dict[str, Int64Column]:
     return {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
 
 
-def together(results: Sequence[Result], servers: Sequence[Server]) -> Result:
-    """The replicas combined; the timeline and the step log get an extra column, `replica`."""
+def together(
+    results: Sequence[Result],
+    servers: Sequence[Server],
+    off_ps: Callable[[int, int], int] = lambda _place, _end_ps: 0,
+) -> Result:
+    """The replicas combined; the timeline and the step log get an extra column, `replica`.
+
+    `off_ps` is for how long the replica in a place was switched off up to a time.
+    """
     end_ps = max(result.end_ps for result in results)
     capacity = sum(result.capacity_slots for result in results) // len(results)
     saturated = [replace(result.saturated) for result in results]
     unsaturated = [replace(result.unsaturated) for result in results]
     idling: list[HeldOverTime | None] = []
-    for result, server, sums in zip(results, servers, unsaturated, strict=True):
-        idle_ps = max(end_ps - result.saturated.time_ps - result.unsaturated.time_ps, 0)
-        sums.time_ps += idle_ps
+    for place, (result, server, sums) in enumerate(zip(results, servers, unsaturated, strict=True)):
+        idle_ps = max(end_ps - result.recorded_ps, 0)
+        sums.time_ps += idle_ps - off_ps(place, end_ps)
         external, cached, idle, shared, _ = server.rest()  # what a dead server held is gone
         sums.add_rest(idle_ps, (external, cached, idle, shared, 0))
         idling.append(
@@ -83,6 +91,12 @@ def together(results: Sequence[Result], servers: Sequence[Server]) -> Result:
         unsaturated=_sum(unsaturated),
         capacity_slots=capacity,
     )
+
+
+def without(result: Result, off_ps: int) -> Result:
+    """The same without a time for which it was switched off: nothing was held, and nobody waited."""
+    sums = result.unsaturated
+    return replace(result, unsaturated=replace(sums, time_ps=sums.time_ps - off_ps))
 
 
 def _counted(results: Sequence[Result]) -> Result:

@@ -9,6 +9,10 @@ anything is full. All three must hold:
 3. at the last arrival more than 3 * c * sqrt(requests) wait, where c is the coefficient of variation of the
    gaps between arrivals, at least 1: at a load of 1, chance alone hardly ever queues as many.
 
+With separate decode servers, requests queue for these and for the links as well: 2 and 3 may hold of those
+whose prompt is computed, from then until their first token. Some are always on their way, so there 3 is about
+how many more they are at the last arrival than at the middle.
+
 A closed loop sends a request only after an answer, so it cannot overload a server. If the last request came
 before the first one left, there is no rate to compare; if all arrivals share one instant, they are "all at
 once". Rejected requests are not counted in any of this.
@@ -30,7 +34,7 @@ OPEN, AT_ONCE, CLOSED = "open", "all at once", "closed loop"
 
 def load(result: Result) -> dict[str, object]:
     """The section `load` of a summary: rates in requests per second, None if they do not apply."""
-    held_ps, whole_ps = result.held_ps, result.saturated.time_ps + result.unsaturated.time_ps
+    held_ps, whole_ps = result.held_ps, result.recorded_ps
     return {
         **_arrivals(result),
         "held_back_share": {
@@ -43,7 +47,6 @@ def _arrivals(result: Result) -> Mapping[str, object]:
     done = result.finished
     arrival_ps = np.sort(result.arrival_ps[done])
     finish_ps = np.sort(result.requests["finish_ps"][done])
-    scheduled_ps = np.sort(result.requests["first_scheduled_ps"][done])
     kind = OPEN
     if result.workload.waits is not None:
         kind = CLOSED
@@ -64,26 +67,50 @@ def _arrivals(result: Result) -> Mapping[str, object]:
     seconds = (last - middle) / PS_PER_S
     if not seconds:
         return found
-    waiting = _waiting(arrival_ps, scheduled_ps, np.array([last]))[0]
-    entering = scheduled_ps[(scheduled_ps >= middle) & (scheduled_ps <= last)]
-    ever_empty = (_waiting(arrival_ps, scheduled_ps, np.append(entering, middle)) == 0).any()
-    gaps = np.diff(arrival_ps)
+    gaps, queues = np.diff(arrival_ps), _queues(result)
     by_chance = CHANCE * max(1.0, float(gaps.std() / gaps.mean())) * len(arrival_ps) ** 0.5
     return found | {
-        "overloaded": bool(come > leave and not ever_empty and waiting > by_chance),
+        "overloaded": come > leave and any(queue.grows(middle, last, by_chance) for queue in queues),
         "arriving_requests_per_s": come / seconds,
         "leaving_requests_per_s": leave / seconds,
-        "waiting_at_last_arrival": int(waiting),
+        "waiting_at_last_arrival": sum(queue.waiting(last) for queue in queues),
     }
+
+
+class _Queue:
+    """When finished requests came to a queue and left it; `passing`: some are always there, on their way."""
+
+    def __init__(self, came_ps: Int64Column, left_ps: Int64Column, passing: bool = False) -> None:
+        self._came_ps, self._left_ps, self._passing = np.sort(came_ps), np.sort(left_ps), passing
+
+    def waiting(self, at_ps: int) -> int:
+        """Requests in it at this instant."""
+        return int(self._length(np.array([at_ps]))[0])
+
+    def grows(self, middle: int, last: int, by_chance: float) -> bool:
+        """Whether it is never empty from the middle to the last arrival, and long at the end."""
+        leaving = self._left_ps[(self._left_ps >= middle) & (self._left_ps <= last)]
+        if not self._length(np.append(leaving, middle)).all():
+            return False
+        return self.waiting(last) - (self.waiting(middle) if self._passing else 0) > by_chance
+
+    def _length(self, at_ps: Int64Column) -> Int64Column:
+        came, left = (np.searchsorted(each, at_ps, side="right") for each in (self._came_ps, self._left_ps))
+        return (came - left).astype(np.int64)
+
+
+def _queues(result: Result) -> list[_Queue]:
+    """The queue of arrivals, and the one for separate decode servers."""
+    done, stages = result.finished, result.stages or {}
+    queues = [_Queue(result.arrival_ps[done], result.requests["first_scheduled_ps"][done])]
+    if "read_begin_ps" in stages:
+        read = done & (stages["read_begin_ps"] > 0)
+        first_ps = result.requests["first_token_ps"][read]
+        queues.append(_Queue(stages["prompt_computed_ps"][read], first_ps, passing=True))
+    return queues
 
 
 def _within(times_ps: Int64Column, after_ps: int, to_ps: int) -> int:
     """How many of these sorted times lie in (after_ps, to_ps]."""
     upto = np.searchsorted(times_ps, [after_ps, to_ps], side="right")
     return int(upto[1] - upto[0])
-
-
-def _waiting(arrival_ps: Int64Column, scheduled_ps: Int64Column, at_ps: Int64Column) -> Int64Column:
-    """Requests that have arrived but were not yet scheduled, at these instants; both columns sorted."""
-    came, entered = (np.searchsorted(column, at_ps, side="right") for column in (arrival_ps, scheduled_ps))
-    return (came - entered).astype(np.int64)

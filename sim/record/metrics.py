@@ -292,19 +292,17 @@ def _tier(totals: TierTotals, result: Result) -> dict[str, float | None]:
     """The tier below the memory; for a fleet, all tiers combined."""
     prompts = int(result.workload.prompt_tokens[result.finished].sum())
     waited = totals.waited_requests
-    replicas = 1 if result.replica is None else int(result.replica.max(initial=0)) + 1
-    end_ps = result.end_ps * replicas
     return {
         "capacity_bytes": totals.capacity_bytes,
-        "average_used_share": _ratio(totals.held_bytes_ps, end_ps * totals.capacity_bytes // replicas),
+        "average_used_share": _ratio(totals.held_bytes_ps, result.end_ps * totals.capacity_bytes),
         "peak_used_bytes": totals.peak_bytes,
         "hit_tokens": totals.hit_tokens,
         "hit_share": _ratio(totals.hit_tokens, prompts),
         "saved_prefill_s": totals.saved_ps / PS_PER_S,
         "loaded_bytes": totals.loaded_bytes,
         "stored_bytes": totals.stored_bytes,
-        "load_busy_share": _ratio(totals.load_busy_ps, end_ps),
-        "store_busy_share": _ratio(totals.store_busy_ps, end_ps),
+        "load_busy_share": _ratio(totals.load_busy_ps, result.recorded_ps),
+        "store_busy_share": _ratio(totals.store_busy_ps, result.recorded_ps),
         "requests_waited": waited,
         "mean_wait_s": _ratio(totals.waited_ps / PS_PER_S, waited),
         "steps_waited_s": totals.steps_waited_ps / PS_PER_S,

@@ -104,6 +104,11 @@ class Result:
     memory_stats: dict[str, int] | None = None
     """what a deep-learning framework would report about its memory, if it manages it"""
 
+    @property
+    def recorded_ps(self) -> int:
+        """How long it was recorded: the time of its means; of a fleet, that of all replicas."""
+        return self.saturated.time_ps + self.unsaturated.time_ps
+
 
 class Recorder:
     """Collects what one replica does during a run; it is given facts and reads no server.

@@ -12,7 +12,7 @@ from functools import partial
 
 import simpy
 
-from kvsim.sim.record.fleet_result import in_turn, together
+from kvsim.sim.record.fleet_result import in_turn, together, without
 from kvsim.sim.record.recorder import Result
 from kvsim.sim.record.request_log import RequestLog
 from kvsim.sim.routers.base import Router
@@ -175,21 +175,31 @@ class Engine:
             place = partial(self.hand_over.place, first=self._dispatcher)
         self.arrivals.begin(self.replicas, place)
         self._begin_around()
-        for replica in self.replicas:
-            replica.begin(self.env, self.arrivals, alone=len(self.replicas) == 1)
+        for index, replica in enumerate(self.replicas):
+            if self.scaler is None or self.scaler.serves(index):
+                replica.begin(self.env, self.arrivals, alone=len(self.replicas) == 1)
         with no_cycle_collection():
             self.env.run()
         for replica in self.lives.every:
             replica.end()
         self.arrivals.end()
+        end_ps = max(replica.recorder.end_ps for replica in self.lives.every)
+        if self.deaths is not None:
+            self.deaths.end(end_ps)
+        if self.scaler is not None:
+            self.scaler.end(end_ps)
         self.results = [in_turn([life.result() for life in lives]) for lives in self.lives.lives]
         if len(self.results) == 1:
             return self.results[0]
-        found = together(self.results, [replica.server for replica in self.replicas])
-        if self.deaths is not None:
-            self.deaths.end(found.end_ps)
-        if self.scaler is not None:
-            self.scaler.end(found.end_ps)
+        servers, scaler = [replica.server for replica in self.replicas], self.scaler
+        if scaler is None:
+            found = together(self.results, servers)
+        else:
+            found = together(self.results, servers, scaler.off_ps)
+            self.results = [
+                without(result, scaler.off_ps(index, result.recorded_ps))
+                for index, result in enumerate(self.results)
+            ]
         if self.migrations is not None:
             found = replace(found, stages=self.migrations.stages(len(self.workload)))
         if self.hand_over is not None:

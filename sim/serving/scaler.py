@@ -135,9 +135,7 @@ class Scaler:
         """It has started, unless it was switched off meanwhile."""
         if self._states[place] != STARTING or self._since_ps[place] != since_ps or not self._run.goes_on():
             return
-        replica, _ = self._lives.renew(place)
-        self._gates.show(place, replica)
-        self._run.serve(replica)
+        self._run.serve(self._lives.replicas[place])
         self._move(now_ps, place, ON)
         self._gates.open(place, now_ps)
 
@@ -150,12 +148,17 @@ class Scaler:
         self._gates.shut(place)
 
     def _note_drained(self) -> None:
-        """Draining replicas with no request left have been off since they were done."""
+        """Draining replicas with no request left have been off since they were done: empty ones follow."""
         for place, state in enumerate(self._states):
             replica = self._lives.replicas[place]
             if state == DRAINING and not replica.has_requests:
                 done_ps = max(replica.recorder.end_ps, self._gates.left_ps(replica))
-                self._move(max(done_ps, self._since_ps[place]), place, OFF)
+                off_ps = max(done_ps, self._since_ps[place])
+                if replica.server.now_ps < off_ps:
+                    replica.wait_until(off_ps)
+                self._move(off_ps, place, OFF)
+                after, _ = self._lives.renew(place)
+                self._gates.show(place, after)
 
     def _move(self, at_ps: int, place: int, state: str) -> None:
         self._states[place] = state
@@ -199,6 +202,10 @@ class Scaler:
         self.changes = sorted(
             (each for each in self.changes if each.at_ps <= end_ps), key=lambda each: each.at_ps
         )
+
+    def off_ps(self, place: int, end_ps: int) -> int:
+        """For how long a replica cost nothing up to `end_ps`; called when the run is over."""
+        return end_ps - self.alive_ps(end_ps)[place]
 
     def alive_ps(self, end_ps: int) -> list[int]:
         """By place, how long it cost something up to `end_ps`; called when the run is over."""

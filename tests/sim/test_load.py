@@ -107,6 +107,19 @@ def test_requests_that_can_never_be_served_neither_come_nor_wait():
     assert found["waiting_at_last_arrival"] == 200
 
 
+def test_prompts_that_wait_for_too_few_decode_servers_are_an_overload():
+    """The prefill side keeps up, so no request waits long to be scheduled for the first time."""
+    asked = {"model": "llama-3.1-8b", "num_prompts": 400, "request_rate": 10.0}
+    short, enough = (
+        kvsim.simulate(**asked, pool=f"prefill:1:gpu=h100 decode:{many}:gpu=l40s,max_num_seqs=24")
+        for many in (1, 5)
+    )
+    queued_s = short.columns.requests["queueing_s"]
+    assert queued_s.max() < 1
+    assert short.summary.load.overloaded and short.summary.load.waiting_at_last_arrival > 60
+    assert not enough.summary.load.overloaded and enough.summary.load.waiting_at_last_arrival < 10
+
+
 # -- limits -------------------------------------------------------------------------------------------
 
 

@@ -92,6 +92,42 @@ def test_a_replica_starts_drains_and_costs_while_it_is_there():
     assert set(rows["replica"]) == {0, 1, 2}
 
 
+def test_means_over_time_are_over_the_time_for_which_replicas_cost_something():
+    asked = {**ASKED, "num_prompts": 200, "request_rate": 4.0, "enable_prefix_caching": True}
+    fixed = {name: asked[name] for name in asked if name not in ("startup_time", "load_bandwidth")}
+    alone = kvsim.simulate(**{**fixed, "replicas": 1}).summary
+    one = kvsim.simulate(**asked, scale="schedule:0=1").summary
+    assert one.engine.mean_running == pytest.approx(alone.engine.mean_running)
+    assert one.memory.average == pytest.approx(alone.memory.average)
+    assert one.load.held_back_share == pytest.approx(alone.load.held_back_share)
+    assert [each["engine"]["mean_running"] for each in one.replicas[1:]] == [None] * 3
+    always = kvsim.simulate(**{**fixed, "replicas": 3}).summary
+    some = kvsim.simulate(**asked, scale="schedule:0=3,20=1,30=3,40=2").summary
+    assert some.scaling.mean_replicas < 2.8
+    running = some.engine.mean_running * some.scaling.mean_replicas
+    assert running == pytest.approx(always.engine.mean_running * 3, rel=0.1)
+    shares = [each["engine"]["mean_running"] for each in some.replicas]
+    assert shares[3] is None and all(share < 1.5 * some.engine.mean_running for share in shares[:3])
+
+
+def test_a_replica_that_is_off_holds_nothing():
+    """What it had cached is gone when it is off: the timeline says so, and the mean counts it until then."""
+    asked = {
+        **ASKED,
+        "num_prompts": 200,
+        "enable_prefix_caching": True,
+        "replicas": 2,
+        "shared_prefix": "2x300",
+    }
+    run = kvsim.simulate(**asked, scale="schedule:0=2,5=1")
+    off_s = next(at_s for at_s, place, state in changes(run)[2:] if (place, state) == (1, "off"))
+    rows = run.columns.timeline
+    its = rows["replica"] == 1
+    cached, at_s = rows["cached"][its], rows["time_s"][its]
+    assert cached[at_s < off_s].max() > 0 and cached[-1] == 0
+    assert at_s[-1] == pytest.approx(off_s)
+
+
 def test_load_replicas_and_attainment_share_a_time_axis():
     run = kvsim.simulate(**ASKED, scale="schedule:0=1,5=3,15=1", slo="ttft=500ms")
     over, rows = run.summary.scaling.over_time, run.columns.requests
