@@ -8,6 +8,7 @@ went. The router has its own randomness, so that the same seed gives the same by
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from math import inf
 
 import numpy as np
 
@@ -23,6 +24,8 @@ from kvsim.sim.serving.scaling import policy_of
 MOST_REPLICAS = 1024
 OF_SCALING = ("startup_time", "load_bandwidth")
 """Settings that only a fleet that scales has."""
+OF_SEVERAL = ("sticky", "fail", "scale", "migrate")
+"""Settings that a single server does not have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,24 +70,24 @@ class FleetConfig:
             raise KvsimError(
                 f"replicas must be a whole number from 1 to {MOST_REPLICAS:,}, got {self.replicas!r}"
             )
-        if self.replicas == 1 and self.sticky:
-            raise KvsimError("sticky must be left out with one replica")
+        for name in OF_SEVERAL:
+            if self.replicas == 1 and getattr(self, name):
+                raise KvsimError(f"{name} must be left out with one replica")
         if self.fail:
-            if self.replicas == 1:
-                raise KvsimError("fail must be left out with one replica")
             faults_of(self.fail, self.replicas)
         if self.scale:
-            if self.replicas == 1:
-                raise KvsimError("scale must be left out with one replica")
             named = policies_by_name(self.scale)
             if "" in named:  # the others are checked with the pools
                 policy_of(named[""], self.replicas)
-        for name in () if self.scale else OF_SCALING:
-            if getattr(self, name) != getattr(type(self), name):
-                raise KvsimError(f"{name} must be left out without scale, got {getattr(self, name)!r}")
+        for name in OF_SCALING:
+            value = getattr(self, name)
+            if not self.scale and value != getattr(type(self), name):
+                raise KvsimError(f"{name} must be left out without scale, got {value!r}")
+            if not (isinstance(value, int | float) and 0 <= value < inf):
+                raise KvsimError(f"{name} must be a finite number of at least 0, got {value!r}")
+        if not self.load_bandwidth:
+            raise KvsimError("load_bandwidth must be above 0, got 0")
         if self.migrate:
-            if self.replicas == 1:
-                raise KvsimError("migrate must be left out with one replica")
             migration_of(self.migrate)
 
     @property

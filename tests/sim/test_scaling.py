@@ -307,3 +307,16 @@ def test_a_look_lets_nobody_into_a_step_that_began_before_they_came():
     assert (rows["first_scheduled_s"] >= rows["arrival_s"]).all()
     for name, column in plain.columns.requests.items():
         assert column.tobytes() == rows[name].tobytes(), name
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("startup_time", float("nan"), "startup_time must be a finite number of at least 0, got nan"),
+        ("load_bandwidth", None, "load_bandwidth must be a finite number of at least 0, got None"),
+        ("load_bandwidth", 0, "load_bandwidth must be above 0, got 0"),
+    ],
+)
+def test_a_fleet_made_in_python_is_checked_too(name, value, said):
+    with pytest.raises(KvsimError, match=said):
+        FleetConfig(replicas=2, scale="threshold:", **{name: value})
