@@ -178,6 +178,8 @@ class Engine:
         for index, replica in enumerate(self.replicas):
             if self.scaler is None or self.scaler.serves(index):
                 replica.begin(self.env, self.arrivals, alone=len(self.replicas) == 1)
+            else:
+                replica.note_empty()
         with no_cycle_collection():
             self.env.run()
         for replica in self.lives.every:

@@ -392,6 +392,10 @@ class Replica:
         """Replace a replica that died: empty, and not serving yet."""
         self._arrivals = before._arrivals
         self.server.steps, self.server.now_ps = before.server.steps, before.server.now_ps
+        self.note_empty()
+
+    def note_empty(self) -> None:
+        """It holds nothing, and does not serve yet."""
         self.recorder.timeline.add(instant_of(self.server, 0))
 
     def wait_until(self, now_ps: int) -> None:

@@ -126,6 +126,8 @@ def test_a_replica_that_is_off_holds_nothing():
     cached, at_s = rows["cached"][its], rows["time_s"][its]
     assert cached[at_s < off_s].max() > 0 and cached[-1] == 0
     assert at_s[-1] == pytest.approx(off_s)
+    never = kvsim.simulate(**asked, scale="schedule:0=1").columns.timeline
+    assert never["time_s"][never["replica"] == 1].tolist() == [0]
 
 
 def test_load_replicas_and_attainment_share_a_time_axis():
