@@ -11,8 +11,8 @@ from typing import ClassVar, Final
 
 from mypy_extensions import i64, mypyc_attr
 
-from kvsim.sim.cost.calibrated.layer import dense_precision, expert_precision, weight_only
 from kvsim.sim.cost.collective import all_reduce_s, group_of
+from kvsim.sim.cost.contexts import Contexts
 from kvsim.sim.cost.host import Host, host_of
 from kvsim.sim.cost.options import RooflineOptions
 from kvsim.sim.cost.step_cost import (
@@ -24,6 +24,7 @@ from kvsim.sim.cost.step_cost import (
     add_ends,
     ends_until,
 )
+from kvsim.sim.cost.weights import Weights
 from kvsim.sim.deployment.deployment import Deployment
 from kvsim.sim.models.catalog import gpu_named, gpu_names
 from kvsim.sim.models.spec import GpuSpec, ModelSpec
@@ -35,14 +36,6 @@ KERNELS_PER_LAYER = 10
 
 PREFILL_ATTENTION_EFFICIENCY = 0.55
 """Share of the peak that prefill attention reaches: public H100 tables show 0.53 (median) from 4k tokens."""
-
-EIGHT_BIT_GPUS = (
-    *("h100", "h100-pcie", "h100-nvl", "h20", "h200", "b200", "b300", "gb200", "l4", "l40s"),
-    *("rtx-4090", "rtx-5090", "rtx-pro-6000", "rtx-pro-6000-server", "mi300x", "mi325x"),
-)
-"""GPUs that multiply 8-bit numbers at twice the 16-bit peak, by their datasheets."""
-FOUR_BIT_GPUS = ("b200", "b300", "gb200", "rtx-5090", "rtx-pro-6000", "rtx-pro-6000-server")
-"""GPUs that multiply 4-bit numbers at four times the 16-bit peak."""
 
 FEW: Final = 12
 """Up to this many steps a loop is faster than iterators, which take a while to start."""
@@ -133,37 +126,26 @@ class Roofline(CostModel):
 
         kernels_s = KERNELS_PER_LAYER * gpu.kernel_overhead_s + gpu.attention_latency_s
         self._fixed_ps = model.layers * kernels_s * PS_PER_S
-        expert_bytes = model.expert_parameters * expert_precision(model).weight_bytes
-        self._body_read_ps = model.body_weight_bytes / tp * byte_ps
-        self._other_ranks_ps = expert_bytes * (1 - 1 / ranks) / tp * byte_ps
-        self._expert_read_ps, self._ranks = expert_bytes / ranks / tp * byte_ps, ranks
-        self._chosen = Chosen(model.experts, model.experts_per_token, expert_skew)
-        self._body_flops_ps = _body_flops(model, gpu) / tp * flop_ps
-        self._head_read_ps = model.head_parameters * model.dtype_bytes / tp * byte_ps
-        self._head_flops_ps = 2 * model.head_parameters / tp * flop_ps
+        self._weights = Weights(model, gpu, tp, ranks, byte_ps, flop_ps, expert_skew)
         self._pair_ps = model.prefill_pair_flops / tp * PS_PER_S / _attention_flops_per_s(gpu)
         self._token_ps = (activation_bytes + kv_bytes) * byte_ps
         self._copy_ps = 2 * kv_bytes * byte_ps
-        self._swap_start_ps = 2 * model.layers * TRANSFER_LATENCY_S * PS_PER_S
-        self._swap_ps = kv_bytes / gpu.pcie_bytes_per_s * PS_PER_S
-        self._pair_flops_ps = model.decode_pair_flops / tp * flop_ps
-        context_ps = max(kv_bytes * byte_ps, self._pair_flops_ps)
-        self._windowed = windowed = (
-            model.window_layers / model.attention_layers if model.window_layers else 0.0
-        )
-        self._context_ps, self._window_ps = round(context_ps * (1 - windowed)), round(context_ps * windowed)
-        self._window = model.window or 0
+        starts_s, slot_s = 2 * model.layers * TRANSFER_LATENCY_S, kv_bytes / gpu.pcie_bytes_per_s
+        self._swap_ps = starts_s * PS_PER_S, slot_s * PS_PER_S  # a block's copies begin; a slot of it
+        self._contexts = Contexts(model, tp, byte_ps, flop_ps)
+        self._context_ps = self._contexts.each_ps
         for least_ps, each_ps in _all_reduces_ps(model, gpu, tp, ranks):
             self._fixed_ps, self._token_ps = self._fixed_ps + least_ps, self._token_ps + each_ps
-        self._state_ps, self._scan_ps = _states_ps(model, gpu, tp, byte_ps)
-        self._least, self._row_ps = (0.0, 0.0), self._state_ps
+        self._states_ps = _states_ps(model, gpu, tp, byte_ps)
+        self._least, self._row_ps = (0.0, 0.0), self._states_ps[0]
         if host is not None:
             each = host.base_s * PS_PER_S, host.per_sequence_s * PS_PER_S
             if host.overlapped:
                 self._least = each
             else:
                 self._fixed_ps, self._row_ps = self._fixed_ps + each[0], self._row_ps + each[1]
-        self._shaped = bool(self._window_ps or any(self._least))  # whether a span is not a plain progression
+        # whether the durations of a span are not a plain progression
+        self._shaped = bool(self._contexts.window_ps or any(self._least))
         self._decode_ps: dict[int, int] = {}  # by copied slots and decoding sequences
 
     def step_ps(self, shape: StepShape) -> int:
@@ -174,30 +156,14 @@ class Roofline(CostModel):
         rows = decoding + drafts
         duration = self._constant_ps(tokens, pairs, seqs, rows, copied) + self._context_ps * context
         if drafts:
-            duration += self._contexts_ps(shape) - int(drafts * self._row_ps)
-        if self._window_ps:
-            duration += self._window_ps * min(context, self._window * decoding)
+            duration += self._contexts.drafts_ps(shape) - int(drafts * self._row_ps)
+        if self._contexts.window_ps:
+            duration += self._contexts.windowed_ps(context, decoding)
         if came or went:
-            swap_ps = (came + went) * self._swap_start_ps + (came_tokens + went_tokens) * self._swap_ps
-            duration += int(swap_ps)
+            start_ps, slot_ps = self._swap_ps
+            duration += int((came + went) * start_ps + (came_tokens + went_tokens) * slot_ps)
         base, each = self._least
         return max(duration, int(base + each * (seqs + decoding))) if base or each else duration
-
-    def _contexts_ps(self, shape: StepShape) -> int:
-        """The time by which computing with the contexts for each draft exceeds reading them."""
-        context, decoding = shape.context_tokens, shape.decode_seqs
-        if not (decoding and shape.draft_tokens):
-            return 0
-        each = self._context_more_ps(decoding, shape.draft_tokens)
-        if not self._windowed:
-            return each * context
-        windowed = min(context, self._window * decoding)
-        return int(each * ((1 - self._windowed) * context + self._windowed * windowed))
-
-    def _context_more_ps(self, decoding: int, drafts: int) -> int:
-        """The same per token of the contexts."""
-        computed_ps = self._pair_flops_ps * (1 + drafts / decoding)
-        return max(round(computed_ps) - self._context_ps - self._window_ps, 0)
 
     def line(self, shape: StepShape, pairs_each: float = 0.0) -> tuple[int, int] | None:
         """As in `CostModel`; None if windows or an overlapped host make it nonlinear."""
@@ -205,7 +171,7 @@ class Roofline(CostModel):
             return None
         each = self._context_ps + round(pairs_each * self._pair_ps)
         if shape.draft_tokens and shape.decode_seqs:
-            each += self._context_more_ps(shape.decode_seqs, shape.draft_tokens)
+            each += self._contexts.drafts_each_ps(shape.decode_seqs, shape.draft_tokens)
         return self.step_ps(shape._replace(context_tokens=0)), each
 
     def copying_ps(self, decode_seqs: int, context_tokens: int, copied: int, spread: Spread | None) -> int:
@@ -289,9 +255,9 @@ class Roofline(CostModel):
         plain: i64 = self._first_ps(decode_seqs, context_tokens)
         least: i64 = int(self._least[0] + self._least[1] * decode_seqs)
         delta: i64 = self._context_ps * decode_seqs
-        window_ps: i64 = self._window_ps
+        window_ps: i64 = self._contexts.window_ps
         seqs: i64 = decode_seqs
-        seen: i64 = self._window * decode_seqs
+        seen: i64 = self._contexts.window * decode_seqs
         context: i64 = context_tokens
         limit: i64 = limit_ps
         left: i64 = steps
@@ -316,16 +282,14 @@ class Roofline(CostModel):
         self, first: int, delta: int, decode_seqs: int, context_tokens: int, steps: int
     ) -> Sequence[int]:
         """The same progression plus the layers with a sliding window."""
-        seen = self._window * decode_seqs
+        seen, window_ps = self._contexts.window * decode_seqs, self._contexts.window_ps
         if context_tokens >= seen:
-            return _progression(first + self._window_ps * min(context_tokens, seen), delta, steps)
+            return _progression(first + window_ps * min(context_tokens, seen), delta, steps)
         filling = min(-(-(seen - context_tokens) // decode_seqs), steps)  # steps before the windows are full
-        before = _progression(
-            first + self._window_ps * context_tokens, delta + self._window_ps * decode_seqs, filling
-        )
+        before = _progression(first + window_ps * context_tokens, delta + window_ps * decode_seqs, filling)
         if filling == steps:
             return before
-        after = _progression(first + filling * delta + self._window_ps * seen, delta, steps - filling)
+        after = _progression(first + filling * delta + window_ps * seen, delta, steps - filling)
         return [*before, *after]
 
     def parts_ps(self, shape: StepShape) -> dict[str, float]:
@@ -333,79 +297,26 @@ class Roofline(CostModel):
         tokens, pairs, seqs, decoding, context, *_ = shape
         rows, drafts = seqs + decoding, shape.draft_tokens
         n, m = tokens + decoding + drafts, rows + drafts
-        windowed = min(context, self._window * decoding)
+        windowed_ps = self._contexts.windowed_ps(context, decoding)
+        state_ps, scan_ps = self._states_ps
         return {
             "overhead": self._fixed_ps,
-            "layers": max(self._read_ps(n), n * self._body_flops_ps),
-            "LM head": max(self._head_read_ps, m * self._head_flops_ps) if m else 0.0,
+            "layers": self._weights.layers_ps(n),
+            "LM head": self._weights.head_ps(m),
             "prefill": pairs * self._pair_ps,
             "traffic": n * self._token_ps,
-            "decode": self._context_ps * context + self._window_ps * windowed + self._contexts_ps(shape),
-            **({"states": rows * self._state_ps + tokens * self._scan_ps} if self._state_ps else {}),
+            "decode": self._context_ps * context + windowed_ps + self._contexts.drafts_ps(shape),
+            **({"states": rows * state_ps + tokens * scan_ps} if state_ps else {}),
         }
 
     def _constant_ps(self, tokens: int, pairs: int, seqs: int, decoding: int, copied: int) -> int:
         """Everything but the contexts."""
         n, m = tokens + decoding, seqs + decoding
-        body, head = n * self._body_flops_ps, m * self._head_flops_ps
-        read = self._body_read_ps if not self._expert_read_ps else self._read_ps(n)
-        if body < read:
-            body = read
-        if m and head < self._head_read_ps:
-            head = self._head_read_ps
+        layers_ps, head_ps = self._weights.layers_ps(n), self._weights.head_ps(m)
         rest = pairs * self._pair_ps + n * self._token_ps + copied * self._copy_ps
         if self._row_ps:
-            rest += m * self._row_ps + tokens * self._scan_ps
-        return int(self._fixed_ps + body + head + rest)
-
-    def _read_ps(self, tokens: int) -> float:
-        """Time to read the weights that this many tokens need."""
-        if not self._expert_read_ps:
-            return self._body_read_ps
-        unread = self._expert_read_ps * (1 - self._chosen.share(tokens * self._ranks))
-        return self._body_read_ps - self._other_ranks_ps - unread
-
-
-class Chosen:
-    """How many of a layer's experts some tokens choose, each `top_k` independently, with one skew for all.
-
-    The experts' probabilities fall as rank^-skew, none above 1; 0 is even.
-    """
-
-    def __init__(self, experts: int, top_k: int, skew: float) -> None:
-        falling = [rank**-skew for rank in range(1, experts + 1)]
-        total = sum(falling)
-        chances = [min(top_k * each / total, 1.0) for each in falling]
-        self._missed = [1 - chance for chance in (chances[:1] if skew == 0 else chances)]
-        self._known: dict[int, float] = {}
-
-    def share(self, tokens: int) -> float:
-        """The expected share of the experts."""
-        found = self._known.get(tokens)
-        if found is None:
-            unread = sum(missed**tokens for missed in self._missed) / len(self._missed)
-            found = self._known[tokens] = 1 - unread
-        return found
-
-
-def speed_of(gpu: GpuSpec, model: ModelSpec, *, dense: bool) -> int:
-    """Multiple of the 16-bit peak that products with the weights of dense layers, or of experts, reach."""
-    parts = (dense_precision(model) if dense else expert_precision(model)).parts
-    if weight_only(model) and model.weight_bits:
-        return 1
-    if parts[0] == "_nvfp4" and gpu.name in FOUR_BIT_GPUS:
-        return 4
-    return 2 if parts[0].startswith("_fp8") and gpu.name in EIGHT_BIT_GPUS else 1
-
-
-def _body_flops(model: ModelSpec, gpu: GpuSpec) -> float:
-    """Operations per token in all layers except attention, counted at the 16-bit peak."""
-    idle = model.parameters - (model.active_parameters or model.parameters)  # experts not chosen
-    dense = model.body_parameters - model.expert_parameters
-    chosen = model.expert_parameters - idle if model.experts else 0
-    if not model.experts:
-        dense -= idle
-    return 2 * (dense / speed_of(gpu, model, dense=True) + chosen / speed_of(gpu, model, dense=False))
+            rest += m * self._row_ps + tokens * self._states_ps[1]
+        return int(self._fixed_ps + layers_ps + head_ps + rest)
 
 
 def _all_reduces_ps(model: ModelSpec, gpu: GpuSpec, tp: int, ranks: int) -> list[tuple[float, float]]:
