@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 LAYERS = {"full": "full-attention", "window": "sliding-window", "chunk": "chunked", "states": "recurrent"}
 
 
-def kinds_in_words(hybrid: "HybridMemory | None", groups: KvGroups | None, model: ModelSpec) -> dict[str, str]:
+def kinds_in_words(
+    hybrid: "HybridMemory | None", groups: KvGroups | None, model: ModelSpec
+) -> dict[str, str]:
     """Words by kind of layer, as the allocator names it; empty if all layers share a table."""
     if hybrid is not None:
         sizes: dict[str, list[int]] = {}

@@ -429,7 +429,8 @@ def test_the_page_tells_of_every_request_what_explain_tells(browser, reports):
     assert "a candidate gave way to a fork" in beam
     assert " went first, as less is predicted of its answer; " in displaced
     assert ", as it was in a higher queue, and keeps the memory of its " in aside
-    assert re.search(r"\d tokens loaded\nheaded the queue for [\d.]+ m?s: all 3 seats were taken", tier)
+    then = r"(waited [\d.]+ m?s in the queue\n)?headed the queue for [\d.]+ m?s: all 3 seats were taken"
+    assert re.search(r"\d tokens loaded\n" + then, tier) and "tokens loaded\nwaited" in tier
     all_answers = opened.page.evaluate("() => kvsim.storyOf(kvsim.lives[3], 0).map(({ text }) => text)")
     assert sum(text.startswith("2 more answers forked off, sharing ") for text in all_answers) == 1
     assert any(re.match(r"Answers? [012]", text) for text in all_answers)
