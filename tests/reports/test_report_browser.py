@@ -595,6 +595,24 @@ def test_the_tab_key_goes_through_the_page_in_order(two):
     ]
 
 
+def test_no_column_is_cut_on_paper(browser, tmp_path):
+    """A4 with its margins is 690 px wide: a dozen runs take several tables."""
+    names = "contiguous,contiguous:pow2,contiguous:oracle,buddy:pow2,buddy:oracle,paged,vattention-128k"
+    few = ["--num-prompts", "5", "--no-plots", "--quiet", "--out", str(tmp_path / "runs")]
+    assert cli.main(["compare", "--allocator", names, *few]) == 0
+    assert cli.main(["report", str(tmp_path / "runs")]) == 0
+    opened = Opened(browser, tmp_path / "runs/report.html")
+    opened.page.emulate_media(media="print")
+    opened.page.evaluate("() => dispatchEvent(new Event('beforeprint'))")
+    tables = "() => [...document.querySelectorAll('.numbers')].filter((each) => each.clientWidth)"
+    wide = opened.page.evaluate(f"({tables})().map((each) => [each.clientWidth, each.rows[0].cells.length])")
+    assert [cells for _, cells in wide] == [6, 3] and max(width for width, _ in wide) <= 692
+    opened.page.evaluate("() => dispatchEvent(new Event('afterprint'))")
+    assert opened.page.evaluate(f"({tables})().map((each) => each.rows[0].cells.length)") == [8]
+    opened.check()
+    opened.context.close()
+
+
 def test_it_prints_without_its_controls(browser, reports):
     opened = Opened(browser, reports["two"], color_scheme="dark")
     opened.page.emulate_media(media="print")
