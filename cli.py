@@ -38,7 +38,7 @@ import typer
 from kvsim.command_line.calibrate import calibrate_app
 from kvsim.command_line.common import AllowCode, Force, Front, show
 from kvsim.command_line.flags import called, flat, given, names_of, of_parts, shortened
-from kvsim.command_line.help import ALL, CONTEXT, WithUsual
+from kvsim.command_line.help import ALL, CONTEXT, Plain, WithUsual
 from kvsim.command_line.light import collect_seldom, take_plain_values
 from kvsim.command_line.lists import lists_app
 from kvsim.command_line.traces import traces_app
@@ -176,7 +176,7 @@ def capacity(
     raise typer.Exit(code)
 
 
-@app.command(short_help="The table of a sweep, of any runs.")
+@app.command(short_help="The table of a sweep, of any runs.", cls=Plain)
 def table(
     directories: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Runs, comparisons, sweeps.")],
     out: Annotated[
@@ -191,7 +191,7 @@ def table(
     tabled(directories, out, force=force)
 
 
-@app.command(short_help="Draw figures of earlier runs, side by side.")
+@app.command(short_help="Draw figures of earlier runs, side by side.", cls=Plain)
 @flat
 def plot(
     *,
@@ -200,12 +200,15 @@ def plot(
         typer.Argument(metavar="DIR...", help="Runs or comparisons; or one sweep, search or replay."),
     ],
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where to.", show_default="the first DIR")
+        Path | None,
+        typer.Option(metavar="DIR", help="Directory for the figures.", show_default="the first DIR"),
     ] = None,
     figure: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME,...", help="Which, as in memory,waste.", show_default="all that can be drawn"
+            metavar="NAME,...",
+            help="Which figures, as in memory,waste; a wrong name lists them.",
+            show_default="all that can be drawn",
         ),
     ] = None,
     pictures: Pictures,
@@ -217,7 +220,7 @@ def plot(
         str | None,
         typer.Option(
             metavar="NAME:STAT",
-            help="Of the figures over several runs, as in ttft:p99.",
+            help="The latency that figures over several runs show, as in ttft:p99.",
             show_default="normalized:mean",
         ),
     ] = None,
@@ -251,7 +254,7 @@ def plot(
         print(path)
 
 
-@app.command(short_help="Make one HTML page of runs, with the memory map.")
+@app.command(short_help="Make one HTML page of runs, with the memory map.", cls=Plain)
 def report(
     directories: Annotated[
         list[Path],
@@ -259,7 +262,7 @@ def report(
     ],
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Where to.", show_default="report.html in the first DIR"),
+        typer.Option(metavar="FILE", help="The page.", show_default="report.html in the first DIR"),
     ] = None,
     force: Force = False,
 ) -> None:
@@ -269,7 +272,7 @@ def report(
     print(write_report(directories, out or directories[0] / "report.html", force))
 
 
-@app.command(short_help="Show the life of one request: why it waited.")
+@app.command(short_help="Show the life of one request: why it waited.", cls=Plain)
 def explain(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run, or a comparison.")],
     request: Annotated[
@@ -284,7 +287,7 @@ def explain(
     explained(run, request, as_json=as_json)
 
 
-@app.command("trace-events")
+@app.command("trace-events", cls=Plain)
 def trace_events(
     *,
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run, or a comparison.")],
@@ -319,7 +322,7 @@ def trace_events(
     written_timeline(run, out, requests, steps, force=force)
 
 
-@app.command(short_help="Simulate the figures of a paper and compare.")
+@app.command(short_help="Simulate the figures of a paper and compare.", cls=Plain)
 @flat
 def reproduce(
     *,
@@ -353,7 +356,7 @@ def reproduce(
     reproduced(paper, figure, quick=quick, jobs=jobs, output=Output(out=out, force=force, **vars(pictures)))
 
 
-@app.command("fit", short_help="Where a GPU's memory goes, and how many requests fit.")
+@app.command("fit", short_help="Where a GPU's memory goes, and how many requests fit.", cls=Plain)
 @flat
 def fit_(
     *,
@@ -378,7 +381,7 @@ def fit_(
     fit_command(models, gpu.split(","), asked, log, FitOutput(json=json, out=out, **vars(pictures)))
 
 
-@app.command("speculation", short_help="What speculative decoding gains, by batch.")
+@app.command("speculation", short_help="What speculative decoding gains, by batch.", cls=Plain)
 @flat
 def speculation_(
     *,
@@ -451,7 +454,7 @@ def replay(
     replayed(result, replace(server, model=model, gpu=gpu), replace(asked, fit=fit))
 
 
-@app.command()
+@app.command(cls=Plain)
 @flat
 def validate(
     *,

@@ -41,15 +41,30 @@ def imbalance(replicas: Sequence[Run]) -> str:
     served = [len(each.columns.requests["request"]) for each in replicas]
     running = [float(means(each, each.columns.timeline["running"], until_s, 1)[0]) for each in replicas]
     full = [float(means(each, held(each), until_s, 1)[0]) for each in replicas]
-    said = [f"{_range(served, count)} requests to each of {len(replicas)} replicas"]
+    handed = any(at_once and not own for at_once, own in zip(running, served, strict=True))
+    each = f"{len(replicas)} replicas"  # of prefill and decode: all requests count as the decode replicas'
+    said = [each if handed else f"{_range(served, count)} requests to each of {each}"]
     if any(running):
         busiest = max(range(len(running)), key=running.__getitem__)
         said.append(
             f"the busiest, replica {busiest}, runs {figures(running[busiest])} requests at once on average, "
-            f"{figures(running[busiest] * len(running) / sum(running))} times the mean"
+            f"{_over_mean(running)}"
         )
     said.append(f"KV memory in use {_range(full, percent_text)}")
     return "; ".join(said)
+
+
+def imbalance_in_short(replicas: Sequence[Run]) -> str:
+    """`the busiest of 4 replicas runs 1.04 times the mean`."""
+    until_s = end_s(replicas)
+    running = [float(means(each, each.columns.timeline["running"], until_s, 1)[0]) for each in replicas]
+    if not any(running):
+        return f"nothing ran on {len(replicas)} replicas"
+    return f"the busiest of {len(replicas)} replicas runs {_over_mean(running)}"
+
+
+def _over_mean(running: Sequence[float]) -> str:
+    return f"{figures(max(running) * len(running) / sum(running))} times the mean"
 
 
 def _range(values: Sequence[float], text: Callable[[float], str]) -> str:

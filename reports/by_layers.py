@@ -1,7 +1,7 @@
 """The share of KV memory that each kind of layer holds, for models that group unlike layers.
 
-    1 group of 10 full-attention layers                              21.0 % of the memory
-    4 groups of 9 and 2 of 8 sliding-window layers (1,024 tokens)    61.8 %
+    1 group of 10 full-attention layers                                            21.0 % of the memory
+    4 groups of 9 and 2 of 8 sliding-window layers (1,024 tokens), padded to 10    61.8 %
 
 Shares are of the whole memory: together with the free part they add up to its ledger.
 """
@@ -18,7 +18,7 @@ from kvsim.reports.comparison import ruled_table
 from kvsim.reports.palette import KINDS, Summary, number, percent_text
 from kvsim.reports.quantities import Quantity, at
 
-_PLAIN = re.compile(r"[a-z-]+ layers?.*")
+_PLAIN = re.compile(r"[a-z-]+ layers?( \([\d,]+ tokens\))?")
 
 Shares = dict[str, dict[str, float]]
 """By kind of layer, in words: per cent of the whole memory by kind of the ledger."""

@@ -62,6 +62,8 @@ class Comparison:
                     table.add_section()
                 for row, cells in section:
                     table.add_row(row.name, *cells[chosen])
+            if chosen.start:
+                yield Text("")
             yield table
         several = any(len(seeds) > 1 for seeds in self.systems)
         beyond = ", or not distinguishable from it given seed noise" if several else ""

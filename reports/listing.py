@@ -139,8 +139,10 @@ def rules_table(rules: Iterable[Callable[..., object]]) -> FittingTable:
 
 
 def _first_line(text: str) -> str:
-    """The text after the name: `Paged: fixed blocks ...` gives `fixed blocks ...`."""
-    return text.partition("\n")[0].partition(": ")[2]
+    """The text after the name: `Paged: fixed blocks ...` gives `fixed blocks ...`; all if a form follows."""
+    line = text.partition("\n")[0]
+    said = line.partition(": ")[2]
+    return line if said.startswith("`") else said
 
 
 def table_of(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> FittingTable:

@@ -56,22 +56,22 @@ def _watch(
     )
     from rich.text import Text
 
-    class Left(TextColumn):
-        """The time left at the average speed so far, shown once the first one is done."""
+    word = "" if unit == "bytes" else f"{unit}, "
+
+    class Share(TextColumn):
+        """The share done and, once the first one is done, the time left at the average speed so far."""
 
         def render(self, task: Task) -> Text:
-            return Text(left(task.completed, task.total, task.elapsed))
+            time_left = left(task.completed, task.total, task.elapsed)
+            return Text(", ".join(filter(None, [f"{word}{task.percentage:.0f} %", time_left])))
 
     size = total if callable(total) else lambda: total
     of = DownloadColumn() if unit == "bytes" else MofNCompleteColumn()
-    word = "" if unit == "bytes" else f"{unit}, "
-
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=None),
         of,
-        TextColumn(word + "{task.percentage:.0f} %,"),
-        Left(""),
+        Share(""),
     )
     console = Console(stderr=True)
     console.width -= len("^C ")  # the terminal's echo must not break the line

@@ -51,6 +51,8 @@ URGENT = "F"
 SETTINGS = {"max_num_seqs": 2, "max_num_batched_tokens": 8, "block_size": 1, "max_model_len": 64}
 OPTIONS = {"mlfq_quantum": 2.0, "ewsjf_step": 4, "starvation": 5.0, "andes_interval": 1.0, "aging": 12.0}
 """Options of policies whose usual values suit longer runs."""
+_NARROW, _BELOW = 28, 9
+"""Columns that a text needs beside its name, and where it begins below it."""
 WHOLE = {"enable_chunked_prefill": False, "max_num_batched_tokens": 64}
 OWN: dict[str, dict[str, object]] = {
     "nano-vllm": {"enable_prefix_caching": True},
@@ -92,7 +94,12 @@ class FamilyTree:
 
 
 def _rows(left: str, text: str, start: int, options: ConsoleOptions) -> Iterator[Text]:
-    for place, line in enumerate(wrap(text, max(20, options.max_width - start)) or [""]):
+    if options.max_width - start < _NARROW:  # the text goes below the name
+        yield Text(left)
+        for line in wrap(text, max(_NARROW, options.max_width - _BELOW)):
+            yield Text(" " * _BELOW + line)
+        return
+    for place, line in enumerate(wrap(text, options.max_width - start) or [""]):
         yield Text.assemble((left.ljust(start) if not place else " " * start), line)
 
 

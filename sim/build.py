@@ -468,11 +468,11 @@ class _Maker:
 
     def replica(self, scheduler: Scheduler) -> Replica:
         """Make a replica with its own scheduler."""
-        deployment, workload = self.found.deployment, self.log.workload
+        deployment, workload, kept = self.found.deployment, self.log.workload, self.found.kept
         scheduler.follow(workload)
         if workload.beam is not None:
             scheduler.search(workload.beam)
-        allocator = build_allocator(deployment, scheduler, self.found.kept)
+        allocator = build_allocator(deployment, scheduler, kept)
         bound = reservation(deployment.engine.reserve or "max", deployment.max_model_len)
         server = scheduler.new_server(allocator, bound)
         marks = allocator.idles, server.holds
@@ -487,7 +487,7 @@ class _Maker:
             scheduler,
             self.cost,
             self.log,
-            kinds_in_words=kinds_in_words(self.found.kept.hybrid, self.found.kept.groups),
+            kinds_in_words=kinds_in_words(kept.hybrid, kept.groups, deployment.served_model),
             max_span=self.max_span,
             step_log=self.step_log,
             check=self.check,

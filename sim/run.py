@@ -31,6 +31,7 @@ from kvsim.sim.cost.profile_checks import check_profile
 from kvsim.sim.cost.profile_files import REHEARSAL
 from kvsim.sim.deployment.deployment import Deployment, Pool
 from kvsim.sim.deployment.engine import EngineConfig, split_reserve
+from kvsim.sim.deployment.kinds import kinds_in_words
 from kvsim.sim.deployment.memory import KvCapacity, gpu_memory
 from kvsim.sim.deployment.registry import allocator_class
 from kvsim.sim.deployment.vllm_defaults import (
@@ -265,9 +266,9 @@ def _memory_notes(found: Resolved) -> list[str]:
     notes = [told] if told else []
     groups = kept.capacity.groups
     if groups is not None:
+        words = kinds_in_words(None, groups, found.deployment.served_model)
         notes.append(
-            f"Groups of {groups.layers_per_group} layers: {groups.full_groups} keep every token, "
-            f"{groups.window_groups} a window of {groups.window:,}. A slot is one token of one group: "
+            f"Groups of layers: {'; '.join(words.values())}. A slot is one token of one group: "
             f"{kept.capacity.slots:,} slots."
         )
     return notes if kept.hybrid is None else [*notes, kept.hybrid.in_words]

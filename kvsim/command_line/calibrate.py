@@ -9,6 +9,7 @@ import typer
 
 from kvsim.command_line.common import Force, Front, show
 from kvsim.command_line.flags import flat, given
+from kvsim.command_line.help import Plain
 from kvsim.sim.errors import KvsimError
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def calibrate(
     calibrated(out, name, quick=quick, interpret=interpret, fresh=fresh)
 
 
-@calibrate_app.command("show")
+@calibrate_app.command("show", cls=Plain)
 @flat
 def show_profile(
     *,
@@ -72,7 +73,7 @@ def show_profile(
         print(path)
 
 
-@calibrate_app.command("log")
+@calibrate_app.command("log", cls=Plain)
 def calibrate_log(
     *,
     log: Annotated[

@@ -1,6 +1,6 @@
-"""Help for the commands with a hundred options: a dozen common ones, two examples; --help-all shows all.
+"""Help in plain lines, as wide as the terminal; of commands with a hundred options the dozen common ones.
 
-sim run --help        USUAL, in a few lines, without importing the code that draws frames
+sim run --help        USUAL, with two examples
 sim run --help-all    every option, in ORDER
 """
 
@@ -18,6 +18,8 @@ CONTEXT = {"help_option_names": ["-h", "--help", ALL]}
 WIDEST, NARROW = 80, 60
 """Terminal columns: the longest line; the width below which meanings go under names."""
 _NAMES = 28
+_BRACES = re.compile(r"\{(\w+(?:\.\.\.)?)\}(?:\.\.\.)?")
+"""What click puts around the name of an argument."""
 _BY_WORDS: Any = {"break_on_hyphens": False, "break_long_words": False}
 
 ORDER = (
@@ -94,7 +96,34 @@ USUAL = {
 }
 
 
-class WithUsual(TyperCommand):
+class Plain(TyperCommand):
+    """A command whose help has every option, by panel, with nothing cut."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401
+        """Every argument and option."""
+        width = min(get_terminal_size().columns, WIDEST)
+        formatter.write("\n".join(self._every(ctx, width)) + "\n")
+
+    def _every(self, ctx: Any, width: int) -> Iterator[str]:  # noqa: ANN401
+        yield from self._head(ctx, width)
+        panels: dict[str, list[Any]] = {}
+        for each in self.get_params(ctx):
+            if not getattr(each, "hidden", False):
+                usual = "Options" if isinstance(each, TyperOption) else "Arguments"
+                panels.setdefault(getattr(each, "rich_help_panel", None) or usual, []).append(each)
+        for name, found in panels.items():
+            yield from ("", f"{name}:")
+            for each in found:
+                yield from _option(each, width)
+
+    def _head(self, ctx: Any, width: int) -> Iterator[str]:  # noqa: ANN401
+        pieces = " ".join(_BRACES.sub(r"\1", each) for each in self.collect_usage_pieces(ctx))
+        yield from textwrap.wrap(f"Usage: {ctx.command_path} {pieces}", width)
+        for paragraph in (self.help or "").split("\n\n"):
+            yield from ("", *textwrap.wrap(paragraph, width))
+
+
+class WithUsual(Plain):
     """A command listed in USUAL."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - typer hides click's types
@@ -109,11 +138,11 @@ class WithUsual(TyperCommand):
             return found
         for each in found:
             if isinstance(each, TyperOption) and each.rich_help_panel is None:
-                each.rich_help_panel = OTHER  # typer would put it first
+                each.rich_help_panel = OTHER
         return sorted(found, key=_place)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401
-        """The short help, or typer's."""
+        """The short help, or every option."""
         if ctx.meta.get(ALL):
             super().format_help(ctx, formatter)
             return
@@ -123,10 +152,8 @@ class WithUsual(TyperCommand):
     def _lines(self, ctx: Any, width: int) -> Iterator[str]:  # noqa: ANN401
         usual = USUAL[self.name or ""]
         by_flag = {flag: each for each in self.get_params(ctx) for flag in each.opts}
-        yield from textwrap.wrap(
-            f"Usage: {ctx.command_path} {' '.join(self.collect_usage_pieces(ctx))}", width
-        )
-        yield from ("", *textwrap.wrap(self.help or "", width), "", "Examples:")
+        yield from self._head(ctx, width)
+        yield from ("", "Examples:")
         for example in usual.examples:
             yield from _command_line(example, width)
         yield from ("", "Options in common use:")
@@ -158,16 +185,27 @@ def _command_line(text: str, width: int) -> Iterator[str]:
 
 def _option(option: Any, width: int) -> Iterator[str]:  # noqa: ANN401
     """An option's name and value, with its meaning beside or below."""
-    name = f"  {option.opts[0]} {option.metavar or ''}".rstrip()
-    meaning = f"{option.help}{_default(option)}"
+    name = f"  {_names_of(option)}"
+    meaning = f"{option.help or ''}{_default(option)}".strip() or "-"
     beside = width >= NARROW
     indent = " " * (_NAMES + 2) if beside else "    "
     lines = textwrap.wrap(meaning, width, initial_indent=indent, subsequent_indent=indent, **_BY_WORDS)
     if beside and len(name) <= _NAMES:
         lines[0] = name.ljust(len(indent)) + lines[0].lstrip()
     else:
-        lines.insert(0, name)
+        indents = {"initial_indent": "  ", "subsequent_indent": "      "}
+        lines[:0] = textwrap.wrap(name.strip(), width, break_on_hyphens=False, **indents)
     yield from lines
+
+
+def _names_of(parameter: Any) -> str:  # noqa: ANN401
+    """`--out DIR`, `-h, --help`, or an argument's own name."""
+    if not isinstance(parameter, TyperOption):
+        return str(parameter.metavar or parameter.name.upper())
+    kind = "" if parameter.is_flag else "NAME" if isinstance(parameter.default, str) else "N"
+    given = parameter.metavar or kind
+    flags = [*parameter.opts, *parameter.secondary_opts]
+    return f"{', '.join(sorted(flags, key=len)) if len(flags) > 1 else flags[0]} {given}".rstrip()
 
 
 def _default(option: Any) -> str:  # noqa: ANN401

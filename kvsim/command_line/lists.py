@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from kvsim.command_line.common import Front, show
+from kvsim.command_line.help import Plain
 
 lists_app = typer.Typer(cls=Front)
 OneOf = Annotated[
@@ -14,7 +15,7 @@ OneOf = Annotated[
 ]
 
 
-@lists_app.command()
+@lists_app.command(cls=Plain)
 def models() -> None:
     """List the built-in models."""
     from kvsim.reports.listing import models_table
@@ -27,7 +28,7 @@ def models() -> None:
     )
 
 
-@lists_app.command(short_help="List the GPUs, and measured profiles.")
+@lists_app.command(short_help="List the GPUs, and measured profiles.", cls=Plain)
 def gpus() -> None:
     """List the GPUs: datasheets of those built in, and measured profiles."""
     from kvsim.reports.listing import show_gpus
@@ -35,7 +36,7 @@ def gpus() -> None:
     show_gpus()
 
 
-@lists_app.command()
+@lists_app.command(cls=Plain)
 def allocators(
     name: Annotated[
         str | None, typer.Argument(metavar="NAME", help="One of them, drawn.", show_default="all")
@@ -50,7 +51,9 @@ def allocators(
         print(card(name))
 
 
-@lists_app.command("check-allocator", short_help="Try an allocator on random calls, against all rules.")
+@lists_app.command(
+    "check-allocator", short_help="Try an allocator on random calls, against all rules.", cls=Plain
+)
 def try_allocator(
     allocator: Annotated[
         str, typer.Argument(metavar="NAME", help="Your own package.module:Class, or one of: sim allocators.")
@@ -69,7 +72,9 @@ def try_allocator(
     show(rules_table(rules), f"All of them hold: {calls:,} random calls on each arena of {sizes} slots.")
 
 
-@lists_app.command("check-scheduler", short_help="Try a scheduler on random work, against all rules.")
+@lists_app.command(
+    "check-scheduler", short_help="Try a scheduler on random work, against all rules.", cls=Plain
+)
 def try_scheduler(
     scheduler: Annotated[
         str, typer.Argument(metavar="NAME", help="Your own package.module:Class, or one of: sim schedulers.")
@@ -91,7 +96,7 @@ def try_scheduler(
     show(table_of(("rule", "what it says"), rules), remark)
 
 
-@lists_app.command(short_help="List the schedulers, or show one.")
+@lists_app.command(short_help="List the schedulers, or show one.", cls=Plain)
 def schedulers(name: OneOf = None) -> None:
     """List the schedulers and policies by families, or show one: its options, its rule, six requests."""
     from kvsim.reports.listing import releases
@@ -105,19 +110,19 @@ def schedulers(name: OneOf = None) -> None:
     show(FamilyTree(), f"One of them: sim schedulers NAME. Releases: {', '.join(releases(SCHEDULERS))}")
 
 
-@lists_app.command(short_help="List the costs of a step, or show one.")
+@lists_app.command(short_help="List the costs of a step, or show one.", cls=Plain)
 def costs(name: OneOf = None) -> None:
     """List the sources of step times, or show one: its options, its rule."""
     _parts("cost", name)
 
 
-@lists_app.command(short_help="List the routers of a fleet, or show one.")
+@lists_app.command(short_help="List the routers of a fleet, or show one.", cls=Plain)
 def routers(name: OneOf = None) -> None:
     """List the routers that spread requests over replicas, or show one: its options, its rule."""
     _parts("router", name)
 
 
-@lists_app.command(short_help="List the policies that order the queue, or show one.")
+@lists_app.command(short_help="List the policies that order the queue, or show one.", cls=Plain)
 def policies(name: OneOf = None) -> None:
     """List the policies that order the queue, or show one: its options, what it needs, its source."""
     from kvsim.reports.policies import policies_tree
@@ -129,7 +134,7 @@ def policies(name: OneOf = None) -> None:
         print(policy_card(name))
 
 
-@lists_app.command(short_help="List the predictors of answers' lengths, or show one.")
+@lists_app.command(short_help="List the predictors of answers' lengths, or show one.", cls=Plain)
 def predictors(
     name: Annotated[
         str | None, typer.Argument(metavar="NAME", help="One of them.", show_default="all")
@@ -158,7 +163,7 @@ def _parts(kind: str, name: str | None) -> None:
         print(part_card(kind, name))
 
 
-@lists_app.command(short_help="List the eviction policies, or show one.")
+@lists_app.command(short_help="List the eviction policies, or show one.", cls=Plain)
 def eviction(name: OneOf = None) -> None:
     """List the eviction policies of a full cache, or show one: its options, its rule."""
     from kvsim.reports.eviction import card, policies_table
@@ -169,7 +174,7 @@ def eviction(name: OneOf = None) -> None:
         print(card(name))
 
 
-@lists_app.command("check-eviction", short_help="Try an eviction policy against all rules.")
+@lists_app.command("check-eviction", short_help="Try an eviction policy against all rules.", cls=Plain)
 def try_eviction(
     eviction: Annotated[
         str, typer.Argument(metavar="NAME", help="Your own package.module:Class, or one of: sim eviction.")

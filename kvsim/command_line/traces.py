@@ -10,6 +10,7 @@ import typer
 
 from kvsim.command_line.common import Force, Front, show
 from kvsim.command_line.flags import flat
+from kvsim.command_line.help import Plain
 
 if TYPE_CHECKING:
     from kvsim.command_line.option_groups import Pictures
@@ -45,7 +46,7 @@ def traces(ctx: typer.Context) -> None:
     )
 
 
-@traces_app.command("show")
+@traces_app.command("show", cls=Plain)
 @flat
 def show_trace(
     *,
@@ -81,7 +82,7 @@ def show_trace(
     trace_shown(described, out, pictures, force=force, **asked)
 
 
-@traces_app.command("convert")
+@traces_app.command("convert", cls=Plain)
 def convert_trace(
     *,
     trace: Annotated[str, typer.Argument(metavar="IN", help="A name or a file in any format.")],
@@ -115,7 +116,7 @@ def convert_trace(
     print(f"{done.rows:,} requests written to {out}")
 
 
-@traces_app.command("fetch")
+@traces_app.command("fetch", cls=Plain)
 def fetch_trace(
     name: Annotated[str, typer.Argument(metavar="NAME", help="One of those to fetch, see: sim traces.")],
 ) -> None:

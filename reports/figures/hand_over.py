@@ -21,13 +21,13 @@ Floats = npt.NDArray[np.float64]
 
 _SLICES = 240
 _HELD = (
-    ("prompt_computed_s", "read_begin_s", "wait for room", 1),
+    ("prompt_computed_s", "read_begin_s", "wait to be read", 1),
     ("read_begin_s", "read_end_s", "link", 2),
     ("read_end_s", "held_until_s", "read, not free yet", 4),
 )
 _FIRST = (
     ("arrival_s", "prompt_computed_s", "prefill", 0),
-    ("prompt_computed_s", "read_begin_s", "wait for room", 1),
+    ("prompt_computed_s", "read_begin_s", "wait to be read", 1),
     ("read_begin_s", "read_end_s", "link", 2),
     ("read_end_s", "first_token_s", "first decode step", 3),
 )
@@ -45,7 +45,7 @@ def hand_over(systems: Sequence[System], choices: Choices) -> Figure:
     if not found:
         raise CannotDraw("figure hand-over needs prefill and decode pools: a run with --pool prefill:1 ...")
     style = choices.style
-    figure = new_sheet(style, 1.2 + 3.9 * len(found), " ".join(map(_words, found)))
+    figure = new_sheet(style, 1.2 + 3.9 * len(found), "; ".join(map(_words, found)))
     grid = figure.subplots(2 * len(found), 1, squeeze=False)[:, 0]
     for place, system in enumerate(found):
         above, below = grid[2 * place : 2 * place + 2]
@@ -150,10 +150,10 @@ def _words(system: System) -> str:
     table, told = _served(system.first), system.first.summary["hand_over"]
     waited = np.asarray(table["read_end_s"] - table["read_begin_s"], dtype=np.float64)
     if not len(waited):
-        return f"{system.name}: nothing was handed over."
+        return f"{system.name}: nothing was handed over"
     p99_s = float(np.quantile(waited, 0.99))
     return (
         f"{system.name}: reads take {seconds(told['mean_transfer_s'])} on average, {seconds(p99_s)} at p99; "
         f"prompts are held for {seconds(told['mean_held_s'])}, "
-        f"at most {figures(100 * told['peak_held_share'])} % of a prefill replica."
+        f"at most {figures(100 * told['peak_held_share'])} % of a prefill replica"
     )

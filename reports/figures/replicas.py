@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from kvsim.reports.balance import Floats, end_s, held, imbalance, means
+from kvsim.reports.balance import Floats, end_s, held, imbalance, imbalance_in_short, means
 from kvsim.reports.figures import pieces
 from kvsim.reports.figures.choices import CannotDraw, Choices
 from kvsim.reports.figures.sheet import new_sheet
@@ -65,4 +65,5 @@ def _fleet(figure: Figure, axes: Sequence[Axes], style: Style, system: System, p
 
 
 def _headline(found: Sequence[tuple[System, Sequence[Run]]]) -> str:
-    return " ".join(f"{system.name}: {imbalance(parts)}." for system, parts in found)
+    said = imbalance if len(found) == 1 else imbalance_in_short
+    return "; ".join(f"{system.name}: {said(parts)}" for system, parts in found)

@@ -13,13 +13,13 @@ from matplotlib.ticker import MaxNLocator
 from kvsim.reports import palette
 from kvsim.reports.figures import pieces
 from kvsim.reports.figures.choices import Choices
-from kvsim.reports.figures.over_time import Curve, longest, time_words
+from kvsim.reports.figures.over_time import Curve, longest, time_mean, time_words
 from kvsim.reports.figures.sheet import new_sheet
 from kvsim.reports.figures.systems import System, rankable, under_loads
 from kvsim.reports.palette import Summary
 from kvsim.reports.quantities import MAX_RUNNING, MEAN_RUNNING
 from kvsim.reports.rundir.run import Run
-from kvsim.reports.seeds.intervals import Interval
+from kvsim.reports.seeds.intervals import Interval, interval
 from kvsim.reports.seeds.words import with_spread
 
 
@@ -56,14 +56,23 @@ def _timeline(column: str, run: Run) -> npt.NDArray[Any]:
 
 
 def _requests_headline(systems: Sequence[System]) -> str:
-    means = [system.number(MEAN_RUNNING.read) for system in systems]
+    means = [_at_once(system) for system in systems]
     if len(systems) == 1:
-        most = with_spread(palette.count, systems[0].number(MAX_RUNNING.read))
-        at_once = with_spread(palette.figures, means[0])
-        where = "A replica of " if systems[0].is_fleet else ""
-        return f"{where}{systems[0].name} computes {at_once} requests at once on average, {most} at most"
+        (system,), at_once = systems, with_spread(palette.figures, means[0])
+        if system.is_fleet:
+            each = with_spread(palette.figures, system.number(MEAN_RUNNING.read))
+            return f"{system.name} computes {at_once} requests at once on average, a replica {each}"
+        most = with_spread(palette.count, system.number(MAX_RUNNING.read))
+        return f"{system.name} computes {at_once} requests at once on average, {most} at most"
     words = pieces.listed([system.name for system in systems], means, palette.figures)
     return f"Requests computed at once, on average{under_loads(systems)}: {words}"
+
+
+def _at_once(system: System) -> Interval | None:
+    """Running requests on average, of all replicas together."""
+    if not system.is_fleet:
+        return system.number(MEAN_RUNNING.read)
+    return interval([time_mean(run, _timeline("running", run)) for run in system.runs])
 
 
 def batched(systems: Sequence[System], choices: Choices) -> Figure:

@@ -103,4 +103,4 @@ def _words(system: System, told: dict[str, Any]) -> str:
     saved = f", {100 * (1 - hours / of_all):.0f} % less than all replicas" if of_all else ""
     met = number((system.first.summary.get("slo") or {}).get("attained_share"))
     within = "" if met is None else f"; {100 * met:.1f} % of the requests within the limits"
-    return f"{system.name}: {figures(hours)} GPU-hours{saved}{within}."
+    return f"{system.name}: {figures(hours)} GPU-hours{saved}{within}"

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from kvsim.reports.figures import pieces
 from kvsim.reports.figures.choices import CannotDraw, Choices
 from kvsim.reports.figures.over_time import Curve, capacity, longest, time_words
-from kvsim.reports.figures.sheet import new_sheet
+from kvsim.reports.figures.sheet import new_sheet, wrapped
 from kvsim.reports.figures.systems import System
 from kvsim.reports.links import links_in_words
 from kvsim.reports.palette import Summary, count, figures, percent_text
@@ -33,15 +33,15 @@ def tier(systems: Sequence[System], choices: Choices) -> Figure:
     shown, style = [system for system in systems if has_tier(system)], choices.style
     if not shown:
         raise CannotDraw(f"figure tier needs the column {HELD} in timeline.parquet: a run with a tier")
-    drawn = _panels(shown)
-    figure = new_sheet(style, 1.4 * (1 + len(drawn)), _headline(shown) + _others(shown))
+    drawn = _panels(shown, _busy(shown) if style.headlines else "")
+    figure = new_sheet(style, 1.4 * (1 + len(drawn)), _headline(shown))
     panels = figure.subplots(len(drawn), 1, sharex=True)
     looks = style.looks([system.parts for system in shown])
     for axes, (title, column) in zip(panels, drawn, strict=True):
         for system, look in zip(shown, looks, strict=True):
             if all(column(run) is not None for run in system.runs):
                 Curve.of(system, column).plot(axes, style, look)
-        axes.set_title(title)
+        axes.set_title(wrapped(title, int(style.width_in * 72 / (0.6 * style.type_pt))))
         axes.grid(axis="y")
         axes.set_ylim(bottom=0)
     panels[-1].set(xlim=(0, longest(shown)), xlabel=time_words(shown, style))
@@ -50,13 +50,13 @@ def tier(systems: Sequence[System], choices: Choices) -> Figure:
     return figure
 
 
-def _panels(systems: Sequence[System]) -> list[tuple[str, Callable[[Run], Any]]]:
+def _panels(systems: Sequence[System], busy: str) -> list[tuple[str, Callable[[Run], Any]]]:
     """The title of each panel, and what it shows of a run: None if the run has no such tier."""
     names = dict.fromkeys(name for system in systems for name in held_by(system.first.columns.timeline))
     tiers = [(f"held by {name} (GiB)", partial(_held, name=name)) for name in names]
     if any(_by_gpu(system.first) is not None for system in systems):
         tiers.insert(0, ("held by the GPU, with free prefixes (GiB)", _by_gpu))
-    return [*tiers, ("loaded (GB/s)", _loaded), ("stored (GB/s)", _stored)]
+    return [*tiers, (f"loaded (GB/s){busy}", _loaded), ("stored (GB/s)", _stored)]
 
 
 def _by_gpu(run: Run) -> Floats | None:
@@ -93,32 +93,35 @@ def _rate(run: Run, column: str) -> Floats:
 
 
 def _headline(systems: Sequence[System]) -> str:
-    """The share of the prompts that was loaded, what moved up for it, and how busy the link was."""
+    """The share of the prompts that was loaded, and from where."""
     shares = [system.number(lambda summary: _percent(summary, "hit_share")) for system in systems]
     if len(systems) > 1:
         listed = pieces.listed([system.name for system in systems], shares, percent_text)
         return f"Prompt tokens loaded from the tier: {listed}"
-    if shares[0] is None:
-        return f"{systems[0].name}: no prompt was looked up below."
-    busy = systems[0].number(lambda summary: _percent(summary, "load_busy_share"))
-    size = systems[0].number(lambda summary: _of_tier(summary, "capacity_bytes"))
-    loads, whole = (None if found is None else found.mean for found in (busy, size))
-    tiers = list(held_by(systems[0].first.columns.timeline))
-    below = f"{figures(None if whole is None else whole / GIB)} GiB below; loads keep the link"
+    (system,), (share,) = systems, shares
+    if share is None:
+        return f"{system.name}: no prompt was looked up below."
+    below = f"{figures(_mean(system, 'capacity_bytes', 1 / GIB))} GiB below"
+    tiers = list(held_by(system.first.columns.timeline))
     if len(tiers) > 1:
         names = " and ".join(f"the {name.partition(',')[0]}" for name in tiers[1:])
-        moved = systems[0].number(lambda summary: _of_tier(summary, "promoted_tokens") or 0.0)
-        promoted = count(None if moved is None else moved.mean)
-        below = f"the host, to which {promoted} tokens moved up from {names}; loads keep its link"
-    share, busy_share = percent_text(shares[0].mean), percent_text(loads)
-    return f"{systems[0].name}: {share} of the prompts come from {below} busy {busy_share} of the time"
+        below = f"the host; {count(_mean(system, 'promoted_tokens'))} tokens moved up to it from {names}"
+    return f"{system.name}: {percent_text(share.mean)} of the prompts come from {below}"
 
 
-def _others(systems: Sequence[System]) -> str:
-    """The same of other links, for one system."""
+def _busy(systems: Sequence[System]) -> str:
+    """How busy loads kept the links, for one system."""
     if len(systems) > 1:
         return ""
-    return "".join(f", {each}" for each in links_in_words(systems[0].summaries, ["loads"]))
+    busy = percent_text(_mean(systems[0], "load_busy_share", 100))
+    links = links_in_words(systems[0].summaries, ["loads"])
+    return ", ".join([f": the link to the host is busy {busy} of the time", *links])
+
+
+def _mean(system: System, name: str, times: float = 1.0) -> float | None:
+    """A number of the tier, times a factor; None if a run does not have it."""
+    found = system.number(lambda summary: _of_tier(summary, name))
+    return None if found is None else found.mean * times
 
 
 def _of_tier(summary: Summary, name: str) -> float | None:

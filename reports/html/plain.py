@@ -11,6 +11,9 @@ from tempfile import TemporaryDirectory
 from kvsim.reports.figures.style import SCREEN, Style
 from kvsim.reports.html.page import GENERATOR
 
+_LONG = 24
+"""Characters beyond which a cell is wrapped."""
+
 
 def plain_page(name: str, answer: str, sections: Mapping[str, str]) -> str:
     """The whole file, which fetches nothing; `sections` are headings with their HTML."""
@@ -50,11 +53,18 @@ def _figure(name: str, svg: bytes) -> str:
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], remark: str = "") -> str:
-    """A table that scrolls on its own if it is wide, and a remark below it."""
+    """A table that scrolls on its own if it is wide, and a remark below it; each row begins with its name."""
     head = "".join(f'<th scope="col">{html.escape(each)}</th>' for each in heads)
-    lines = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    lines = "".join(
+        f'<tr><th scope="row">{html.escape(name)}</th>{"".join(map(_cell, row))}</tr>' for name, *row in rows
+    )
     below = f'<p class="hint">{html.escape(remark)}</p>' if remark else ""
     return (
         '<div class="scroll" tabindex="0" role="region" aria-label="Table of numbers">'
         f'<table class="numbers"><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table></div>{below}'
     )
+
+
+def _cell(text: str) -> str:
+    kind = ' class="long"' if len(text) > _LONG else ""
+    return f"<td{kind}>{html.escape(text)}</td>"

@@ -1,34 +1,51 @@
 """A sweep, or a search for capacity, as one HTML file: its answer, its figures, its table."""
 
+from collections.abc import Callable
 from functools import partial
 
 from kvsim.reports.figures.swept.stored import draw_stored
 from kvsim.reports.html.plain import drawn, plain_page, table
-from kvsim.reports.palette import figures, number
+from kvsim.reports.palette import count, figures, number, percent_text, seconds
 from kvsim.reports.sweeps.stored import StoredSweep
 from kvsim.reports.sweeps.systems import load_of, systems
 from kvsim.reports.sweeps.words import headline
 
-_SHOWN = (
-    *("status", "gpus", "requests_per_s", "clients", "rate_scale", "requests_per_s_per_gpu", "limited_by"),
-    *("fleet_servers", "fleet_price_per_hour", "throughput.requests_per_s", "output_tokens_per_s_per_gpu"),
-    *("throughput.output_tokens_per_s", "latency.ttft_s.p50", "latency.ttft_s.p99", "latency.tpot_s.p50"),
-    *("latency.e2e_s.p50", "slo.attained_share", "cost.trust"),
-)
-"""Columns that are shown after the settings that vary, if the table has them."""
+_SHOWN: dict[str, tuple[str, Callable[[float], str]]] = {
+    "status": ("status", figures),
+    "requests_per_s": ("requests/s", figures),
+    "clients": ("clients", figures),
+    "rate_scale": ("rate scale", figures),
+    "requests_per_s_per_gpu": ("requests/s per GPU", figures),
+    "gpus": ("GPUs", count),
+    "limited_by": ("limited by", figures),
+    "fleet_servers": ("servers", count),
+    "fleet_price_per_hour": ("price per hour", figures),
+    "throughput.requests_per_s": ("requests/s", figures),
+    "output_tokens_per_s_per_gpu": ("tokens/s per GPU", figures),
+    "throughput.output_tokens_per_s": ("output tokens/s", figures),
+    "latency.ttft_s.p50": ("TTFT p50", seconds),
+    "latency.ttft_s.p99": ("TTFT p99", seconds),
+    "latency.tpot_s.p50": ("TPOT p50", seconds),
+    "latency.e2e_s.p50": ("E2E p50", seconds),
+    "slo.attained_share": ("within the SLO", lambda share: percent_text(100 * share)),
+    "cost.trust": ("clock", figures),
+}
+"""Columns shown after the settings that vary, if the table has them: heading, and numbers as text."""
 
 
 def sweep_page(sweep: StoredSweep) -> str:
     """The whole file; it fetches nothing."""
     there = [name for name in _SHOWN if any(row.get(name) is not None for row in sweep.rows)]
-    columns = [*sweep.names, *there]
-    rows = [[_text(row.get(name)) for name in columns] for row in sweep.rows]
+    if len({row.get("status") for row in sweep.rows}) == 1 and len(there) > 1:
+        there.remove("status")
+    headings = [*(name.replace("_", " ") for name in sweep.names), *(_SHOWN[name][0] for name in there)]
+    rows = [[_text(name, row.get(name)) for name in (*sweep.names, *there)] for row in sweep.rows]
     return plain_page(
         sweep.path.name,
         _said(sweep),
         {
             "Figures": drawn(partial(draw_stored, sweep)),
-            "In numbers": table(columns, rows, "table.csv and table.parquet have every column."),
+            "In numbers": table(headings, rows, "table.csv and table.parquet have every column."),
         },
     )
 
@@ -40,6 +57,10 @@ def _said(sweep: StoredSweep) -> str:
     return f"{headline(found, load_of(sweep.names), sweep.slo)}." if found else "No run finished."
 
 
-def _text(value: object) -> str:
+def _text(name: str, value: object) -> str:
     found = number(value)
-    return ("-" if value is None else str(value)) if found is None else figures(found)
+    if found is None:
+        return "-" if value is None else str(value)
+    if name in _SHOWN:
+        return _SHOWN[name][1](found)
+    return count(found) if isinstance(value, int) else figures(found)

@@ -127,5 +127,5 @@ def _of_answer(told: Story, decode: str, read_ps: Sequence[int]) -> Iterator[Lin
     """The lines of the decode replica, with how long it read the prompt."""
     begin_ps, end_ps = read_ps
     took = line_text("read", replica=decode, time=seconds((end_ps - begin_ps) / PS_PER_S))
-    lines = [line for line in told.lines[1:] if line.event != "loaded"] + [Line(end_ps, "read", took)]
-    yield from sorted(lines, key=lambda line: line.time_ps)
+    lines = [line for line in told.lines[1:] if line.event != "loaded"]
+    yield from sorted([Line(end_ps, "read", took), *lines], key=lambda line: line.time_ps)

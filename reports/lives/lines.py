@@ -185,6 +185,9 @@ class Teller:
         if spell and (len(heads) > _EACH or STATES[spell[0].state] == "preempted"):
             yield stay[0].row, Line(spell[0].start_ps, "refuse", self._summed(spell))
             return
+        if spell and not spell[0].reason and STATES[spell[0].state] == "loaded":
+            text = line_text("waited", time=_lasted(spell[:1]))
+            yield stay[0].row, Line(spell[0].start_ps, "behind", text)
         for span in heads:
             text = line_text("head", time=_lasted([span]), why=self._why(span))
             yield span.row, Line(span.start_ps, "refuse", text)

@@ -111,6 +111,7 @@ LINES: dict[str, str] = {
     "all entered": ", the last of which entered at {time}",
     "head": "headed the queue for {time}: {why}",
     "again": "behind others again for {time}",
+    "waited": "waited {time} in the queue",
     "queue": "in the queue for {time}: {parts}",
     "part": "{reason} for {time}",
     "others": "behind others",

@@ -76,7 +76,7 @@ def _most(known: Sequence[tuple[Row, str]], asked: Sought, within: str, *, alone
         said = f"{label} has the highest capacity per GPU{within}: {least}{per_gpu} {words}"
     else:
         said = f"{label}: {least}{per_gpu} {words} per GPU"
-    said = f"{said}, {all_of_it} in total{faster}"
+    said += f", {all_of_it} in total{faster}" if row["gpus"] != 1 else faster
     alike = [each for one, each in known if one["best_per_gpu"] and each != label]
     if len(alike) > 3:
         alike = [*alike[:2], f"{len(alike) - 2} others"]

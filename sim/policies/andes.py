@@ -63,7 +63,7 @@ class Andes(Policy):
     family = "deadlines"
     why = "their readers would have waited"
     displaces_as = "its reader would have waited"
-    idea = "first who would keep its reader waiting, by gain per token held; preemptions are capped"
+    idea = "requests that would keep their reader waiting, by gain per token held; preemptions are capped"
     needs = "slo_ttft_s and slo_tpot_s, or a reading speed"
     source = "arXiv 2404.16283, section 4"
     declares = ReadingOptions

@@ -32,7 +32,7 @@ class Pars(Predicting):
     """Orders requests by rank, with a guard against starvation."""
 
     family = "predicted length"
-    idea = "the lowest rank first; requests that waited too long before all"
+    idea = "the lowest rank first; requests that waited too long go before all"
     needs = "a predictor"
     source = "PARS, arXiv 2510.03243"
     declares = StarvationOptions

@@ -35,7 +35,7 @@ class ResidualSjf(Policy):
 
     family = "work to prefill"
     why = "less was to compute for them"
-    idea = "the fewest uncached prompt blocks first; returned or long waiting requests before all"
+    idea = "the fewest uncached prompt blocks first; returned or long-waiting requests go before all"
     needs = "prefix hits"
     source = "vllm pull 51375"
     declares = AgingOptions

@@ -47,9 +47,21 @@ def test_the_usual_options_and_two_examples_fit_a_narrow_terminal(command, width
 def test_the_whole_help_has_its_panels_in_the_order_of_use(command, sim):
     code, out, err = sim(command, "--help-all")
     assert (code, err) == (0, "")
-    panels = [name for name in re.findall(r"╭─ ([A-Z][\w ]*?) ─", out) if name != "Arguments"]
+    panels = [name for name in re.findall(r"^([A-Z][\w ]*):$", out, re.MULTILINE) if name != "Arguments"]
     places = [[*ORDER, OTHER].index(name) for name in panels]
     assert places == sorted(places) and panels[0] == "Model and GPU" and panels[-1] == OTHER
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_no_help_is_cut_in_a_narrow_terminal(width, sim, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(width))
+    every = sim("--help")[1]
+    names = re.findall(r"^  ([a-z-]+)  ", every.partition("Commands:")[2], re.MULTILINE)
+    assert len(names) > 25
+    texts = [every, *(sim(name, "--help")[1] for name in names), sim("run", "--help-all")[1]]
+    for text in texts:
+        assert "..." not in text.partition("Commands:")[2] and "…" not in text and "╭" not in text
+        assert max(map(len, text.splitlines())) <= width
 
 
 @pytest.mark.parametrize("command", USUAL)

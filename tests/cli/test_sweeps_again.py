@@ -44,7 +44,12 @@ def test_their_pages_hold_the_answer_the_figures_and_a_row_for_each(swept, sough
     for directory, figures, rows in ((swept, 3, 4), (sought, 1, 2)):
         assert cli.main(["report", str(directory)]) == 0
         page = (directory / "report.html").read_text()
-        assert page.count("<img ") == figures and page.count("<tr>") == rows + 1
+        assert page.count("<img ") == figures and page.count("<tr>") == rows + 1 == page.count(
+            "<tr><th scope="
+        )
+        assert '<th scope="col">GPUs</th>' in page and "<td>1</td>" in page, (
+            "headings in words, whole numbers"
+        )
         assert not re.search(r"(src|href)=.?https?:", page) and "<search>" not in page
     assert cli.main(["report", str(swept), str(sought)]) == 2
 

@@ -67,6 +67,24 @@ def test_axe_finds_nothing_to_mend_on_the_site(site, browser, scheme):
 
 
 @pytest.mark.slow
+def test_axe_finds_nothing_to_mend_on_a_phone(site, browser):
+    """Wide tables scroll there, and the keyboard must reach them."""
+    with browser.new_context(viewport={"width": 390, "height": 844}, bypass_csp=True) as context:
+        opened = context.new_page()
+        opened.goto((site / "tiers/index.html").as_uri())
+        opened.wait_for_selector(".md-typeset__scrollwrap[tabindex]", state="attached")
+        opened.wait_for_selector("button.md-code__button[aria-label]", state="attached")
+        assert violations(opened) == []
+        assert opened.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+@pytest.mark.slow
+def test_every_column_of_every_table_has_a_heading(site):
+    for page in site.rglob("*.html"):
+        assert not re.search(r"<th[^>]*>\s*</th>", page.read_text(encoding="utf-8")), page
+
+
+@pytest.mark.slow
 def test_the_pages_of_the_site_fetch_nothing_from_elsewhere(site):
     for page in site.rglob("*.html"):
         text = page.read_text(encoding="utf-8")

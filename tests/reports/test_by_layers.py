@@ -40,7 +40,7 @@ def test_shares_are_means_over_seeds_and_kinds_of_the_ledger(summaries):
     found = by_layers(seeds, saturated=False)
     assert list(found) == [
         "1 group of 10 full-attention layers",
-        "4 groups of 9 and 2 of 8 sliding-window layers (1,024 tokens)",
+        "4 groups of 9 and 2 of 8 sliding-window layers (1,024 tokens), padded to 10",
     ]
     whole = seeds[0]["memory"]["average"]
     assert sum(shares["token"] for shares in found.values()) == pytest.approx(whole["token"])

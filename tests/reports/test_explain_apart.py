@@ -7,6 +7,7 @@ import pytest
 
 import kvsim
 from kvsim import cli
+from kvsim.reports.palette import seconds
 from kvsim.sim.workload import PS_PER_S
 
 FLEET = {
@@ -58,6 +59,8 @@ def test_who_waits_for_a_seat_after_its_read_is_told_so():
     said = [line.text for line in told.lines]
     assert any(text.startswith("headed the queue") and "all 4 seats were taken" in text for text in said)
     assert (sum("has read the prompt" in text for text in said), "2,000 tokens loaded" in said) == (1, False)
+    (read,) = [place for place, text in enumerate(said) if "has read the prompt" in text]
+    assert said[read + 1] == f"waited {seconds(waited[longest][''] / PS_PER_S)} in the queue"
     assert "loaded, waiting to be scheduled: seats" in str(told)
     decode = run.replicas[2]
     waiting = decode.columns.timeline["waiting"].max()

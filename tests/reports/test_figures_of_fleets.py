@@ -36,7 +36,7 @@ def test_what_is_held_at_once_is_the_sum_of_those_that_are_held():
 
 def test_the_figure_of_hand_overs_tells_stages_and_transfer_times(apart):
     said = texts(apart.plot("hand-over"))
-    assert {"prefill", "wait for room", "link", "first decode step", "read, not free yet"} <= set(said)
+    assert {"prefill", "wait to be read", "link", "first decode step", "read, not free yet"} <= set(said)
     assert any("reads take" in each and "at p99" in each for each in said)
 
 

@@ -429,7 +429,8 @@ def test_the_page_tells_of_every_request_what_explain_tells(browser, reports):
     assert "a candidate gave way to a fork" in beam
     assert " went first, as less is predicted of its answer; " in displaced
     assert ", as it was in a higher queue, and keeps the memory of its " in aside
-    assert re.search(r"\d tokens loaded\nheaded the queue for [\d.]+ m?s: all 3 seats were taken", tier)
+    then = r"(waited [\d.]+ m?s in the queue\n)?headed the queue for [\d.]+ m?s: all 3 seats were taken"
+    assert re.search(r"\d tokens loaded\n" + then, tier) and "tokens loaded\nwaited" in tier
     all_answers = opened.page.evaluate("() => kvsim.storyOf(kvsim.lives[3], 0).map(({ text }) => text)")
     assert sum(text.startswith("2 more answers forked off, sharing ") for text in all_answers) == 1
     assert any(re.match(r"Answers? [012]", text) for text in all_answers)
@@ -592,6 +593,24 @@ def test_the_tab_key_goes_through_the_page_in_order(two):
     assert [each for each in order if each in ("back", "play", "forward", "time", "speed", "in", "whom")] == [
         *("back", "play", "forward", "time", "speed", "in", "whom")
     ]
+
+
+def test_no_column_is_cut_on_paper(browser, tmp_path):
+    """A4 with its margins is 690 px wide: a dozen runs take several tables."""
+    names = "contiguous,contiguous:pow2,contiguous:oracle,buddy:pow2,buddy:oracle,paged,vattention-128k"
+    few = ["--num-prompts", "5", "--no-plots", "--quiet", "--out", str(tmp_path / "runs")]
+    assert cli.main(["compare", "--allocator", names, *few]) == 0
+    assert cli.main(["report", str(tmp_path / "runs")]) == 0
+    opened = Opened(browser, tmp_path / "runs/report.html")
+    opened.page.emulate_media(media="print")
+    opened.page.evaluate("() => dispatchEvent(new Event('beforeprint'))")
+    tables = "() => [...document.querySelectorAll('.numbers')].filter((each) => each.clientWidth)"
+    wide = opened.page.evaluate(f"({tables})().map((each) => [each.clientWidth, each.rows[0].cells.length])")
+    assert [cells for _, cells in wide] == [6, 3] and max(width for width, _ in wide) <= 692
+    opened.page.evaluate("() => dispatchEvent(new Event('afterprint'))")
+    assert opened.page.evaluate(f"({tables})().map((each) => each.rows[0].cells.length)") == [8]
+    opened.check()
+    opened.context.close()
 
 
 def test_it_prints_without_its_controls(browser, reports):

@@ -183,7 +183,8 @@ def test_the_summary_says_which_layers_hold_what():
     work = Workload("test", *(np.array(column, np.int64) for column in ([0, 0], [3_000, 200], [20, 400])))
     memory = prepare(server, work, {}).outcome().summary["memory"]
     windows, full = memory["groups"]["window 1,024"], memory["groups"]["full"]
-    assert windows["in_words"] == "4 groups of 9 and 2 of 8 sliding-window layers (1,024 tokens)"
+    layers = "4 groups of 9 and 2 of 8 sliding-window layers (1,024 tokens), padded to 10"
+    assert windows["in_words"] == layers
     assert full["in_words"] == "1 group of 10 full-attention layers"
     for when in ("average", "saturated"):
         for kind in ("token", "reserved", "internal", "cached"):

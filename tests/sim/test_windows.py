@@ -455,7 +455,8 @@ def test_a_run_tells_its_groups_and_can_be_repeated(tmp_path, capsys):
     }
     assert summary["memory"]["capacity_tokens"] == 7000 * 16 // 7
     assert sum(summary["memory"]["average"].values()) == pytest.approx(100)
-    note = "Groups of 10 layers: 1 keep every token, 6 a window of 1,024. A slot is one token of one group"
+    windows = "52 sliding-window layers (1,024 tokens) in 6 groups, each padded to 10"
+    note = f"Groups of layers: 1 group of 10 full-attention layers; {windows}. A slot is one token of one "
     assert any(note in text for text in summary["notes"])
     assert {**summary, "simulation": None} == {**again, "simulation": None}
 

@@ -101,15 +101,15 @@ def _best(systems: Sequence[System], able: Sequence[Dot], front: Sequence[Dot], 
         return f"No system meets {slo} at any load"
     best = max(front, key=lambda dot: dot.gpu)
     fastest = max(front, key=lambda dot: dot.user)
-    most = f"{figures(best.gpu)} tokens/s per GPU"
-    quick = f"{figures(fastest.user)} tokens/s for a user"
+    most, quick = f"{figures(best.gpu)} tokens/s", f"{figures(fastest.user)} tokens/s"
     if len(systems) == 1:
-        return f"Up to {most}, or {quick}"
+        return f"Up to {most} per GPU, or {quick} for a user"
     name, verb = systems[best.system].name, "gives"
     reads = (figures(best.gpu), figures(best.user))
     alike = {dot.system for dot in able if (figures(dot.gpu), figures(dot.user)) == reads} - {best.system}
     if alike:
         name, verb = f"{name} and {len(alike):,} other{'s' * (len(alike) != 1)}", "give"
     if fastest.system in {best.system, *alike}:
-        return f"{name} {verb} most per GPU, {most}, and most to a user, {quick}"
-    return f"{name} {verb} most per GPU, {most}; {systems[fastest.system].name} {quick}"
+        return f"{name} {verb} the most per GPU, {most}, and to a user, {quick}"
+    other = systems[fastest.system].name
+    return f"{name} {verb} the most per GPU, {most}; {other} the most to a user, {quick}"

@@ -52,6 +52,22 @@ async function mapsOf() {
   return maps;
 }
 
+const ABREAST = 5; // runs in a table as wide as paper
+
+/** A table cannot scroll on paper: its columns in several tables, if they are many; or as it was. */
+function cutNumbers(paper) {
+  const table = document.querySelector(".numbers"), columns = data.numbers.columns.length;
+  table.classList.toggle("cut", paper && columns > ABREAST);
+  while (table.nextElementSibling) table.nextElementSibling.remove();
+  for (let from = 0; paper && columns > ABREAST && from < columns; from += ABREAST) {
+    const part = table.cloneNode(true);
+    part.classList.remove("cut");
+    if (from) part.caption.remove();
+    for (const row of part.rows) for (const cell of [...row.cells].filter((_, i) => i && (i <= from || i > from + ABREAST))) cell.remove();
+    table.parentElement.append(part);
+  }
+}
+
 /** Light, as wide as paper, and at once: nothing is drawn later while a browser prints. */
 function forPaper(player) {
   document.documentElement.dataset.theme = "light";
@@ -61,6 +77,7 @@ function forPaper(player) {
   player?.paint();
   repaintFleets();
   redrawNow();
+  cutNumbers(true);
   $("notes").open = true;
 }
 
@@ -104,6 +121,7 @@ async function start() {
   addEventListener("afterprint", () => {
     delete document.documentElement.dataset.theme;
     document.documentElement.classList.remove("paper");
+    cutNumbers(false);
     player?.layOut();
     restyle();
   });

@@ -155,14 +155,17 @@ class Teller {
   queue(stay) {
     const spell = stay.filter(({ start, stop }) => stop > start), heads = spell.filter(({ reason }) => reason);
     if (!spell.length) return [];
+    const last = (kind) => this.all.findLast(({ event, tick }) => event === kind && tick === stay[0].start);
     if (heads.length > EACH || spell[0].state === STATE.preempted) {
-      const last = (kind) => this.all.findLast(({ event, tick }) => event === kind && tick === stay[0].start);
       const left = last("set_aside") ?? last("preempt") ?? last("loaded"); // who is set aside may be preempted in the same step
       return [{ tick: spell[0].start, row: left?.row ?? -1, event: "refuse", text: this.summed(spell) }];
     }
     const told = heads.map((span) => ({
       tick: span.start, row: span.event.row, event: "refuse", text: said("head", { time: this.lasted([span]), why: this.why(span) }),
     }));
+    if (spell[0].state === STATE.loaded && !spell[0].reason) {
+      told.push({ tick: spell[0].start, row: last("loaded")?.row ?? -1, event: "behind", text: said("waited", { time: this.lasted([spell[0]]) }) });
+    }
     for (const span of spell.slice(1)) {
       if (!span.reason && heads.length && span.start > heads[0].start) {
         told.push({ tick: span.start, row: -1, event: "behind", text: said("again", { time: this.lasted([span]) }) });
@@ -229,7 +232,7 @@ function storyOfStays(life, request) {
       told.push({ tick, event: "move_in", text: said("moved", { replica }) }, ...lines.slice(2));
       continue;
     }
-    const answered = [...lines.slice(1).filter(({ event }) => event !== "loaded"), read(life, request, replica)].sort((one, other) => one.tick - other.tick);
+    const answered = [read(life, request, replica), ...lines.slice(1).filter(({ event }) => event !== "loaded")].sort((one, other) => one.tick - other.tick);
     told.push({ tick, event: "arrive", text: said("comes", { replica }) }, ...answered);
   }
   return told.map(({ tick, event, text }) => ({ tick, event, text: sentence(text) }));
