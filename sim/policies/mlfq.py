@@ -13,8 +13,9 @@ LLMServe/FastServe, fastserve/scheduler.py (MLFQ: base_quantum 0.01, threshold 2
 `get_next_batch` fills the batch of each iteration anew: all that run are back in front of their queues
 (`pop_finished_requests`), and the first of the queues are taken until `_check_add_to_cur_batch` finds no
 seat, or no tokens for a prompt. So a step exchanges as many as it takes. `reserve_free_blocks` swaps out the
-last of the lowest queue if blocks are short. There they are swapped, a little ahead of time; vLLM V1 swaps
-nothing, so here they are recomputed. Promotion is checked every 1,000 steps there, here when it is due.
+last of the lowest queue if blocks are short, then the last of the batch, which that step does not execute.
+There they are swapped, a little ahead of time; vLLM V1 swaps nothing, so here they are recomputed. Promotion
+is checked every 1,000 steps there, here when it is due.
 """
 
 from bisect import bisect_left
