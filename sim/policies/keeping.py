@@ -2,7 +2,8 @@
 
     seats are short     running requests with the largest keys are set aside, one for each that waits with a
                         smaller key; nothing is recomputed
-    memory is short     the last request in the queue that was set aside is preempted; then running ones
+    memory is short     the last request in the queue that was set aside is preempted; then running ones;
+                        none of them enters again in the same step
 
 All of a step are exchanged at once, as far as it has tokens for their prompts; a prompt counts whole, cached
 or not, and is computed to its end. Memory is kept if blocks are allocated one by one; if the place of a
@@ -27,10 +28,7 @@ Keyed = tuple[Any, Request]
 
 
 class Keeping(Policy):
-    """Displaced requests keep what they hold, while there is enough memory.
-
-    A subclass calls `keep` when one of them joins the queue, and `forget` when it has a seat again.
-    """
+    """Displaced requests keep what they hold, while there is enough memory."""
 
     preempts = True
     displaced = "keep their memory while there is enough, if it is in blocks"
@@ -38,8 +36,6 @@ class Keeping(Policy):
     def __init__(self, config: EngineConfig, max_model_len: int) -> None:
         super().__init__(config, max_model_len)
         self.keeps = True
-        self._aside: dict[Request, int] = {}  # requests set aside, and the slots that they hold
-        self.slots_kept = self._tokens_kept = 0
 
     def begin(self, server: Server) -> None:
         super().begin(server)
@@ -51,37 +47,17 @@ class Keeping(Policy):
     def _may_give_way(self, request: Request) -> bool:
         return request.state is State.DECODE
 
-    # -- requests set aside -------------------------------------------------------------------
-
-    def keep(self, request: Request) -> None:
-        """A request that was set aside joins the queue."""
-        server = self.server
-        slots = server.allocator.slots_needed(request.computed, server.rules.bound(request))
-        self._aside[request] = slots
-        self.slots_kept += slots
-        self._tokens_kept += request.computed
-
-    def forget(self, request: Request) -> None:
-        """It has a seat again, or lost its memory; other requests are ignored."""
-        slots = self._aside.pop(request, None)
-        if slots is not None:
-            self.slots_kept -= slots
-            self._tokens_kept -= request.computed
-
     def _last_kept(self) -> Request:
-        """The one of them that would be served last."""
+        """Of the requests set aside, the one that would be served last."""
         key, now_ps = self.key, self.server.now_ps
-        return max(self._aside, key=lambda request: (key(request, now_ps), request.index, request.sample))
+        aside = self.server.batch.aside.values()
+        return max(aside, key=lambda request: (key(request, now_ps), request.index, request.sample))
 
     # -- victims ------------------------------------------------------------------------------
 
     def victim(self) -> Request:
         self.place()
-        if not self._aside:
-            return super().victim()
-        request = self._last_kept()
-        self.forget(request)
-        return request
+        return self._last_kept() if self.server.batch.aside else super().victim()
 
     def _needed(self, head: Request) -> int:
         if head.state is not State.ASIDE:
@@ -131,7 +107,8 @@ class Keeping(Policy):
         server, needed = self.server, exchange.needed
         leave = server.set_aside if self.keeps else server.preempt
         for request, head in exchange.leaving:
-            self._put_first(head)
+            if server.events is not None:
+                self._put_first(head)
             leave(request)
         if exchange.leaving:
             needed += self._growing()
@@ -139,15 +116,17 @@ class Keeping(Policy):
             return
         self._put_first(head := exchange.entering[0])
         self.place()
+        lost: list[Request] = []
+        server.step.lost = lost
         while needed > server.allocator.free_slots:
-            last = self._last_kept() if self._aside else head
+            last = self._last_kept() if server.batch.aside else head
             if last not in exchange.entering:
-                self.forget(last)
                 server.preempt(last, by=head)
             elif exchange.lost:
-                server.preempt(exchange.lost.pop(0))
+                server.preempt(last := exchange.lost.pop(0))
             else:
                 break
+            lost.append(last)
 
     def _growing(self) -> int:
         """Slots that decoding requests take in this step, as far as it is known."""
@@ -157,13 +136,16 @@ class Keeping(Policy):
 
     def _empty(self, head: Request) -> int:
         """None runs, and the head does not fit beside the requests set aside: preempt all of them."""
-        freed = len(self._aside)
-        for request in tuple(self._aside):
-            self.forget(request)
+        lost = self.server.step.lost = list(self.server.batch.aside.values())
+        for request in lost:
             self.server.preempt(request, by=head)
-        return freed
+        return len(lost)
 
     # -- what an exchange asks ----------------------------------------------------------------
+
+    def slots_kept(self) -> int:
+        """Slots that the requests set aside hold."""
+        return sum([self._slots(request) for request in self.server.batch.aside.values()])
 
     def slots_of(self, request: Request) -> int:
         """Slots that a request holds, running or set aside."""
@@ -175,8 +157,9 @@ class Keeping(Policy):
 
     def tokens_left(self, budget: int) -> tuple[int, bool]:
         """Tokens that the step has beside decodes and prompts under way; whether there are such prompts."""
-        server, left = self.server, budget - self.server.decoding
-        if server.memory.prefill_held <= self._tokens_kept:
+        server, size = self.server, self.server.progress.size
+        left = budget - size
+        if len(server.running) - len(server.batch.departed) <= size:
             return left, False
         prompts = [r.known_tokens - r.computed for r in server.running.values() if r.state is State.PREFILL]
         return left - sum(prompts), len(prompts) > 0
@@ -268,7 +251,7 @@ class Exchange:
         needed = self.needed + policy.slots_for(head)
         missing = needed - self._free
         if missing > 0:
-            missing -= policy.slots_kept + sum([slots_of(request) for request, _ in self.leaving])
+            missing -= policy.slots_kept() + sum([slots_of(request) for request, _ in self.leaving])
             missing += sum([slots_of(request) for request in self.entering]) + slots_of(head)
             if rival is not None:
                 missing -= slots_of(rival[1])

@@ -13,10 +13,12 @@ LLMServe/FastServe, fastserve/scheduler.py (MLFQ: base_quantum 0.01, threshold 2
 `get_next_batch` fills the batch of each iteration anew: all that run are back in front of their queues
 (`pop_finished_requests`), and the first of the queues are taken until `_check_add_to_cur_batch` finds no
 seat, or no tokens for a prompt. So a step exchanges as many as it takes. `reserve_free_blocks` swaps out the
-last of the lowest queue if blocks are short. There they are swapped, a little ahead of time; vLLM V1 swaps
-nothing, so here they are recomputed. Promotion is checked every 1,000 steps there, here when it is due.
+last of the lowest queue if blocks are short, then the last of the batch, which that step does not execute.
+There they are swapped, a little ahead of time; vLLM V1 swaps nothing, so here they are recomputed. Promotion
+is checked every 1,000 steps there, here when it is due.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import itemgetter
@@ -69,16 +71,15 @@ class Mlfq(Keeping):
         self.keeps = own.mlfq_displaced == "keep"
         self._quantum_ps = max(1, round(own.mlfq_quantum * PS_PER_S))
         self._patience_ps = round(own.mlfq_promotion * PS_PER_S)
-        self._reached_ps: dict[Request, int] = {}  # of waiting requests: how far up the scale
-        self._since_ps: dict[Request, int] = {}  # of waiting requests: when they began to wait
+        self._waits: dict[Request, tuple[int, int]] = {}  # how far up the scale, and when it is promoted
         self._running = Running()  # by how far up the scale they are, less the clock
         self._admissions = 0
 
     def key(self, request: Request, now_ps: int) -> int:
-        since_ps = self._since_ps.get(request)
-        if since_ps is None:
+        waits = self._waits.get(request)
+        if waits is None:
             return self._level(self._running.mark(request) + now_ps)
-        return 0 if now_ps >= since_ps + self._patience_ps else self._level(self._reached_ps[request])
+        return 0 if now_ps >= waits[1] else self._level(waits[0])
 
     def _level(self, reached_ps: int) -> int:
         """The queue of a place on the scale: queue k spans 2^k to 2^(k + 1) quanta."""
@@ -88,9 +89,6 @@ class Mlfq(Keeping):
         self._queue = Levels(self)
         return self._queue
 
-    def stands(self, request: Request) -> tuple[int, int]:
-        return self._level(self._reached_ps[request]), self._since_ps[request] + self._patience_ps
-
     # -- running requests ---------------------------------------------------------------------
 
     def _first_below(self, level: int, now_ps: int) -> int:
@@ -98,9 +96,11 @@ class Mlfq(Keeping):
         return self._running.first_from((self._quantum_ps << level + 1) - now_ps)
 
     def behind(self, least: int, now_ps: int) -> Iterator[tuple[int, Request]]:
-        running, end = self._running.entries, len(self._running.entries)
-        while end and (level := self._level(running[end - 1][0] + now_ps)) > least:
-            start = self._first_below(level - 1, now_ps)
+        running, quantum_ps = self._running.entries, self._quantum_ps
+        end, above = len(running), (quantum_ps << least + 1) - now_ps
+        while end and running[end - 1][0] >= above:
+            level = ((running[end - 1][0] + now_ps) // quantum_ps).bit_length() - 1
+            start = bisect_left(running, ((quantum_ps << level) - now_ps,), 0, end)
             queue = running[start:end]
             if end - start > 1:
                 queue.sort(key=LAST_ADMITTED, reverse=True)
@@ -121,23 +121,26 @@ class Mlfq(Keeping):
 
     # -- one request --------------------------------------------------------------------------
 
-    def waits(self, request: Request) -> None:
-        now_ps, mark = self.server.now_ps, self._running.take_out(request)
+    def stands(self, request: Request) -> tuple[int, int]:
+        quantum_ps, mark = self._quantum_ps, self._running.take_out(request)
         if mark is not None:
-            self._reached_ps[request], self._since_ps[request] = mark + now_ps, now_ps
-            if request.state is State.ASIDE:
-                self.keep(request)
-            return
-        reached_ps, prefill_ps = self._quantum_ps, self.prefill_ps(request.prompt_tokens)
-        while reached_ps < prefill_ps:
-            reached_ps *= 2
-        self._reached_ps[request], self._since_ps[request] = reached_ps, request.arrival_ps
+            now_ps = self.server.now_ps
+            reached_ps, promoted_ps = mark + now_ps, now_ps + self._patience_ps
+        else:
+            promoted_ps, prefill_ps = (
+                request.arrival_ps + self._patience_ps,
+                self.prefill_ps(request.prompt_tokens),
+            )
+            reached_ps = quantum_ps
+            while reached_ps < prefill_ps:
+                reached_ps *= 2
+        self._waits[request] = reached_ps, promoted_ps
+        return (reached_ps // quantum_ps).bit_length() - 1, promoted_ps
 
     def entered(self, request: Request) -> None:
-        now_ps, reached_ps = self.server.now_ps, self._reached_ps.pop(request)
-        if now_ps >= self._since_ps.pop(request) + self._patience_ps:
+        now_ps, (reached_ps, promoted_ps) = self.server.now_ps, self._waits.pop(request)
+        if now_ps >= promoted_ps:
             reached_ps = self._quantum_ps
-        self.forget(request)
         self._admissions += 1
         self._running.add(reached_ps - now_ps, self._admissions, request)
 

@@ -321,7 +321,7 @@ class InTurn(Steps):
         prefilling = server.memory.prefill_held
         if prefilling or server.waiting:
             budget = self.limits.budget - server.progress.size
-            if prefilling:
+            if prefilling and len(server.running) > server.progress.size:  # held not only by those set aside
                 budget -= self._continue_last(budget)
             self.admit(budget, self.limits.budget)
 
@@ -339,13 +339,16 @@ class InTurn(Steps):
 
     def admit(self, budget: int, longest: int) -> None:
         """Admit within a budget, with chunks of at most `longest` tokens."""
-        server, waiting = self.server, self.server.waiting
-        if budget <= 0 or not waiting or server.step.preemptions > server.step.displaced:
+        server = self.server
+        waiting, step = server.waiting, server.step
+        if budget <= 0 or not waiting or step.preemptions > step.displaced:
             return
         room = self.limits.seats - len(server.running) - len(server.batch.moving)
         while waiting and budget > 0 and room > 0:
             head = waiting[0]
-            tokens = int(server.resume_head()) if head.state == State.ASIDE else self._enter(budget, longest)
+            tokens = (
+                int(server.resume_head(head)) if head.state == State.ASIDE else self._enter(budget, longest)
+            )
             if not tokens:
                 return
             budget -= tokens
@@ -377,6 +380,11 @@ class InTurn(Steps):
             fits = server.head_leaves(needed, match, watermark) and server.head_leaves(
                 hits + chunk, match, watermark
             )
+        lost = server.step.lost
+        if fits and lost is not None and server.waiting[0] in lost:
+            if server.head_fits(needed, match):
+                server.keep_out(needed)
+            return 0
         return chunk if fits and server.admit_head(hits + chunk, match) else 0
 
 

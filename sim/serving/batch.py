@@ -126,9 +126,11 @@ class Batch:
 
     def leave(self, request: Request) -> None:
         """Write back the tokens of a sequence that stops decoding before its end."""
-        self.growth.remove(request.seq, self._full_clock(request), self._growth_finish(request))
-        if self.growth.leaving:
-            self.growth.stay(request.seq)
+        growth = self.growth
+        finish = self._growth_finish(request) if self.works_in_spans else request.finish_clock
+        growth.remove(request.seq, self._full_clock(request), finish)
+        if growth.leaving:
+            growth.stay(request.seq)
         self.progress.leave(request)
 
     def victim(self, policy: str) -> Request:
@@ -367,7 +369,7 @@ class Batch:
                 capacity = min(capacity, leaves_at - 1)
         clock = self.progress.growth_clock(request, capacity)
         if clock < request.finish_clock:
-            finish = self._growth_finish(request)
+            finish = self._growth_finish(request) if self.works_in_spans else request.finish_clock
             self.growth.add(request.seq, clock, finish)
             if self.works_in_spans:
                 surplus = allocator.surplus(request.seq, request.final_tokens)

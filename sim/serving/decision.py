@@ -196,6 +196,8 @@ class Decision(Record):
         Preemptions, by recomputation or swapping; other occasions on which memory was freed.
     displaced : int
         Preemptions by the policy in favour of the head of the queue; they keep nothing out.
+    lost : list of Request or None
+        Those that lost their memory to the head of the queue, if they may not enter again in this step.
     displacer : Displacer or None
         That head, and why it goes first; also if those that give way keep their memory.
     """
@@ -217,6 +219,7 @@ class Decision(Record):
     no_room: bool = False
     preemptions: int = 0
     displaced: int = 0
+    lost: list[Request] | None = None
     departures: int = 0
     displacer: Displacer | None = None
 

@@ -61,23 +61,30 @@ class GrowthCalendar:
 
     def add(self, seq: int, clock: int, finish_clock: int) -> None:
         """A sequence is full at `clock` and ends at `finish_clock`, which comes later."""
-        if self.unit:
+        unit = self.unit
+        if unit:
             self._steady += 1
-            insort(self.residues[clock % self.unit], seq)
-            self.last.setdefault(self._last_growth(clock, finish_clock), []).append(seq)
+            insort(self.residues[clock % unit], seq)
+            last = finish_clock - 1 - (finish_clock - 1 - clock) % unit
+            if last in self.last:
+                self.last[last].append(seq)
+            else:
+                self.last[last] = [seq]
         else:
             insort(self._irregular.setdefault(clock, []), seq)
 
     def remove(self, seq: int, clock: int, finish_clock: int) -> None:
         """Remove a sequence that is due at `clock`; one that needs no more growth is already removed."""
-        due = self.residues[clock % self.unit] if self.unit else self._irregular.get(clock, [])
+        unit = self.unit
+        due = self.residues[clock % unit] if unit else self._irregular.get(clock, [])
         if seq in due:
             due.remove(seq)
-            if self.unit:
+            if unit:
                 self._steady -= 1
-                last = self._last_growth(clock, finish_clock)
-                self.last[last].remove(seq)
-                if not self.last[last]:
+                last = finish_clock - 1 - (finish_clock - 1 - clock) % unit
+                full = self.last[last]
+                full.remove(seq)
+                if not full:
                     del self.last[last]
 
     def leave_next(self, seq: int, clock: int) -> None:

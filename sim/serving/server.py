@@ -336,9 +336,9 @@ class Server:
         least = int(watermark * (allocator.capacity_slots // unit + 1)) * unit
         return allocator.leaves(match, tokens, self.rules.bound(request)) >= least
 
-    def resume_head(self) -> bool:
+    def resume_head(self, request: Request) -> bool:
         """Let the head of the queue, which was set aside, decode again; False: no room for its next token."""
-        request, batch = self.waiting[0], self.batch
+        batch = self.batch
         if not self.allocator.grow(request.seq, request.computed + 1):
             self._note_refusal(request, request.computed + 1, self.rules.bound(request))
             return False
@@ -398,6 +398,13 @@ class Server:
         self.step.no_room = True
         if tokens is not None:
             self._note_refusal(self.waiting[0], tokens, self.rules.bound(self.waiting[0]))
+
+    def keep_out(self, tokens: int) -> None:
+        """The head of the queue lost its memory in this step: what is left of it is not for its `tokens`."""
+        head, self.step.no_room = self.waiting[0], True
+        if self.events:
+            need = self.allocator.slots_needed(tokens, self.rules.bound(head))
+            self.step.of_refusals().head = Refusal(head, need)
 
     def _note_refusal(self, request: Request, tokens: int, bound: int) -> None:
         allocator = self.allocator

@@ -156,6 +156,39 @@ def test_where_memory_is_short_the_last_of_the_queue_loses_it():
     assert lost > 50
 
 
+@pytest.mark.parametrize("late", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("whole", [None, False], ids=["whole prompts", "chunks"])
+def test_who_loses_memory_in_a_step_does_not_enter_again_in_it(late, whole):
+    """FastServe's `reserve_free_blocks` swaps out who is then not executed in that iteration."""
+    lost, kept_out = set(), 0
+    for seed in range(4):
+        engine = engine_for(
+            work(seed, 150), kv_tokens=240, events=True, async_scheduling=late, reserve_full_prompt=whole
+        )
+        replica, server = engine.replica, engine.replica.server
+        preempt, keep_out, decide = server.preempt, server.keep_out, replica.decide
+
+        def preempting(request, *args, preempt=preempt, **named):
+            lost.add(request)
+            preempt(request, *args, **named)
+
+        def keeping_out(tokens, server=server, keep_out=keep_out):
+            nonlocal kept_out
+            kept_out += 1
+            assert server.waiting[0] in lost
+            keep_out(tokens)
+
+        def watched(server, decide=decide):
+            lost.clear()
+            step = decide(server)
+            assert not lost & set(server.running.values())
+            return step
+
+        server.preempt, server.keep_out, replica.decide = preempting, keeping_out, watched
+        assert engine.run().finished.all()
+    assert kept_out > (10 if whole is False else 0)
+
+
 @pytest.mark.parametrize("allocator", ["contiguous", "vattention"])
 def test_where_places_matter_they_are_preempted(allocator):
     result, aside = counted(engine_for(work(2), allocator=allocator))
