@@ -148,8 +148,11 @@ def _best(fit: Sequence[System], found: Sequence[System], load: str | None, slo:
         if not speeds[best.name]:
             return "No request was served"
         most = figures(speeds[best.name])
-        if len(fit) == len(found) > 1 and all(figures(each) == most for each in speeds.values()):
+        alike = sum(figures(each) == most for each in speeds.values())
+        if alike == len(found) > 1:
             return f"{everybody([*speeds])} have the same throughput: {most} requests/s"
+        if alike > 1:
+            return f"{best.name} and {_others(alike - 1)} have the highest throughput: {most} requests/s"
         return f"{_highest(best, found, 'has', 'throughput')}: {most} requests/s"
     within = [system for system in fit if largest_within(system) is not None]
     if not within:

@@ -19,7 +19,16 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 GALLERY = (ROOT / "docs/gallery.md").read_text(encoding="utf-8")
-DRAWN = {"waste": "four/waste.png", "map": "figures/map.png", "fit": "figures/memory.png"}
+DRAWN = {
+    "waste": "four/waste.png",
+    "map": "figures/map.png",
+    "fit": "figures/memory.png",
+    "requests": "one/requests.png",
+    "lengths": "figures/lengths.png",
+    "fleet": "fleet/replicas.png",
+    "layouts": "layouts/waste.png",
+    "turns": "turns/curves.png",
+}
 """Picture of the docs -> the file that the commands below it write."""
 WINDOW = {"width": 1200, "height": 1000}
 

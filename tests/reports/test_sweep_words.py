@@ -49,6 +49,13 @@ def test_a_tie_is_broken_by_tokens_per_second_and_gpu():
     )
 
 
+def test_a_tie_in_throughput_is_told_without_limits_too():
+    rows = met_up_to({"one": 8.0, "two": 8.0, "three": 8.0})
+    speeds = {"one": 1.774, "two": 1.771, "three": 0.5}
+    found = systems([row | {"throughput.requests_per_s": speeds[row["allocator"]]} for row in rows], NAMES)
+    assert headline(found, None, None) == "one and 1 other have the highest throughput: 1.77 requests/s"
+
+
 def test_the_highest_load_tried_is_no_answer_but_a_bound():
     found = systems(met_up_to({"one": 2.0, "two": 8.0, "three": 8.0}), NAMES)
     assert headline(found, "request_rate", SLO) == (
