@@ -92,7 +92,7 @@ class Chunks:
 
     def _forget(self, first: int, end: int, state: bytes) -> None:
         count = end - first
-        if self.state.count(state, first, end) != count:
+        if not self.state.startswith(state * count, first):
             raise InvariantError(f"of {count} keys to free from {first} on not all are in state {state[0]}")
         self.state[first:end] = bytes(count)
         self.held -= count
@@ -125,7 +125,7 @@ class Chunks:
         state, readers = self.state, self._readers
         for _, key, count in pieces:
             end = key + count
-            if state.count(READ, key, end) != count:
+            if not state.startswith(READ * count, key):
                 raise InvariantError(f"of {count} keys from {key} on not all were being read")
             if not readers:
                 state[key:end] = IDLE * count

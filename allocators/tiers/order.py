@@ -54,11 +54,8 @@ class EvictionOrder:
         """Chunks could not be written."""
 
     @abstractmethod
-    def choose(self, count: int) -> list[range] | None:
-        """Choose `count` idle keys to evict; None, and no change, if there are too few.
-
-        Returns descending ranges.
-        """
+    def choose(self, count: int) -> list[range]:
+        """Choose `count` idle keys to evict, as descending ranges; there are that many."""
 
     @abstractmethod
     def leave(self, user: int) -> None:

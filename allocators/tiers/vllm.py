@@ -98,7 +98,7 @@ class VllmTier(Tier):
         missing: list[Piece] = []
         usable: list[Piece] = []
         for piece in wanted:
-            if state.startswith(bytes(piece[2]), piece[1]):  # all ABSENT: usually
+            if state.startswith(ABSENT * piece[2], piece[1]):  # usually
                 missing.append(piece)
                 usable.append(piece)
             else:
@@ -108,13 +108,14 @@ class VllmTier(Tier):
         evicted: list[range] = []
         short = (missing[0][2] if len(missing) == 1 else size(missing)) + chunks.held - chunks.capacity
         if short > 0:
-            stay = chunks.keep([*pieces, *kept])
-            chosen = order.choose(short) if short <= chunks.idle else None
+            stay = chunks.keep(kept if missing == pieces else [*pieces, *kept])
+            fits = short <= chunks.idle
+            if fits:
+                evicted = order.choose(short)
+                chunks.evict(evicted)
             chunks.let_go(stay)
-            if chosen is None:
+            if not fits:
                 return None
-            evicted = chosen
-            chunks.evict(evicted)
         numbers = chunks.allocate(missing)
         order.insert(user, missing)
         return Stored(missing, numbers, evicted)

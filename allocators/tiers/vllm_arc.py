@@ -87,7 +87,7 @@ class VllmArc(EvictionOrder):
         for key in keys_of(pieces):
             del (self.once if key in self.once else self.again)[key]
 
-    def choose(self, count: int) -> list[range] | None:
+    def choose(self, count: int) -> list[range]:
         once, again = self._idle(self.once), self._idle(self.again)
         size, target = len(self.once), int(self.target)
         chosen: list[tuple[int, bool]] = []
@@ -95,9 +95,7 @@ class VllmArc(EvictionOrder):
             first, other = (once, again) if size >= target else (again, once)
             key, source = next(first, None), first
             if key is None:
-                key, source = next(other, None), other
-            if key is None:
-                return None
+                key, source = next(other), other
             chosen.append((key, source is once))
             size -= source is once
         for key, from_once in chosen:

@@ -9,12 +9,17 @@ on. Reading pins a chunk and does not move it. If a user's pieces do not give th
 chunks is a group of its own from the time it is added.
 """
 
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
+from typing import Final
 
+from kvsim.allocators.records import InvariantError
 from kvsim.allocators.tiers.chunks import ABSENT, IDLE, Chunks
 from kvsim.allocators.tiers.order import EvictionOrder
 from kvsim.allocators.tiers.pieces import Piece, by_depth, joined, keys_of, split
+
+NO_GROUP: Final = array("q", [0])
 
 
 class VllmLru(EvictionOrder):
@@ -22,13 +27,13 @@ class VllmLru(EvictionOrder):
 
     Attributes
     ----------
-    group : list of int
+    group : array of int
         Group by key; 0: not present.
     """
 
     def __init__(self, chunks: Chunks) -> None:
         super().__init__(chunks)
-        self.group: list[int] = []
+        self.group = array("q")  # compared and set by runs of keys
         self._next = 0
         self._pieces: dict[int, list[Piece]] = {}  # by group, oldest first; keys that moved elsewhere stay
         self._running: set[int] = set()  # groups of running users
@@ -37,7 +42,7 @@ class VllmLru(EvictionOrder):
         self._used: dict[int, list[Piece]] = {}  # by user, in the order of use
 
     def know(self, keys: int) -> None:
-        self.group += [0] * (keys - len(self.group))
+        self.group += NO_GROUP * (keys - len(self.group))
 
     def offer(self, user: int, missing: Sequence[Piece], usable: Sequence[Piece]) -> None:
         if usable != missing:
@@ -71,7 +76,7 @@ class VllmLru(EvictionOrder):
         """The parts of a piece that are in groups before `own`."""
         at, key, count = piece
         groups = self.group[key : key + count]
-        if groups.count(groups[0]) == count:  # usually
+        if groups == groups[:1] * count:  # usually
             return [piece] if 0 < groups[0] < own else []
         found: list[Piece] = []
         for group, same in groupby(groups):
@@ -86,64 +91,54 @@ class VllmLru(EvictionOrder):
 
     def remove(self, pieces: Sequence[Piece]) -> None:
         for _, key, count in pieces:
-            self.group[key : key + count] = [0] * count
+            self.group[key : key + count] = NO_GROUP * count
 
-    def choose(self, count: int) -> list[range] | None:
-        chosen: list[tuple[int, list[range]]] = []
+    def choose(self, count: int) -> list[range]:
+        chosen: list[range] = []
+        emptied: list[int] = []
         for group, pieces in self._pieces.items():
             if group in self._unsorted:
                 self._unsorted.discard(group)
                 pieces[:] = by_depth(pieces, larger_first=True)
-            found = self._last_idle(group, pieces, count)
-            chosen.append((group, found))
-            count -= sum(map(len, found))
+            count -= self._take_last(group, pieces, count, chosen)
+            if not pieces and group not in self._running:
+                emptied.append(group)
             if not count:
                 break
         else:
-            return None
-        for group, found in chosen:
-            for keys in found:
-                self.group[keys[-1] : keys[0] + 1] = [0] * len(keys)
-            self._shorten(group, found)
-        return chosen[0][1] if len(chosen) == 1 else [keys for _, found in chosen for keys in found]
+            raise InvariantError(f"{count} idle chunks are in no group")
+        for group in emptied:
+            del self._pieces[group]
+        return chosen
 
-    def _shorten(self, group: int, left: Sequence[range]) -> None:
-        """Drop the last keys of a group, which have left it."""
-        pieces = self._pieces[group]
-        for keys in left:
-            at, key, count = pieces[-1]
-            if keys[0] != key + count - 1 or keys[-1] < key:
-                break
-            if keys[-1] > key:
-                pieces[-1] = at, key, keys[-1] - key
-                break
-            pieces.pop()
-            if not pieces:
-                break
-        self._forget_gone(group)
-
-    def _last_idle(self, group: int, pieces: list[Piece], most: int) -> list[range]:
-        """The last idle keys of a group, the last first."""
-        of, state, found = self.group, self.chunks.state, []
-        for _, key, count in reversed(pieces):
+    def _take_last(self, group: int, pieces: list[Piece], most: int, taken: list[range]) -> int:
+        """Take up to `most` of the last idle keys of a group, the last first; returns how many."""
+        of, state, left, alone = self.group, self.chunks.state, most, array("q", [group])
+        for place in range(len(pieces) - 1, -1, -1):
+            at, key, count = pieces[place]
             end = key + count
-            first = end - min(count, most)
-            if of[first:end].count(group) == end - first == state.count(IDLE, first, end):
-                found.append(range(end - 1, first - 1, -1))  # usually
-                most -= end - first
+            first = end - min(count, left)
+            length = end - first
+            if of[first:end] == alone * length and state.startswith(IDLE * length, first):  # usually
+                taken.append(range(end - 1, first - 1, -1))
+                of[first:end] = NO_GROUP * length
+                left -= length
+                if place == len(pieces) - 1:
+                    pieces.pop()
+                    if first > key:
+                        pieces.append((at, key, first - key))
             elif group in of[key:end]:  # otherwise all of it moved elsewhere
-                for keys in self._idle_runs(group, key, end):
-                    taken = keys[:most]
-                    most -= len(taken)
-                    if found and found[-1][-1] == taken[0] + 1:
-                        found[-1] = range(found[-1][0], taken[-1] - 1, -1)
-                    else:
-                        found.append(taken)
-                    if not most:
+                for run in self._idle_runs(group, key, end):
+                    keys = run[:left]
+                    taken.append(keys)
+                    of[keys[-1] : keys[0] + 1] = NO_GROUP * len(keys)
+                    left -= len(keys)
+                    if not left:
                         break
-            if not most:
+            if not left:
                 break
-        return found
+        self._forget_gone(group, pieces)
+        return most - left
 
     def _idle_runs(self, group: int, key: int, end: int) -> Iterator[range]:
         """Idle keys of a group from `key` up to `end`, the last first, as descending ranges."""
@@ -158,9 +153,8 @@ class VllmLru(EvictionOrder):
                 end = first
             end = low
 
-    def _forget_gone(self, group: int) -> None:
+    def _forget_gone(self, group: int, pieces: list[Piece]) -> None:
         """Drop trailing keys of a group that have left it."""
-        pieces = self._pieces[group]
         while pieces:
             at, key, count = pieces[-1]
             if self.group[key + count - 1] == group:
@@ -171,8 +165,6 @@ class VllmLru(EvictionOrder):
                 of.reverse()
                 pieces.append((at, key, count - of.index(group)))
                 return
-        if group not in self._running:
-            del self._pieces[group]
 
     def leave(self, user: int) -> None:
         own = self._own.pop(user, -1)
@@ -182,7 +174,7 @@ class VllmLru(EvictionOrder):
         self._renew(self.head_first(user, self._used.pop(user, ())))
 
     def clear(self) -> None:
-        self.group[:] = [0] * len(self.group)
+        self.group = NO_GROUP * len(self.group)
         for of in (self._pieces, self._running, self._unsorted, self._own, self._used):
             of.clear()
 
@@ -202,7 +194,7 @@ class VllmLru(EvictionOrder):
     def _renew(self, pieces: Iterable[Piece]) -> None:
         """Make those of these chunks that are present the most recently used."""
         state = self.chunks.state
-        there = joined([part for piece in pieces for part in split(state, piece, ABSENT)[1]])
+        there = [part for piece in joined(pieces) for part in split(state, piece, ABSENT)[1]]
         if there:
             self._put(self._new_group(), there)
 
@@ -210,5 +202,6 @@ class VllmLru(EvictionOrder):
         self._pieces[group] += pieces
         if group in self._running:
             self._unsorted.add(group)
+        alone = array("q", [group])
         for _, key, count in pieces:
-            self.group[key : key + count] = [group] * count
+            self.group[key : key + count] = alone * count

@@ -11,6 +11,8 @@ A tier below the GPU's memory is one (offload.py), a server that computes prompt
 from abc import abstractmethod
 from collections.abc import Container
 
+from mypy_extensions import mypyc_attr
+
 from kvsim.allocators.paged import Paged
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.server import Server
@@ -18,6 +20,7 @@ from kvsim.sim.serving.tier_jobs import User
 from kvsim.sim.serving.transfers import Transfers
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Connector:
     """Looks up and loads for one server.
 

@@ -9,6 +9,8 @@ Behind the links of several replicas of a machine there may be one that they sha
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from mypy_extensions import mypyc_attr
+
 from kvsim.sim.serving.tier_jobs import Job
 from kvsim.sim.serving.totals import TierTotals
 from kvsim.sim.serving.transfers import Transfers
@@ -43,6 +45,7 @@ class Way:
         return self.latency_ps + blocks * self.block_ps
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Link(Transfers):
     """Both directions of a link.
 

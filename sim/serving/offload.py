@@ -156,7 +156,7 @@ class Offload(Connector):
         first, end = -(-here // size), -(-(here + below) // size)
         start, user.offered = first // each, -(-(here + below) // self.rules.chunk_tokens)
         wanted = pieces(user.ranges, start, user.offered)
-        blocks = list(self.allocator.block_table(request.seq)[first:end])
+        blocks = self.allocator.table_so_far(request.seq)[first:end]
         self.totals.hit(here, below)
         user.began_ps = self.server.now_ps
         job = self.new_job(True, user, wanted, self.tier.load(user.number, wanted), blocks)
@@ -301,7 +301,7 @@ class Offload(Connector):
         self._refused.pop(request.seq, None)
         tokens = max(request.prompt_tokens, request.prompt_tokens + request.generated - 1)
         offers = self._within(user, tokens) > user.offered
-        table = list(self.allocator.block_table(request.seq)) if offers else []
+        table = [*self.allocator.table_so_far(request.seq)] if offers else []
         self._left.append(((0, request.seq), user, table, tokens))
 
     def aborts(self, request: Request, tokens: int, table: list[int]) -> None:

@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 
+from mypy_extensions import mypyc_attr
+
 from kvsim.allocators.texts import Keys
 from kvsim.allocators.tiers.pieces import Piece
 from kvsim.sim.serving.request import Request
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class User:
     """What is known of a request that may use the tier.
 
@@ -59,6 +62,7 @@ class User:
         self.loaded = self.promoted = self.finished = False
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Job:
     """Keys that are loaded from a tier, or stored there.
 

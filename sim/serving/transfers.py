@@ -9,10 +9,13 @@ from abc import abstractmethod
 from collections.abc import Iterable
 from heapq import heappop, heappush
 
+from mypy_extensions import mypyc_attr
+
 from kvsim.sim.serving.tier_jobs import Job
 from kvsim.sim.serving.totals import TierTotals
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Transfers:
     """The jobs under way. Subclasses say when each one ends."""
 
