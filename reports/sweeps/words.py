@@ -148,11 +148,12 @@ def _best(fit: Sequence[System], found: Sequence[System], load: str | None, slo:
         if not speeds[best.name]:
             return "No request was served"
         most = figures(speeds[best.name])
-        alike = sum(figures(each) == most for each in speeds.values())
-        if alike == len(found) > 1:
+        others = [each for each in speeds if figures(speeds[each]) == most and each != best.name]
+        if len(others) + 1 == len(found) > 1:
             return f"{everybody([*speeds])} have the same throughput: {most} requests/s"
-        if alike > 1:
-            return f"{best.name} and {_others(alike - 1)} have the highest throughput: {most} requests/s"
+        if others:
+            named = others[0] if len(others) == 1 else _others(len(others))
+            return f"{best.name} and {named} have the highest throughput: {most} requests/s"
         return f"{_highest(best, found, 'has', 'throughput')}: {most} requests/s"
     within = [system for system in fit if largest_within(system) is not None]
     if not within:

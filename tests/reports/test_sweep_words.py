@@ -53,7 +53,7 @@ def test_a_tie_in_throughput_is_told_without_limits_too():
     rows = met_up_to({"one": 8.0, "two": 8.0, "three": 8.0})
     speeds = {"one": 1.774, "two": 1.771, "three": 0.5}
     found = systems([row | {"throughput.requests_per_s": speeds[row["allocator"]]} for row in rows], NAMES)
-    assert headline(found, None, None) == "one and 1 other have the highest throughput: 1.77 requests/s"
+    assert headline(found, None, None) == "one and two have the highest throughput: 1.77 requests/s"
 
 
 def test_the_highest_load_tried_is_no_answer_but_a_bound():
