@@ -143,18 +143,7 @@ def _served_words(system: System) -> str:
 def _best(fit: Sequence[System], found: Sequence[System], load: str | None, slo: Slo | None) -> str:
     """The best of the ranked systems, among all that were found."""
     if slo is None or load is None:
-        speeds = {each.name: _most(each, "throughput.requests_per_s") or 0.0 for each in fit}
-        best = max(fit, key=lambda system: speeds[system.name])
-        if not speeds[best.name]:
-            return "No request was served"
-        most = figures(speeds[best.name])
-        others = [each for each in speeds if figures(speeds[each]) == most and each != best.name]
-        if len(others) + 1 == len(found) > 1:
-            return f"{everybody([*speeds])} have the same throughput: {most} requests/s"
-        if others:
-            named = others[0] if len(others) == 1 else _others(len(others))
-            return f"{best.name} and {named} have the highest throughput: {most} requests/s"
-        return f"{_highest(best, found, 'has', 'throughput')}: {most} requests/s"
+        return _fastest(fit, found)
     within = [system for system in fit if largest_within(system) is not None]
     if not within:
         return f"No system meets {slo} at any load of the sweep"
@@ -168,6 +157,22 @@ def _best(fit: Sequence[System], found: Sequence[System], load: str | None, slo:
         return f"{_highest(best, found, 'sustains', 'load')} within {slo}: {most}{met}"
     who = f"{best.name} and {_others(len(alike))} sustain the highest load"
     return f"{who} within {slo}: {most}; {_tie(best, alike, at)}{met}"
+
+
+def _fastest(fit: Sequence[System], found: Sequence[System]) -> str:
+    """The highest throughput of the ranked systems, and who has it."""
+    speeds = {each.name: _most(each, "throughput.requests_per_s") or 0.0 for each in fit}
+    best = max(fit, key=lambda system: speeds[system.name])
+    if not speeds[best.name]:
+        return "No request was served"
+    most = figures(speeds[best.name])
+    others = [each for each in speeds if figures(speeds[each]) == most and each != best.name]
+    if len(others) + 1 == len(found) > 1:
+        return f"{everybody([*speeds])} have the same throughput: {most} requests/s"
+    if others:
+        named = others[0] if len(others) == 1 else _others(len(others))
+        return f"{best.name} and {named} have the highest throughput: {most} requests/s"
+    return f"{_highest(best, found, 'has', 'throughput')}: {most} requests/s"
 
 
 def _tie(best: System, alike: Sequence[System], at: float | None) -> str:
