@@ -40,9 +40,11 @@ growth within the span, None if nothing could grow. A plain tuple: the fastest t
 
 def unlike_tokens(ends: list[int], start: Start, contexts: list[int]) -> int:
     """Slot-picoseconds of tokens beyond `decoding` more per step, if steps have `contexts` tokens."""
-    steps, total = len(ends), ends[-1]
-    held: int = sum(map(mul, contexts, ends)) - sum(map(mul, contexts[1:steps], ends))
-    return held - contexts[0] * total - start[0] * (steps * total - sum(ends))
+    held = before = 0
+    for step, end in enumerate(ends):
+        held += contexts[step] * (end - before)
+        before = end
+    return held - contexts[0] * before - start[0] * (len(ends) * before - sum(ends))
 
 
 def peak_slots(steps: int, held: int, more: int, grown: Grown | None) -> int:
