@@ -10,7 +10,6 @@ vLLM replays the CUDA graph of the next captured size, in tokens. With drafts al
 1 + K, so that whole sequences fit; the padding of a step is priced as drafts of the same sequences.
 """
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from operator import add
 from typing import Final
@@ -62,7 +61,9 @@ class Drafting(CostModel):
     def __init__(
         self, target: CostModel, draft: CostModel | None, words: str, sizes: Sequence[int] = ()
     ) -> None:
-        self._target, self._draft, self._sizes = target, draft, sizes
+        self._target, self._draft = target, draft
+        ends = zip((0, *sizes), sizes, strict=False)
+        self._missing = [0, *(size - tokens for last, size in ends for tokens in range(last + 1, size + 1))]
         self.source = f"{target.source}; drafts by {words}"
         self.context_tile = int(getattr(target, "context_tile", 0))
         self.flags = bool(getattr(target, "flags", False))
@@ -109,7 +110,8 @@ class Drafting(CostModel):
         found = self._target.line(self._padded(shape))
         if found is None or self._draft is None or not shape.draft_passes:
             return found
-        first, later = self._passes(shape._replace(context_tokens=0))
+        constant = shape._replace(context_tokens=0)
+        first, later = self._first(constant), self._later(constant)
         one, other = self._draft.line(first, shape.draft_tokens / shape.decode_seqs), self._draft.line(later)
         if one is None or other is None:
             return None
@@ -139,7 +141,7 @@ class Drafting(CostModel):
         """All passes after each of these steps."""
         assert self._draft is not None
         seqs = shape.decode_seqs
-        first, later, drafts = *self._passes(shape), shape.draft_tokens
+        first, later, drafts = self._first(shape), self._later(shape), shape.draft_tokens
         seen = [shape.prefill_pairs + drafts * (context // seqs) for context in contexts]
         firsts = self._draft.steps_ps(first, contexts, seen)
         if shape.draft_passes == 1:
@@ -171,30 +173,33 @@ class Drafting(CostModel):
         return found
 
     def _passes_ps(self, draft: CostModel, shape: StepShape) -> int:
-        first, later = self._passes(shape)
-        return draft.step_ps(first) + (shape.draft_passes - 1) * self._later_ps(later)
+        first_ps, more = draft.step_ps(self._first(shape)), shape.draft_passes - 1
+        return first_ps + more * self._later_ps(draft, shape) if more else first_ps
 
-    def _later_ps(self, later: StepShape) -> int:
-        """A later pass of the draft, which depends only on its sequences and contexts."""
-        assert self._draft is not None
-        seqs = later.decode_seqs
+    def _later_ps(self, draft: CostModel, shape: StepShape) -> int:
+        """A later pass after a step: it depends only on its sequences and contexts."""
+        seqs = shape.decode_seqs + shape.prefill_seqs
         if seqs not in self._laters:
-            self._laters[seqs] = self._draft.line(later)
+            self._laters[seqs] = draft.line(self._later(shape))
         line = self._laters[seqs]
-        return self._draft.step_ps(later) if line is None else line[0] + line[1] * later.context_tokens
+        if line is None:
+            return draft.step_ps(self._later(shape))
+        return line[0] + line[1] * (shape.context_tokens + shape.prefill_tokens)
 
-    def _passes(self, shape: StepShape) -> tuple[StepShape, StepShape]:
-        """The draft's first pass and each of its later passes, as steps."""
+    def _first(self, shape: StepShape) -> StepShape:
+        """The draft's first pass after a step, as a step."""
         tokens, pairs, prompts, seqs, context = shape[:5]
         drafts, padding = shape.draft_tokens, self._padding(tokens + seqs + shape.draft_tokens)
         if drafts or padding:  # queries like those of a prompt: only the last of each sequence needs logits
             pairs += drafts * (context // seqs if seqs else 1)
             tokens, prompts = tokens + drafts + padding, prompts or 1
-        rows = seqs + shape.prefill_seqs
         first = tokens, pairs, prompts, seqs, context, 0, 0, 0, 0, 0, None, 0, 0
-        later = 0, 0, 0, rows, context + shape.prefill_tokens, 0, 0, 0, 0, 0, None, self._padding(rows), 0
-        # the same as StepShape(*first), at a quarter of the cost
-        return tuple.__new__(StepShape, first), tuple.__new__(StepShape, later)
+        return tuple.__new__(StepShape, first)  # the same as StepShape(*first), at a quarter of the cost
+
+    def _later(self, shape: StepShape) -> StepShape:
+        """Each of the draft's later passes, as a step."""
+        rows, contexts = shape.decode_seqs + shape.prefill_seqs, shape.context_tokens + shape.prefill_tokens
+        return StepShape(decode_seqs=rows, context_tokens=contexts, draft_tokens=self._padding(rows))
 
     def _padded(self, shape: StepShape) -> StepShape:
         """The same step, padded to the graph that is replayed."""
@@ -206,5 +211,4 @@ class Drafting(CostModel):
 
     def _padding(self, tokens: int) -> int:
         """Tokens missing to the next graph; 0 beyond the largest, as none is replayed there."""
-        at = bisect_left(self._sizes, tokens)
-        return self._sizes[at] - tokens if tokens and at < len(self._sizes) else 0
+        return self._missing[tokens] if tokens < len(self._missing) else 0

@@ -15,18 +15,22 @@ import numpy as np
 
 from kvsim.sim.serving.request import Request
 
-Given = np.ndarray[tuple[int], np.dtype[np.uint8]]
-Block = np.ndarray[tuple[int, int], np.dtype[np.uint8]]
+Numbers = np.ndarray[tuple[int], np.dtype[np.uint16]]
 Counts = np.ndarray[tuple[int], np.dtype[np.int64]]
-Sums = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
-ROWS: Final = 64
-EVENTS: Final = 128
-"""Requests that are drawn together, and events of each; as many more when they are needed."""
 NUMBERS: Final = 1 << 16
 """Equally likely numbers that are drawn: rates are rounded to this many parts."""
-KEPT: Final = 32
-"""Blocks of draws that are kept; others are drawn again."""
+PER_WORD: Final = 4
+"""Numbers in one word of the generator."""
+APART: Final = 0x9E3779B97F4A7C15
+FAR_APART: Final = APART << 40 | 1
+"""Words from one request to the next, and from one answer to the next: no two ever draw the same words."""
+STREAM: Final = 0xD4AF7
+"""Keeps these draws apart from others with the same seed."""
+EVENTS: Final = 64
+"""Events that are drawn together when they are asked for one by one."""
+KEPT: Final = 1 << 12
+"""Most of these parts that are kept; others are drawn again."""
 
 
 class Acceptance(Protocol):
@@ -48,6 +52,8 @@ class Acceptance(Protocol):
 class Drawn:
     """Each draft is accepted at its rate, if the previous one was; drawn from the seed for each event.
 
+    All draws are one long sequence, in which each request has its place: they depend on nothing else.
+
     Parameters
     ----------
     rates : sequence of float
@@ -56,72 +62,56 @@ class Drawn:
 
     def __init__(self, rates: Sequence[float], seed: int) -> None:
         self.steady = True
-        self._all, self._seed = len(rates), seed
-        self._given = given_by_number(rates)
-        self._draws: dict[tuple[int, int], Block] = {}  # by sample and rows: tokens of events, row by row
-        self._sums: dict[tuple[int, int, int], Sums] = {}  # by drafts, too: tokens of all events before
+        self._all, self._least = len(rates), least_numbers(rates)
+        self._mean = [1 + sum(np.cumprod(rates)[:drafts].tolist()) for drafts in range(len(rates) + 1)]
+        self._words, self._at = np.random.PCG64DXSM([seed, STREAM]), 0
+        self._parts: dict[tuple[int, int, int], list[int]] = {}  # by request and part: tokens of events
 
     def event(self, request: Request, event: int) -> tuple[int, int]:
         """See `Acceptance`."""
-        block, row = divmod(request.index, ROWS)
-        return self._all, self._drawn((request.sample, block), event + 1).item(row, event) - 1
+        part, place = divmod(event, EVENTS)
+        name = request.index, request.sample, part
+        given = self._parts.get(name)
+        if given is None:
+            given = self._given(request, part * EVENTS, EVENTS, self._all).tolist()
+            if len(self._parts) >= KEPT:
+                del self._parts[next(iter(self._parts))]
+            self._parts[name] = given
+        return self._all, given[place] - 1
 
     def ahead(self, request: Request, event: int, drafts: int, stored: int, final: int) -> tuple[Counts, int]:
         """See `Acceptance`."""
-        block, row = divmod(request.index, ROWS)
-        events = event + 1
+        missing = final - stored
+        events = int(missing / self._mean[drafts])
         while True:
-            sums = self._summed(request.sample, block, drafts, events)[row]
-            before = sums.item(event) - stored
-            last = int(sums.searchsorted(final + before))
-            if last < len(sums):
+            events += events // 8 + 8
+            counts = self._given(request, event - 1, events + 1, drafts)
+            counts[0] = stored
+            counts = np.add.accumulate(counts)
+            last = int(counts.searchsorted(final))
+            if last <= events:
                 break
-            events = len(sums)  # one more than there are
-        counts: Counts = sums[event : last + 1] - before
-        beyond = counts.item(-1) - final
-        counts[-1] = final
+        counts = counts[: last + 1]
+        beyond = counts.item(last) - final
+        counts[last] = final
         return counts, beyond
 
-    def _summed(self, sample: int, block: int, drafts: int, events: int) -> Sums:
-        """Tokens that all earlier events give, for at least `events` events of a block of requests."""
-        name = sample, block, drafts
-        found = self._sums.get(name)
-        if found is None or events >= found.shape[1]:
-            given = self._drawn((sample, block), events)
-            if drafts < self._all:
-                given = np.minimum(given, drafts + 1)
-            found = self._sums[name] = np.empty((ROWS, given.shape[1] + 1), np.int64)
-            found[:, 0] = 0
-            given.cumsum(axis=1, out=found[:, 1:])
-            if len(self._sums) > KEPT:
-                del self._sums[next(iter(self._sums))]
-        return found
-
-    def _drawn(self, name: tuple[int, int], events: int) -> Block:
-        """Tokens that at least `events` events of requests give: the accepted drafts plus one each."""
-        found = self._draws.get(name)
-        if found is None or events > found.shape[1]:
-            found = self._draws[name] = self._more_drawn(name, found, events)
-            if len(self._draws) > KEPT:
-                del self._draws[next(iter(self._draws))]
-        return found
-
-    def _more_drawn(self, name: tuple[int, int], found: Block | None, events: int) -> Block:
-        """At least `events` events of a block of requests, beginning with those in `found`."""
-        parts = [] if found is None else [found]
-        for part in range(0 if found is None else found.shape[1] // EVENTS, -(-events // EVENTS)):
-            drawn = np.random.default_rng([self._seed, *name, part])
-            numbers = drawn.integers(NUMBERS, size=(ROWS, EVENTS), dtype=np.uint16)
-            parts.append(self._given.take(numbers))
-        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+    def _given(self, request: Request, event: int, events: int, drafts: int) -> Counts:
+        """Tokens that this event, -1 or later, and those after it give: the accepted drafts plus one each."""
+        word, skipped = divmod(event + PER_WORD, PER_WORD)
+        at, words = request.index * APART + word, (skipped + events + PER_WORD - 1) // PER_WORD
+        if request.sample:
+            at += request.sample * FAR_APART
+        self._words.advance(at - self._at)
+        self._at = at + words
+        numbers = self._words.random_raw(words).view(np.uint16)
+        return self._least[: drafts + 1].searchsorted(numbers[skipped : skipped + events], "right")
 
 
-def given_by_number(rates: Sequence[float]) -> Given:
-    """For each number that can be drawn, how many drafts are accepted, plus one."""
-    given: Given = np.ones(NUMBERS, np.uint8)
-    for chance in np.cumprod(rates):
-        given[: ceil(chance * NUMBERS - 0.5)] += 1  # the midpoints of this many parts lie below it
-    return given
+def least_numbers(rates: Sequence[float]) -> Numbers:
+    """For 1, 2, ... tokens, the least number with which an event gives as many; nothing gives the others."""
+    accepted = [ceil(chance * NUMBERS - 0.5) for chance in np.cumprod(rates)]  # midpoints lie below chances
+    return np.array([0, *[NUMBERS - each for each in accepted if each]], np.uint16)
 
 
 class Recorded:

@@ -36,7 +36,7 @@ class Run:
     ----------
     since, steps : int
         The clock of its first step; the number of steps.
-    counts : list of int
+    counts : array of int64
         `steps` + 1 long: its tokens that are stored before each step, and after the last.
     beyond : int
         Tokens that the last step gives beyond the end of the answer.
@@ -48,22 +48,22 @@ class Run:
 
     __slots__ = ("beyond", "certain", "counts", "last_known", "request", "since", "steps")
 
-    def __init__(self, request: Request, counts: list[int], beyond: int, certain: int) -> None:
+    def __init__(self, request: Request, counts: Counts, beyond: int, certain: int) -> None:
         self.request, self.counts, self.beyond, self.certain = request, counts, beyond, certain
         self.since, self.steps = 0, len(counts) - 1
         self.last_known = self.known(self.steps - 1)
 
     def stored(self, step: int) -> int:
         """Tokens that are stored before this step of it; after the last, all."""
-        return self.counts[step]
+        return self.counts.item(step)
 
     def known(self, step: int) -> int:
         """`stored` plus the newest token, whose keys and values are not computed yet."""
-        return self.counts[step] + 1
+        return self.counts.item(step) + 1
 
     def given(self, step: int) -> int:
         """Accepted drafts of a step, plus one; in the last step the answer may end before them."""
-        given = self.counts[step + 1] - self.counts[step]
+        given = self.counts.item(step + 1) - self.counts.item(step)
         return given + self.beyond if step == self.steps - 1 else given
 
 
@@ -94,15 +94,16 @@ class Drafted(Progress):
 
     # -- foreseen sequences -------------------------------------------------------------------
 
-    def start(self, run: Run, counts: Counts) -> None:
-        """A sequence decodes as foreseen, from the step being decided on; `counts` are those of its run."""
+    def start(self, run: Run) -> None:
+        """A sequence decodes as foreseen, from the step being decided on."""
         run.since = clock = self.clock
         steps = run.steps
         if clock - self._first + steps >= len(self._sums):
             self._look_further(steps)
         at = clock - self._first
-        self._view[at : at + steps] += counts[1:]
-        self._runs_stored += run.stored(0)
+        sums = self._view[at : at + steps]
+        sums += run.counts[1:]
+        self._runs_stored += run.request.base
         self.runs[run.request.seq] = run
         finish = clock + steps
         if finish in self._ending:
@@ -182,12 +183,11 @@ class Drafted(Progress):
 
     # -- in and out ---------------------------------------------------------------------------
 
-    def join(self, request: Request, now_ps: int) -> None:
-        super().join(request, now_ps)
-        self._finishes.clear()  # its end is known elsewhere
-
     def _begin(self, request: Request) -> None:
         request.base, request.finish_clock = request.computed, NEVER
+
+    def _note_finish(self, request: Request) -> None:
+        """Its end is known elsewhere."""
 
     def leave(self, request: Request) -> None:
         super().leave(request)

@@ -15,8 +15,7 @@ are the first in order of admission; if that does not hold, or one of them must 
 their records are brought up to date, and drafts.py serves them one by one.
 """
 
-from bisect import bisect_left
-from collections import defaultdict
+import numpy as np
 
 from kvsim.sim.serving.acceptance import Acceptance
 from kvsim.sim.serving.draft_batch import Drafted, Run
@@ -71,7 +70,7 @@ class Regular:
         self.runs, self.drafts = progress.runs, -1
         self._late, self._unit = server.rules.known_late, server.allocator.growth_unit
         self._earlier = self._beyond = self._near = self.most_runs = 0
-        self._due: defaultdict[int, list[int]] = defaultdict(list)  # by clock: what grows by a unit, in order
+        self._due: dict[int, list[int]] = {}  # by clock: what grows by a unit, in order
         self._spare: dict[int, list[tuple[Request, int]]] = {}  # by clock: slots that stay unused from then
         self.ended: list[Run] = []
         self.vain = 0
@@ -131,11 +130,11 @@ class Regular:
             return False
         counts, beyond = self._acceptance.ahead(request, seen.events, drafts, request.base, final)
         certain = seen.computed + 2 - max(seen.placeholders - 1, 0)
-        run, progress = Run(request, counts.tolist(), beyond, certain), self._progress
+        run, progress = Run(request, counts, beyond, certain), self._progress
         if final >= self._near:
-            self._until = min(self._until, progress.clock + bisect_left(run.counts, self._near))
+            self._until = min(self._until, progress.clock + int(counts.searchsorted(self._near)))
         self._plan_growth(run, seen)
-        progress.start(run, counts)
+        progress.start(run)
         return True
 
     def _plan_growth(self, run: Run, seen: Seen) -> None:
@@ -144,23 +143,27 @@ class Regular:
         seq, final, earlier, capacity = request.seq, request.final_tokens, self._earlier, seen.capacity
         last = steps if self._late and run.last_known < final else steps - 1
         if seen.computed + 1 + self.drafts + self._rules.lookahead > capacity:
-            due[clock].append(seq)
+            due.setdefault(clock, []).append(seq)
             capacity += unit
             if capacity > final and steps:
                 self._spare.setdefault(clock, []).append((request, capacity - final))
         if last < earlier:
             return
-        counts, step = run.counts, 0
         full, known = capacity - self._beyond, run.known(last - earlier)
-        while full < known:
-            while counts[step] < full:
-                step += 1
-            at = clock + earlier + step
-            due[at].append(seq)
-            full += unit
-            capacity += unit
-            if capacity > final and earlier + step < steps:
-                self._spare.setdefault(at, []).append((request, capacity - final))
+        if full >= known:
+            return
+        when = run.counts.searchsorted(np.arange(full, known, unit)) + (clock + earlier)
+        clocks: list[int] = when.tolist()
+        for at in clocks:
+            who = due.get(at)
+            if who is None:
+                due[at] = [seq]
+            else:
+                who.append(seq)
+        first = max((final - capacity) // unit, 0)  # the first growth that leaves a spare slot
+        for growths, at in enumerate(clocks[first:], first + 1):
+            if at < clock + steps:
+                self._spare.setdefault(at, []).append((request, capacity + growths * unit - final))
 
     def end(self, seq: int) -> None:
         """A sequence has its last token, but its scheduler does not know it yet."""
@@ -196,7 +199,9 @@ class Regular:
     def _count(self, run: Run, steps: int) -> None:
         """Count the drafts of the first `steps` steps of a sequence."""
         if self.drafts and self._totals is not None:
-            accepted = run.stored(steps - 1) - run.stored(0) + run.given(steps - 1) - steps
+            accepted = run.stored(steps) - run.stored(0) - steps
+            if steps == run.steps:
+                accepted += run.beyond
             self._totals.count(run.request.index, self.drafts * steps, accepted, steps)
 
     def _write_back(self, run: Run, seen: Seen, steps: int, proposed: int) -> None:
@@ -235,11 +240,12 @@ class Regular:
         clock, due = self._progress.clock, self._due
         if clock >= self._until:
             return False
-        if clock in due:
-            if len(due[clock]) > self._allocator.growth_budget():
+        if (who := due.get(clock)) is not None:
+            if len(who) > self._allocator.growth_budget():
                 self._resting = RESTS
                 return False
-            self._allocator.grow_many(due.pop(clock))
+            del due[clock]
+            self._allocator.grow_many(who)
             if clock in self._spare:
                 self._leave_spare(clock)
         self.vain = 0
@@ -295,22 +301,26 @@ class Regular:
         """See `Ahead`."""
         clock, due, spare, allocator = self._progress.clock, self._due, self._spare, self._allocator
         grown: list[int] = []
-        lefts: list[tuple[int, int]] = []  # (number that grow at a time, time left)
-        internal, total = 0, ends[-1]
+        lefts: list[tuple[int, int]] | None = [] if allocator.cached_slots else None  # who grow, time left
+        internal, used, total = 0, 0, ends[-1]
         for start in ends[:-1]:
             clock += 1
-            if clock in due:
-                who = due.pop(clock)
-                grown += who
-                lefts.append((len(who), total - start))
-                if clock in spare:
-                    internal += self._leave_spare(clock) * (total - start)
+            who = due.get(clock)
+            if who is None:
+                continue
+            del due[clock]
+            grown += who
+            left = total - start
+            used += len(who) * left
+            if lefts is not None:
+                lefts.append((len(who), left))
+            if clock in spare:
+                internal += self._leave_spare(clock) * left
         if not grown:
             return 0, 0, 0, None, 0, 0
-        cached, evicted = allocator.cached_slots, 0
+        evicted = 0
         allocator.grow_many(grown)
-        if cached and allocator.evicted_by:
+        if lefts and allocator.evicted_by:
             each = [left for count, left in lefts for _ in range(count)]
             evicted = sum([each[index] for index in allocator.evicted_by]) * self._unit
-        used = sum([count * left for count, left in lefts]) * self._unit
-        return used, internal, evicted, None, 0, 0
+        return used * self._unit, internal, evicted, None, 0, 0

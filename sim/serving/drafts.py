@@ -19,8 +19,11 @@ from kvsim.allocators.base import Match
 from kvsim.sim.serving.acceptance import Acceptance
 from kvsim.sim.serving.decision import DraftWork
 from kvsim.sim.serving.draft_batch import DraftBatch
+from kvsim.sim.serving.draft_budget import Budget
 from kvsim.sim.serving.draft_clock import Regular, counts_blocks
+from kvsim.sim.serving.draft_outcome import Outcome
 from kvsim.sim.serving.draft_records import DraftRules, Seen, Taken
+from kvsim.sim.serving.draft_text import VerifiedText
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.server import Server
 from kvsim.sim.serving.steps import Limits, Steps
@@ -45,22 +48,23 @@ class Drafts(Steps):
         self, server: Server, batch: DraftBatch, rules: DraftRules, limits: Limits, acceptance: Acceptance
     ) -> None:
         super().__init__(server)
-        self.batch, self.progress = batch, batch.drafted
+        self.progress = batch.drafted
         self.ends_steps = not server.rules.known_late
-        self.rules, self.limits, self.acceptance = rules, limits, acceptance
+        self.rules, self.limits = rules, limits
         self.seen: dict[Request, Seen] = {}
         self.taken: list[Taken] = []
         self.proposed = rules.most
         self.passed_over: dict[int, Request] = {}
-        self._late = server.rules.known_late
         self.progress.most_added = rules.most + 1
-        self.totals = server.totals.drafts = DraftTotals()
-        self._budget = self._input = 0
+        totals = server.totals.drafts = DraftTotals()
+        self._budget = Budget(rules, limits)
+        self._outcome = Outcome(batch.drafted, rules, limits.longest, acceptance, totals)
         self._others: list[Request] = []  # running requests that do not decode by the clock
-        allocator = server.allocator
-        self._caches, self._counts = allocator.caches, counts_blocks(server.memory)
-        self._block = allocator.growth_unit if self._counts else 1
-        self._late_hashes = max(rules.kept_back - 1, 0)  # the last computed tokens, not hashed yet
+        allocator, prefixes = server.allocator, server.memory.prefixes
+        block = allocator.growth_unit if counts_blocks(server.memory) else 1
+        self._text: VerifiedText | None = None
+        if prefixes is not None and allocator.caches:
+            self._text = VerifiedText(prefixes, rules, block)
         self.regular: Regular | None = None
         if Regular.may_serve(server, rules, acceptance):
             self.regular = Regular(server, batch.drafted, rules, limits, acceptance)
@@ -73,7 +77,7 @@ class Drafts(Steps):
         server = self.server
         if not (self._others or server.waiting) and self._go_on():
             return
-        self._budget = self._input = self.limits.budget
+        self._budget.begin()
         running = self._one_by_one()
         before, self.taken = self.taken, []
         if running:
@@ -86,15 +90,15 @@ class Drafts(Steps):
             running = running + [taken.request for taken in self.taken[continued:]]
         self._others = running
         server.step.changed = not self._is_steady()
-        if self._late:
+        if self.server.rules.known_late:
             self._hear(before)
             if not (self.progress.size or server.step.chunks):
-                server.step.spent = len(server.running) > len(self.batch.departed)
+                server.step.spent = len(server.running) > len(self.server.batch.departed)
             self._leave()
 
     def _go_on(self) -> bool:
         """In the usual case (all decode by the clock, none arrives) decide the step; else False."""
-        regular, step, late, before = self.regular, self.server.step, self._late, self.taken
+        regular, step, late, before = self.regular, self.server.step, self.server.rules.known_late, self.taken
         if regular is None or not regular.runs or self.proposed != regular.drafts:
             return False
         running, progress = len(regular.runs), self.progress
@@ -114,7 +118,7 @@ class Drafts(Steps):
         if late:
             if before or regular.ended:
                 self._hear(before)
-            if self.batch.departed:
+            if self.server.batch.departed:
                 self._leave()
         return True
 
@@ -134,16 +138,14 @@ class Drafts(Steps):
             if not regular.runs:
                 return others
             if self.proposed == regular.drafts and regular.grow():
-                computed = len(regular.runs) + regular.vain
-                self._budget -= computed * (regular.drafts + 1)
-                self._input -= computed * (regular.drafts + 1 + self.rules.slots)
+                self._budget.take(regular.drafts + 1, len(regular.runs) + regular.vain)
                 return others
         self.settle()
         return list(alive.values())
 
     def end_step(self) -> None:
         """A step is over: unless asynchronous, all of it is known before the next is decided."""
-        if not self._late:
+        if not self.server.rules.known_late:
             self._hear(self.taken)
             for taken in self.taken:
                 if not taken.in_prompt:
@@ -160,13 +162,13 @@ class Drafts(Steps):
 
     def finish(self, request: Request) -> None:
         """A request has its last token, which its engine does not know yet."""
-        self.batch.departed[request.seq] = request
+        self.server.batch.departed[request.seq] = request
         if self.regular is not None:
             self.regular.end(request.seq)
 
     def _leave(self) -> None:
         """Release the requests now known to have finished, in order of admission."""
-        departed = self.batch.departed
+        departed = self.server.batch.departed
         if departed:
             if len(departed) > 1:
                 last = sorted(departed.items(), key=lambda each: each[0])
@@ -174,26 +176,16 @@ class Drafts(Steps):
                 departed.update(last)
             self.server.release_departed()
 
-    def _most(self) -> int:
-        """Tokens that the budgets leave for a request."""
-        return min(self._budget, self._input - self.rules.slots)
-
     def _share(self) -> int:
         """Tokens that one request may have of a step."""
-        server, threshold = self.server, self.limits.threshold
-        several = len(server.running) + len(server.waiting) > 1
-        return threshold if threshold and several else self.limits.budget
-
-    def _keep_back(self, left: int, tokens: int) -> int:
-        """How many of `left` known tokens may be computed now, at most `tokens`."""
-        kept_back = self.rules.kept_back
-        return max(left - kept_back, 0) if 0 < left - tokens < kept_back else tokens
+        return self._budget.share(len(self.server.running) + len(self.server.waiting))
 
     def _run_on(self, running: list[Request]) -> None:
-        longest, slots, lookahead = self.limits.longest, self.rules.slots, self.rules.lookahead
-        alive, told, counts, share = self.server.running, self.seen, self._counts, self._share()
+        longest, lookahead, budget = self.limits.longest, self.rules.lookahead, self._budget
+        alive, told, share = self.server.running, self.seen, self._share()
+        counts = counts_blocks(self.server.memory)
         for request in running:
-            most = min(self._budget, self._input - slots, share)
+            most = min(budget.most(), share)
             if most <= 0:
                 return
             if request.seq not in alive:
@@ -209,7 +201,7 @@ class Drafts(Steps):
             if tokens >= longest - computed:
                 tokens = longest - computed - 1
             if left > tokens:
-                tokens = self._keep_back(left, tokens)
+                tokens = self._budget.keep_back(left, tokens)
             if tokens < 1:
                 continue
             room = computed + tokens + lookahead
@@ -239,22 +231,9 @@ class Drafts(Steps):
 
     def _take(self, taken: Taken) -> None:
         self.taken.append(taken)
-        self._budget -= taken.tokens
-        self._input -= taken.tokens + self.rules.slots
-        if self._caches:
-            self._publish(taken.seq, taken.seen, taken.start + taken.tokens)
-
-    def _publish(self, seq: int, seen: Seen, computed: int) -> None:
-        """Publish blocks whose tokens are verified, and so are the later ones that their hash covers."""
-        tokens = seen.tokens
-        full = (tokens if computed > tokens else computed) - self._late_hashes
-        if full > tokens - self.rules.hash_lookahead:
-            full = tokens - self.rules.hash_lookahead
-        if full >= seen.published:
-            seen.published = full - full % self._block + self._block
-            prefixes = self.server.memory.prefixes
-            if prefixes is not None:
-                prefixes.fill(seq, full)
+        self._budget.take(taken.tokens)
+        if self._text is not None:
+            self._text.publish(taken.seq, taken.seen, taken.start + taken.tokens)
 
     def _forget_preempted(self, before: list[Request]) -> None:
         """Some running requests were preempted: give back what was scheduled for them."""
@@ -266,8 +245,7 @@ class Drafts(Steps):
         gone = [taken for taken in self.taken if taken.seq not in running]
         for taken in gone:
             self.taken.remove(taken)
-            self._budget += taken.tokens
-            self._input += taken.tokens + self.rules.slots
+            self._budget.give_back(taken.tokens)
 
     # -- admitting ----------------------------------------------------------------------------
 
@@ -279,11 +257,11 @@ class Drafts(Steps):
         pads = rules.most > 0 and not rules.by_batch
         pads = pads and not any([taken.seen.in_prompt for taken in self.taken])
         while waiting and len(server.running) < limits.seats:
-            most = self._most()
+            most = self._budget.most()
             if most <= 0:
                 break
             request = waiting[0]
-            if self._caches:
+            if server.allocator.caches:
                 match = server.match_head()
                 hits = match.tokens if match else 0
             known = request.known_tokens
@@ -297,7 +275,7 @@ class Drafts(Steps):
                     break
                 tokens = most
             if not padded:
-                tokens = self._keep_back(left, tokens)
+                tokens = self._budget.keep_back(left, tokens)
             if tokens < 1:
                 kept.append(waiting.popleft())
                 continue
@@ -347,7 +325,7 @@ class Drafts(Steps):
             more, more_vain = self._compute_each(continued)
             drafts, vain = drafts + more, vain + more_vain
         drafted.tokens = drafts
-        self.totals.vain += vain
+        self._outcome.totals.vain += vain
         if regular is not None and regular.vain:
             self._compute_in_vain(drafted)
         drafted.passes = int(bool(step.chunks)) if self.skips_drafts else self.proposed
@@ -357,7 +335,7 @@ class Drafts(Steps):
         assert self.regular is not None
         drafted.vain_tokens = self.regular.vain * (self.regular.drafts + 1)
         drafted.tokens += drafted.vain_tokens
-        self.totals.vain += drafted.vain_tokens
+        self._outcome.totals.vain += drafted.vain_tokens
 
     def _compute_each(self, continued: int) -> tuple[int, int]:
         """`_compute` for requests served one by one: returns their drafts, and tokens in vain."""
@@ -373,7 +351,8 @@ class Drafts(Steps):
                 server.compute(request, each.tokens)
         self._pass_over()
         adds: dict[int, int] = {}
-        decode, finished, late, proposed = State.DECODE, State.FINISHED, self._late, self.proposed
+        decode, finished, proposed = State.DECODE, State.FINISHED, self.proposed
+        late, outcome = self.server.rules.known_late, self._outcome
         drafts = vain = 0
         ends = False
         for each in taken:
@@ -395,43 +374,12 @@ class Drafts(Steps):
                 seen.drafts = proposed
             if request.state is finished:
                 continue
-            last = self._verify(each)
+            last = outcome.verify(each, proposed)
             if request.state is decode:
                 adds[each.seq] = each.kept
                 ends = ends or last
         self.progress.will_add(adds, ends)
         return drafts, vain
-
-    def _verify(self, taken: Taken) -> bool:
-        """Verify a sequence's drafts; returns whether it has its last token."""
-        seen, request, drafts = taken.seen, taken.request, taken.drafts
-        if request.state is State.DECODE:
-            missing = request.final_tokens - self.progress.stored(request)
-        else:
-            missing = request.output_tokens - request.generated
-        if drafts or not self.acceptance.steady:
-            proposed, accepted = self.acceptance.event(request, seen.events)
-        else:
-            proposed, accepted = self.rules.most, 0
-        if accepted > drafts:
-            accepted = drafts
-        if accepted > seen.valid:
-            accepted = seen.valid
-        if taken.padded:
-            accepted = 0
-        elif drafts:
-            self.totals.count(request.index, drafts, accepted)
-        kept = accepted + 1
-        taken.accepted, taken.returned = accepted, kept
-        if kept > missing:
-            kept = missing
-        taken.kept = kept
-        seen.events += 1
-        seen.valid = proposed if proposed < self.proposed else self.proposed
-        if self.rules.to_the_end:
-            after = request.final_tokens + 1 - missing + kept
-            seen.valid = max(min(seen.valid, self.limits.longest - after), 0)
-        return kept == missing
 
     def _pass_over(self) -> None:
         """Decoding requests that were not reached get no token in this step."""
@@ -444,7 +392,7 @@ class Drafts(Steps):
             return
         for request in list(self.server.running.values()):
             if request.state is decode and request.seq not in reached and request.seq not in runs:
-                self.batch.leave(request)
+                self.server.batch.leave(request)
                 request.move(State.PREFILL)
                 self.server.memory.prefill_held += request.computed
                 self.passed_over[request.seq] = request
@@ -457,7 +405,8 @@ class Drafts(Steps):
         if regular is None or not regular.runs or self._others or server.step.preemptions:
             return False  # others may get tokens in the next step although they got none in this one
         refused = server.step.no_room and not server.allocator.caches
-        if server.waiting and not refused and len(server.running) < self.limits.seats and self._most() > 0:
+        enters = len(server.running) < self.limits.seats and self._budget.most() > 0
+        if server.waiting and not refused and enters:
             return False
         return self._goes_on()
 
@@ -474,10 +423,10 @@ class Drafts(Steps):
         if self.regular is None or not (self.regular.runs or self.regular.ended):
             return
         found = self.regular.settle(self.seen, self.proposed)
-        if self._caches:
+        if self._text is not None:
             for taken in found:
-                self._publish(taken.seq, taken.seen, taken.seen.computed - taken.seen.in_flight)
-        if self._late:
+                self._text.publish(taken.seq, taken.seen, taken.seen.computed - taken.seen.in_flight)
+        if self.server.rules.known_late:
             self.taken += found
             self.taken.sort(key=lambda taken: taken.seq)
 
@@ -491,8 +440,8 @@ class Drafts(Steps):
                 request = run.request
                 seen = self.seen.pop(request)
                 seen.tokens = request.final_tokens + 1
-                if self._caches:
-                    self._publish(request.seq, seen, request.final_tokens)
+                if self._text is not None:
+                    self._text.publish(request.seq, seen, request.final_tokens)
             regular.ended = []
         if not taken:
             return
@@ -508,9 +457,9 @@ class Drafts(Steps):
             if each.seq in running:
                 rejected = each.drafts - each.accepted
                 seen.computed -= rejected + each.returned - each.kept
-                if self._late:
+                if self.server.rules.known_late:
                     seen.placeholders -= rejected + each.returned
-                if self._caches:
-                    self._publish(each.seq, seen, seen.computed - seen.in_flight)
+                if self._text is not None:
+                    self._text.publish(each.seq, seen, seen.computed - seen.in_flight)
             if seen.tokens > request.final_tokens:
                 del self.seen[request]

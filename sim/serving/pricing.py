@@ -49,7 +49,7 @@ class Pricing:
         self.hears = self._hears or self._works_in_spans
         self.plain = self._linear and not self.hears
         self.contexts: list[int] = []
-        self._lines: dict[tuple[int, int, int], tuple[int, int]] = {}  # by decode-only batch
+        self._lines: dict[tuple[int, int, int], tuple[int, int] | None] = {}  # by decode-only batch
         self._unlike: list[tuple[StepShape, int]] = []  # shape and duration of unlike steps
         self._heard: tuple[int, int] | None = None  # seats and contexts of the span
 
@@ -189,23 +189,23 @@ class Pricing:
 
     def _unlike_ends(self, step: Decision, steps: int, limit_ps: int, contexts: int) -> list[int]:
         """Ends if steps add different numbers of tokens."""
+        drafted = step.of_drafts()
+        vain = drafted.vain_tokens
+        line = None if self._hears else self._line(step, contexts, drafted.tokens, drafted.passes)
         if steps == 1:
             self.contexts = [contexts]
-            return [self.step_ps(step, contexts, due=False)]
-        progress, drafted = self._server.progress, step.of_drafts()
-        vain = drafted.vain_tokens
-        batch = progress.size, drafted.tokens - vain, drafted.passes
-        line = self._lines.get(batch)
-        if line is None and not self._hears:
-            line = self.cost.line(self.shape(step, contexts)._replace(draft_tokens=batch[1]))
-            if line is not None:
-                self._lines[batch] = line
-        if line is None:
+            if line is None or step.moved is not None:
+                return [self.step_ps(step, contexts, due=False)]
+            return [line[0] + line[1] * contexts]
+        later = line
+        if vain and line is not None:
+            later = self._line(step, contexts, drafted.tokens - vain, drafted.passes)
+        if line is None or later is None:
             return self._ends_one_by_one(step, contexts, steps, limit_ps)
-        first, each = line
+        first, each = later
         most = limit_ps // (first + each * contexts) + 1  # no step is shorter than the first
-        self.contexts = tokens = progress.contexts_ahead(steps if most > steps else most)
-        end = self.step_ps(step, contexts, due=False) if vain else first + each * contexts
+        self.contexts = tokens = self._server.progress.contexts_ahead(steps if most > steps else most)
+        end = line[0] + line[1] * contexts
         ends = [end]
         for total in tokens[1:]:
             if end >= limit_ps:
@@ -213,6 +213,14 @@ class Pricing:
             end += first + each * total
             ends.append(end)
         return ends
+
+    def _line(self, step: Decision, contexts: int, drafts: int, passes: int) -> tuple[int, int] | None:
+        """The line, over contexts, of this step with so many drafts and passes; None: it has none."""
+        batch = self._server.progress.size, drafts, passes
+        if batch not in self._lines:
+            shape = self.shape(step, contexts)._replace(draft_tokens=drafts)
+            self._lines[batch] = self.cost.line(shape)
+        return self._lines[batch]
 
     def _ends_one_by_one(self, step: Decision, contexts: int, steps: int, limit_ps: int) -> list[int]:
         """Ends for a cost that is not linear in the contexts, priced a few steps at a time."""

@@ -26,7 +26,7 @@ from kvsim.sim.serving.spread import Contexts
 SEQ_BITS: Final = 40
 """A finish is one integer, clock << SEQ_BITS | seq: the heap sorts by clock, then by admission."""
 SEQ_MASK: Final = (1 << SEQ_BITS) - 1
-NEVER: Final = 1 << 62
+NEVER: Final = 1 << 61
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -122,6 +122,9 @@ class Progress:
             self.late = True
         if request.open_stream is not None:
             self._streams.setdefault(request.open_stream, []).append(request)
+        self._note_finish(request)
+
+    def _note_finish(self, request: Request) -> None:
         finish = request.finish_clock
         heappush(self._finishes, finish << SEQ_BITS | request.seq)
         if finish < self.next_finish:

@@ -10,8 +10,8 @@ from kvsim.sim.models.catalog import gpu_named, model_named
 from kvsim.sim.schedulers import SCHEDULERS
 
 
-def served(scheduler, **traffic):
-    engine = EngineConfig(scheduler=scheduler, **engine_defaults(scheduler, 2048))
+def served(scheduler, options=None, **traffic):
+    engine = EngineConfig(scheduler=scheduler, options=options or {}, **engine_defaults(scheduler, 2048))
     where = Deployment(model=model_named("opt-13b"), gpu=gpu_named("a100-40gb"), engine=engine)
     usual = {"num_prompts": 3, "request_rate": 1.0, "burstiness": 1.0, "seed": 0}
     engine = build_engine(where, workloads.build("sharegpt", **usual, **traffic))
@@ -40,3 +40,10 @@ def test_no_part_has_more_than_15_attributes(scheduler):
     server = replica.server
     parts = [server, server.batch, server.memory, server.progress, server.batch.growth]
     assert {type(part).__name__: len(vars(part)) for part in parts if len(vars(part)) > 15} == {}
+
+
+def test_deciding_with_drafts_takes_no_more_than_15_attributes():
+    drafts = {"speculative_method": "ngram", "num_speculative_tokens": 2, "acceptance_length": 2.0}
+    steps = served("vllm-v1", drafts).scheduler.steps
+    assert type(steps).__name__ == "Drafts"
+    assert len(vars(steps)) <= 15

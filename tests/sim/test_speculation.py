@@ -22,7 +22,7 @@ from kvsim.sim.models.catalog import model_named
 from kvsim.sim.models.draft import eagle_of, mtp_of
 from kvsim.sim.option import listed
 from kvsim.sim.record.metrics import request_table, summary
-from kvsim.sim.serving.acceptance import NUMBERS, Drawn, given_by_number
+from kvsim.sim.serving.acceptance import NUMBERS, Drawn, least_numbers
 from kvsim.sim.serving.request import Request
 
 MODEL = model_named("llama-3.1-8b")
@@ -57,7 +57,8 @@ def served(where, work, **options):
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=6))
 def test_as_many_numbers_accept_a_draft_as_its_rate_and_those_before_it_say(rates):
-    found = given_by_number(rates)
+    found = least_numbers(rates).searchsorted(np.arange(NUMBERS, dtype=np.uint16), "right")
+    assert found.min() >= 1
     for place, chance in enumerate(np.cumprod(rates), 1):
         assert (found > place).mean() == pytest.approx(chance, abs=1 / NUMBERS)
         assert chance not in {0, 1} or (found > place).mean() == chance
@@ -99,6 +100,20 @@ def test_draws_follow_the_rates_and_depend_on_request_and_seed_alone():
     first, found = mean(3)
     assert found == pytest.approx(0.8 + 0.4 + 0.36, abs=0.05)
     assert mean(3)[0] == first != mean(4)[0]
+    assert len({tuple(row) for row in first}) == len(first)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=6), st.integers(0, 150), st.integers(0, 900), st.data())
+def test_events_foreseen_together_are_those_that_are_drawn_one_by_one(rates, event, missing, data):
+    drafts = data.draw(st.integers(0, len(rates)))
+    request = Request(data.draw(st.integers(0, 1 << 30)), 8, 8)
+    request.sample = data.draw(st.integers(0, 2))
+    drawn, stored = Drawn(rates, 1), 70
+    counts, beyond = drawn.ahead(request, event, drafts, stored, stored + missing)
+    steps = [min(drawn.event(request, event + step)[1], drafts) + 1 for step in range(len(counts) - 1)]
+    assert counts[0] == stored
+    assert counts[-1] == stored + missing
+    assert [*np.diff(counts).tolist()] == [*steps[:-1], *[last - beyond for last in steps[-1:]]]
 
 
 # -- tokens and steps ---------------------------------------------------------------------------
