@@ -581,6 +581,14 @@ def test_the_numbers_in_the_text_of_the_readme_are_those_of_the_runs(once):
         assert re.search(rf"{kind} waste \w+ from {before} to {after} %", text.lower()), row
 
 
+def test_the_page_on_other_simulators_states_the_accuracy_of_the_readme():
+    servers, error = re.search(
+        r"\[(\d+) real servers\].+? is ([\d.]+) %", " ".join(README.read_text(encoding="utf-8").split())
+    ).groups()
+    peers = (ROOT / "docs/peers.md").read_text(encoding="utf-8")
+    assert f"| TPOT: median [{error} %](truth.md) | {servers} servers;" in peers
+
+
 def test_the_readmes_own_allocator_keeps_the_contract(workplace):
     check_allocator(importlib.import_module("mine").Rounded, arenas=(15_744, 4_096, 1_000), calls=100)
 
