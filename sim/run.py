@@ -136,6 +136,7 @@ class Simulation:
         wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
         requests = metrics.request_table(result, self._outside_s(result))
         fleet = FleetSummary(self.engine, self.deployment, self.goals)
+        every = self.engine.lives.lives
         return Outcome(
             config=config_of(self.resolved, self.traffic, self.goals),
             summary=self._summary(result, requests, wall_s, cpu_s, fleet) | fleet.of(requests),
@@ -144,12 +145,14 @@ class Simulation:
             steps=metrics.step_table(result),
             samples=metrics.sample_table(result),
             events=metrics.together(
+                [metrics.in_turn([metrics.event_table(life.events) for life in lives]) for lives in every]
+            ),
+            map=metrics.together(
                 [
-                    metrics.in_turn([metrics.event_table(life.events) for life in lives])
-                    for lives in self.engine.lives.lives
+                    metrics.maps_in_turn([metrics.map_table(life.memory_map) for life in lives])
+                    for lives in every
                 ]
             ),
-            map=metrics.together([metrics.map_table(each.memory_map) for each in self.engine.replicas]),
         )
 
     def _outside_s(self, result: Result) -> Floats | float:
@@ -357,8 +360,6 @@ def prepare(
         goals.price_of_server(pool.server)
     if deployment.fleet.fail and (events or map_instants):
         raise KvsimError("fail must be left out when events or the memory map are recorded")
-    if deployment.fleet.scale and map_instants:
-        raise KvsimError("scale must be left out when the memory map is recorded")
     found = resolve(deployment)
     deployment = found.deployment
     workload = behind_frontend(workload, frontend_of(deployment), deployment.fleet.replicas)

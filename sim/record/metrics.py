@@ -178,6 +178,19 @@ def in_turn(tables: Sequence[Table | None]) -> Table | None:
     return _joined(known, np.arange(sum(len(np.asarray(table["time_s"])) for table in known)))
 
 
+def maps_in_turn(tables: Sequence[Table | None]) -> Table | None:
+    """The same of memory maps: the last picture of a life gives way to the first of the next."""
+    known = [table for table in tables if table is not None]
+    for place, following in enumerate(known[1:]):
+        begins_s = np.asarray(following["time_s"])[0]
+        rows = np.flatnonzero(np.asarray(known[place]["time_s"]) < begins_s).astype(np.int64)
+        known[place] = {
+            name: column.in_order(rows) if isinstance(column, Texts) else np.asarray(column)[rows]
+            for name, column in known[place].items()
+        }
+    return in_turn(known)
+
+
 def _joined(tables: Sequence[Table], order: Int64Column) -> dict[str, Column | Texts]:
     """The rows of several tables, in this order; a column that a table lacks is 0 there."""
 

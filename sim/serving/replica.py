@@ -397,6 +397,8 @@ class Replica:
     def note_empty(self) -> None:
         """It holds nothing, and does not serve yet."""
         self.recorder.timeline.add(instant_of(self.server, 0))
+        if self.memory_map is not None:
+            self.memory_map.draw(self.server.now_ps, self.server.allocator, {}, {})
 
     def wait_until(self, now_ps: int) -> None:
         """Time has passed before it began to serve."""

@@ -11,6 +11,7 @@ from support.cases import draw_case, told
 
 import kvsim
 from kvsim import workloads
+from kvsim.reports.memory_map import MemoryMap
 from kvsim.sim.build import build_engine
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.options.scenario import Scenario
@@ -128,6 +129,31 @@ def test_a_replica_that_is_off_holds_nothing():
     assert at_s[-1] == pytest.approx(off_s)
     never = kvsim.simulate(**asked, scale="schedule:0=1").columns.timeline
     assert never["time_s"][never["replica"] == 1].tolist() == [0]
+
+
+def test_the_memory_map_follows_a_replica_through_its_lives(tmp_path):
+    asked = {**ASKED, "num_prompts": 200, "request_rate": 5.0, "replicas": 2, "kv_tokens": 40_000}
+    asked |= {"scale": "schedule:0=2,4=1,25=2", "enable_prefix_caching": True, "shared_prefix": "2x300"}
+    run = kvsim.simulate(**asked, record_map=60)
+    assert run.summary.latency == kvsim.simulate(**asked).summary.latency
+    run.save(tmp_path / "run")
+    off_s, on_s = (
+        next(at_s for at_s, place, now in changes(run)[2:] if (place, now) == (1, state))
+        for state in ("off", "on")
+    )
+    assert 4 < off_s < on_s < run.summary.duration_s
+    timeline, compared = run.columns.timeline, 0
+    for place in (0, 1):
+        here, recorded = timeline["replica"] == place, MemoryMap.read(tmp_path / "run" / "map.parquet", place)
+        for at_s in np.intersect1d(recorded.instants[:-1], timeline["time_s"][here]):
+            row = np.searchsorted(timeline["time_s"][here], at_s, side="right") - 1
+            compared += 1
+            assert recorded.at(at_s).filled.sum() == timeline["token"][here][row], (place, at_s)
+    assert compared > 20
+    assert off_s in recorded.instants
+    arena = recorded.at(off_s)
+    assert (arena.size.sum(), arena.filled.sum(), arena.cached.any()) == (40_000, 0, False)
+    assert max(recorded.instants) > on_s and recorded.at(on_s + 5).filled.any()
 
 
 def test_load_replicas_and_attainment_share_a_time_axis():
@@ -276,7 +302,6 @@ def test_a_sweep_compares_with_all_replicas_always(where):
         ({"startup_time": 30.0}, "load_bandwidth must be left out without scale, got 8"),
         ({"scale": "none schedule:0=2"}, "a sweep separates policies by ;"),
         ({"replicas": 1, "scale": "slo:ttft=1"}, "scale must be left out with one replica"),
-        ({"scale": "schedule:0=2", "record_map": 9}, "scale must be left out when the memory map"),
         ({"scale": "prefill=schedule:0=2"}, "scale must not name a pool, as there is one, got 'prefill'"),
         ({"scale": "0=none"}, "scale: replicas without a policy do not scale; leave out '0=none'"),
         (
