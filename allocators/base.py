@@ -27,7 +27,7 @@ Counts:
 
 An allocator updates its counts in every call. The ledger classifies all slots from scratch, by what each
 sequence holds. A subclass must write six methods; all others follow from them. Abilities that only some
-allocators have (prefixes, forks, swaps, windows, work between steps) are in allocators/abilities.py.
+allocators have (prefixes, forks, swaps, windows, work between steps) are in allocators/protocols.py.
 """
 
 from abc import abstractmethod

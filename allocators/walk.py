@@ -8,8 +8,8 @@ outcome, the state before and after.
 from collections.abc import Callable, Iterator
 from random import Random
 
-from kvsim.allocators.abilities import AfterSteps, Forks
 from kvsim.allocators.base import Allocator, InvariantError, Ledger
+from kvsim.allocators.protocols import AfterSteps, Forks
 from kvsim.allocators.steps import NEEDS, State, Step
 
 

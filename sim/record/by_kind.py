@@ -16,8 +16,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kvsim.allocators.abilities import InGroups
 from kvsim.allocators.arena import Held
+from kvsim.allocators.protocols import InGroups
 from kvsim.sim.record.span import Integrals
 
 Sums = list[list[int]]

@@ -4,7 +4,7 @@ block | block | block | . .        verified
         `----------------'         its hash may also cover later tokens, which must be verified too
 """
 
-from kvsim.allocators.abilities import Prefixes
+from kvsim.allocators.protocols import Prefixes
 from kvsim.sim.serving.draft_records import DraftRules, Seen
 
 

@@ -8,8 +8,8 @@ the end    these sums over time, and the recorder's for all layers, are split by
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from kvsim.allocators.abilities import InGroups
 from kvsim.allocators.arena import Slots
+from kvsim.allocators.protocols import InGroups
 from kvsim.sim.record.by_kind import HeldOverTime, Sums
 from kvsim.sim.record.span import Integrals
 from kvsim.sim.serving.decision import Decision

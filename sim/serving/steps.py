@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from mypy_extensions import mypyc_attr
 
-from kvsim.allocators.abilities import Pieces
+from kvsim.allocators.protocols import Pieces
 from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.server import Server
 

@@ -12,11 +12,11 @@ from support.serving import everything, serve, workload
 from support.window_blocks import blocks_held
 
 from kvsim import cli
-from kvsim.allocators.abilities import Forks
 from kvsim.allocators.base import InvariantError
 from kvsim.allocators.contract import check_allocator
 from kvsim.allocators.options import Groups, Options, Order
 from kvsim.allocators.paged import Paged
+from kvsim.allocators.protocols import Forks
 from kvsim.allocators.windowed import Windowed
 from kvsim.sim.build import build_engine, resolve
 from kvsim.sim.cost.constant import Constant
