@@ -39,7 +39,7 @@ def imbalance(replicas: Sequence[Run]) -> str:
     """The requests per replica, the busiest against the mean, and how full their memories are."""
     until_s = end_s(replicas)
     served = [len(each.columns.requests["request"]) for each in replicas]
-    running = [float(means(each, each.columns.timeline["running"], until_s, 1)[0]) for each in replicas]
+    running = _at_once(replicas)
     full = [float(means(each, held(each), until_s, 1)[0]) for each in replicas]
     handed = any(at_once and not own for at_once, own in zip(running, served, strict=True))
     each = f"{len(replicas)} replicas"  # of prefill and decode: all requests count as the decode replicas'
@@ -56,11 +56,16 @@ def imbalance(replicas: Sequence[Run]) -> str:
 
 def imbalance_in_short(replicas: Sequence[Run]) -> str:
     """`the busiest of 4 replicas runs 1.04 times the mean`."""
-    until_s = end_s(replicas)
-    running = [float(means(each, each.columns.timeline["running"], until_s, 1)[0]) for each in replicas]
+    running = _at_once(replicas)
     if not any(running):
         return f"nothing ran on {len(replicas)} replicas"
     return f"the busiest of {len(replicas)} replicas runs {_over_mean(running)}"
+
+
+def _at_once(replicas: Sequence[Run]) -> list[float]:
+    """Requests at once on average, by replica."""
+    until_s = end_s(replicas)
+    return [float(means(each, each.columns.timeline["running"], until_s, 1)[0]) for each in replicas]
 
 
 def _over_mean(running: Sequence[float]) -> str:

@@ -56,7 +56,7 @@ def _behind(tables: Sequence[dict[str, Int64Column]]) -> dict[str, Int64Column]:
 def together(
     results: Sequence[Result],
     servers: Sequence[Server],
-    off_ps: Callable[[int, int], int] = lambda _place, _end_ps: 0,
+    off_ps: Callable[[int, int], int],
 ) -> Result:
     """The replicas combined; the timeline and the step log get an extra column, `replica`.
 

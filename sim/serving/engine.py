@@ -193,15 +193,11 @@ class Engine:
         self.results = [in_turn([life.result() for life in lives]) for lives in self.lives.lives]
         if len(self.results) == 1:
             return self.results[0]
-        servers, scaler = [replica.server for replica in self.replicas], self.scaler
-        if scaler is None:
-            found = together(self.results, servers)
-        else:
-            found = together(self.results, servers, scaler.off_ps)
-            self.results = [
-                without(result, scaler.off_ps(index, result.recorded_ps))
-                for index, result in enumerate(self.results)
-            ]
+        off_ps = (lambda _place, _end_ps: 0) if self.scaler is None else self.scaler.off_ps
+        found = together(self.results, [replica.server for replica in self.replicas], off_ps)
+        self.results = [
+            without(result, off_ps(index, result.recorded_ps)) for index, result in enumerate(self.results)
+        ]
         if self.migrations is not None:
             found = replace(found, stages=self.migrations.stages(len(self.workload)))
         if self.hand_over is not None:
