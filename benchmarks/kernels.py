@@ -41,6 +41,7 @@ from kvsim.kernels.calibration.errors import DeviceLostError
 from kvsim.kernels.calibration.layer import read
 from kvsim.kernels.calibration.timing import (
     LEAST_LAUNCHES,
+    WARM_UP_S,
     captured,
     datasheet_of,
     expect_alive,
@@ -160,7 +161,8 @@ class Stage:
                 replays[name] = clock(launches), len(launches)
             except Exception as error:  # whatever it is, the others continue
                 failed(name, error)
-        return interleaved(replays, self.repeats, failed=failed), wrong
+        warm_up_s = 0 if self.dry else WARM_UP_S
+        return interleaved(replays, self.repeats, warm_up_s=warm_up_s, failed=failed), wrong
 
     def check(self, contestants: dict[str, list[Callable[[], torch.Tensor]]]) -> dict[str, str]:
         """Remove contestants that do not work, or disagree with the first; says why."""
@@ -344,7 +346,9 @@ def ceilings(stage: Stage) -> Iterator[dict]:
     pairs = list(zip(pools, pools[1:] + pools[:1], strict=True))
     times, wrong = stage.time(
         {
-            "copy": [lambda source=source, target=target: target.copy_(source) for source, target in pairs],
+            "copy": [
+                lambda source=source, target=target: torch.neg(source, out=target) for source, target in pairs
+            ],
             "read": [read(pool, sums).run for pool in pools],
             "product": [lambda: torch.mm(a, b, out=product)] * count,
         }
@@ -410,41 +414,78 @@ def models(stage: Stage) -> Iterator[dict]:
     yield from latents(stage, few)
 
 
+class Latents:
+    """DeepSeek-V3's latents of some sequences in several buffers, contiguous or in blocks of 64."""
+
+    def __init__(self, stage: Stage, lengths: Sequence[int]) -> None:
+        self.stage, self.lengths = stage, lengths
+        (self.latent, rope), self.block = (64, 16) if stage.dry else (512, 64), 64
+        self.width = self.latent + rope
+        room = [-(-length // self.block) * self.block for length in lengths]
+        self.slots, self.moved = sum(room), sum(lengths) * self.width * 2
+        count, self.launches = stage.buffers(2 * self.slots * self.width)
+        self.buffers = [stage.random(self.slots, self.width, dtype=torch.bfloat16) for _ in range(count)]
+        self.firsts = self.numbers([sum(room[:i]) for i in range(len(room))])
+        self.queries: dict[int, torch.Tensor] = {}
+
+    def numbers(self, values: Sequence[int]) -> torch.Tensor:
+        """Integers on the device."""
+        return torch.tensor(values, dtype=torch.int32, device=self.stage.device)
+
+    def query(self, heads: int) -> torch.Tensor:
+        """The same for all contestants."""
+        if heads not in self.queries:
+            shape = len(self.lengths), heads, self.width
+            self.queries[heads] = self.stage.random(*shape, dtype=torch.bfloat16)
+        return self.queries[heads]
+
+    def where(self, paged: bool, shuffle: bool = False) -> dict[str, torch.Tensor]:
+        """The argument that says where sequences are stored."""
+        if not paged:
+            return {"starts": self.firsts}
+        order = torch.arange(self.slots // self.block)
+        if shuffle:
+            order = torch.randperm(len(order), generator=torch.Generator().manual_seed(1))
+        return {"block_table": order.view(len(self.lengths), -1).int().to(self.stage.device)}
+
+    def ours(
+        self, heads: int, where: dict[str, torch.Tensor], tiling: Tiling | None = None
+    ) -> list[Callable[[], torch.Tensor]]:
+        """The launches over the buffers in turn, on pieces cut before."""
+        query = self.query(heads)
+        facts = {"lengths": self.numbers(self.lengths), "longest": max(self.lengths)}
+        pieces = cut_latents(**facts, heads=heads, tokens=sum(self.lengths), tiling=tiling)
+        facts |= {"latent": self.latent, "scale": 192**-0.5, "pieces": pieces, "tiling": pieces.tiling}
+
+        def attend(pool: torch.Tensor) -> torch.Tensor:
+            return latent_attention(query, pool.view(-1, self.block, self.width), **facts, **where)
+
+        chosen = [self.buffers[i % len(self.buffers)] for i in range(self.launches)]
+        return [lambda pool=pool: attend(pool) for pool in chosen]
+
+    def contest(self, part: str, contestants: dict[str, list[Callable[[], torch.Tensor]]]) -> list[dict]:
+        """Check, time, and record the contestants."""
+        wrong = self.stage.check(contestants)
+        times, failed = self.stage.time(contestants)
+        rows = [{"part": part, "name": name, "refused": why} for name, why in (wrong | failed).items()]
+        return rows + [
+            self.stage.row(part, name, seconds, moved=self.moved) for name, seconds in times.items()
+        ]
+
+
 def latents(stage: Stage, lengths: Sequence[int]) -> Iterator[dict]:
     """DeepSeek-V3's latents, whole and on one of eight GPUs: contiguous, and in blocks of 64."""
-    (latent, rope), block = (64, 16) if stage.dry else (512, 64), 64
-    room = [-(-length // block) * block for length in lengths]
-    slots, moved = sum(room), sum(lengths) * (latent + rope) * 2
-    count, launches = stage.buffers(2 * slots * (latent + rope))
-    pools = [stage.random(slots, latent + rope, dtype=torch.bfloat16) for _ in range(count)]
-    firsts = [sum(room[:i]) for i in range(len(room))]
-    order = torch.randperm(slots // block, generator=torch.Generator().manual_seed(1))
-    tables = {"in order": torch.arange(slots // block), "shuffled": order}
-    numbers = {"dtype": torch.int32, "device": stage.device}
-    where = {"contiguous": (block, {"starts": torch.tensor(firsts, **numbers)})}
-    for name, blocks in tables.items():
-        table = blocks.view(len(lengths), -1).to(**numbers)
-        where[f"paged {block}, {name}"] = block, {"block_table": table}
+    pools = Latents(stage, lengths)
+    where = {
+        "contiguous": pools.where(paged=False),
+        f"paged {pools.block}, in order": pools.where(paged=True),
+        f"paged {pools.block}, shuffled": pools.where(paged=True, shuffle=True),
+    }
     for heads in (4,) if stage.dry else (128, 16):
-        query = stage.random(len(lengths), heads, latent + rope, dtype=torch.bfloat16)
-        facts = {"lengths": torch.tensor(lengths, **numbers), "longest": max(lengths)}
-        facts["pieces"] = cut_latents(**facts, heads=heads, tokens=sum(lengths))
-        facts |= {"latent": latent, "scale": 192**-0.5}
         contestants = {
-            name: [
-                lambda pool=pools[i % count], size=size, more=more, query=query, facts=facts: (
-                    latent_attention(query, pool.view(-1, size, pool.shape[1]), **facts, **more)
-                )
-                for i in range(launches)
-            ]
-            for name, (size, more) in where.items()
+            f"{heads} heads on latents: {name}": pools.ours(heads, place) for name, place in where.items()
         }
-        wrong = stage.check(contestants)
-        times, failed = stage.time(contestants)
-        for name, why in (wrong | failed).items():
-            yield {"part": "models", "name": name, "refused": why}
-        for name, seconds in times.items():
-            yield stage.row("models", f"{heads} heads on latents: {name}", seconds, moved=moved)
+        yield from pools.contest("models", contestants)
 
 
 def prefill(stage: Stage) -> Iterator[dict]:
@@ -495,29 +536,60 @@ def moves(stage: Stage) -> Iterator[dict]:
         yield from timed(f"{count} blocks", calls, 2 * count * 16 * token_bytes)
 
 
+DECODE_TILINGS = [Tiling(*sizes, programs=programs) for *sizes, programs in (
+    (64, 4, 2, 3), (64, 4, 2, 2), (64, 4, 2, 4), (64, 4, 3, 3), (64, 4, 3, 2), (32, 4, 3, 4),
+    (32, 4, 4, 3), (32, 4, 5, 3), (128, 4, 2, 2), (64, 8, 2, 1), (64, 8, 3, 1),
+    (128, 8, 2, 1), (32, 2, 4, 5),
+)]  # fmt: skip
+LATENT_TILINGS = [Tiling(*sizes, rows=rows, programs=programs) for *sizes, rows, programs in (
+    (32, 8, 2, 32, 1), (32, 8, 3, 32, 1), (64, 8, 2, 32, 1), (16, 8, 3, 32, 1), (32, 8, 2, 16, 1),
+    (32, 4, 2, 16, 2), (32, 4, 3, 16, 2), (64, 4, 2, 16, 1), (64, 8, 2, 16, 1), (16, 4, 3, 16, 2),
+)]  # fmt: skip
+PREFILL_TILINGS = [Tiling(*sizes, rows=rows) for *sizes, rows in (
+    (64, 8, 3, 128), (64, 8, 2, 128), (64, 8, 4, 128), (128, 8, 2, 128), (128, 8, 3, 128),
+    (32, 8, 3, 128), (64, 4, 3, 64), (64, 4, 2, 64), (128, 4, 2, 64), (64, 4, 3, 128),
+)]  # fmt: skip
+
+
 def tune(stage: Stage) -> Iterator[dict]:
-    """Other tilings and split counts for three decode shapes, blocks of 16, shuffled; fastest first."""
-    tilings = [Tiling(*sizes, programs=programs) for *sizes, programs in (
-        (64, 4, 2, 3), (64, 4, 2, 2), (64, 4, 2, 4), (64, 4, 3, 3), (64, 4, 3, 2), (32, 4, 3, 4),
-        (32, 4, 4, 3), (32, 4, 5, 3), (128, 4, 2, 2), (64, 8, 2, 1), (64, 8, 3, 1),
-        (128, 8, 2, 1), (32, 2, 4, 5),
-    )]  # fmt: skip
-    shapes = (Shape("2 x 70", (70, 70), **TOY),) if stage.dry else DECODE[:3]
-    for shape in shapes:
+    """Other tilings of decode attention (and split counts), of latents and of prefill; fastest first."""
+    few = slice(2) if stage.dry else slice(None)
+
+    def named(tiling: Tiling) -> str:
+        rows = f", {tiling.rows} rows" if tiling.rows else ""
+        programs = f", {tiling.programs} at once" if tiling.programs else ""
+        return f"tile {tiling.tile}, {tiling.warps} warps, {tiling.stages} stages{rows}{programs}, shuffled"
+
+    def ranked(what: str, rows: list[dict]) -> list[dict]:
+        best, *_ = rows = sorted(rows, key=lambda row: row.get("us", math.inf))
+        print(f"         {what}: best is {best['name']}, {best.get('us', math.nan):.1f} us", flush=True)
+        return rows
+
+    for shape in (Shape("2 x 70", (70, 70), **TOY),) if stage.dry else DECODE[:3]:
         pools = Pools(stage, shape)
-        contestants = {}
-        for tiling in tilings[:2] if stage.dry else tilings:
-            name = (
-                f"tile {tiling.tile}, {tiling.warps} warps, {tiling.stages} stages, {tiling.programs} at once"
-            )
-            contestants[name] = pools.ours(16, shuffle=True, tiling=tiling)
+        contestants = {
+            named(tiling): pools.ours(16, shuffle=True, tiling=tiling) for tiling in DECODE_TILINGS[few]
+        }
         for splits in (1, 2) if stage.dry else (1, 2, 4, 8, 16, 33, 66, 132):
             if splits * 64 <= max(shape.lengths):
-                contestants[f"{splits} splits"] = pools.ours(16, shuffle=True, splits=splits)
-        found = pools.contest("tune", {f"{k}, shuffled": v for k, v in contestants.items()})
-        best, *_ = found = sorted(found, key=lambda row: row.get("us", math.inf))
-        print(f"         {shape.name}: best is {best['name']}, {best.get('us', math.nan):.1f} us", flush=True)
-        yield from found
+                contestants[f"{splits} splits, shuffled"] = pools.ours(16, shuffle=True, splits=splits)
+        yield from ranked(shape.name, pools.contest("tune", contestants))
+        del pools, contestants
+    latents = Latents(stage, (40,) * 2 if stage.dry else (4096,) * 64)
+    for heads in (4,) if stage.dry else (128, 16):
+        contestants = {
+            f"{heads} heads: {named(tiling)}": latents.ours(heads, latents.where(True, True), tiling)
+            for tiling in LATENT_TILINGS[few]
+        }
+        yield from ranked(f"{heads} heads on latents", latents.contest("tune", contestants))
+    del latents, contestants
+    for shape in (Shape("20 of 40", (40,), 20, **TOY),) if stage.dry else (PREFILL[1], PREFILL[4]):
+        pools = Pools(stage, shape)
+        contestants = {
+            named(tiling): pools.ours(16, shuffle=True, tiling=tiling) for tiling in PREFILL_TILINGS[few]
+        }
+        yield from ranked(shape.name, pools.contest("tune", contestants))
+        del pools, contestants
 
 
 PARTS = {part.__name__: part for part in (ceilings, decode, models, blocks, prefill, moves, tune)}

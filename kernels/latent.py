@@ -27,7 +27,7 @@ from kvsim.kernels.checks import (
 )
 from kvsim.kernels.decode import LOG2_E
 from kvsim.kernels.faults import expect_no_faults
-from kvsim.kernels.launch import INTERPRETED, LATENT, Gpu, Launch, Tiling, gpu_of
+from kvsim.kernels.launch import INTERPRETED, Gpu, Launch, Tiling, gpu_of, latent_tiling
 from kvsim.kernels.pieces import Pieces, cut, cut_or_given
 
 
@@ -127,7 +127,7 @@ def plan_latent(
     homes, paged = expect_homes(block_table, starts, batch, query.device), starts is None
     expect_between("longest", longest, 0, (homes.shape[1] if paged else cache.shape[0]) * cache.shape[1])
     expect_between("query: batch", batch, 0, 65535)
-    tiling = tiling or LATENT[cache.element_size()]
+    tiling = tiling or latent_tiling(cache.element_size(), heads, gpu)
     blocks = blocks_of(heads, tiling, "query: heads")
     given = pieces is not None
     pieces, launches = cut_or_given(
@@ -169,6 +169,7 @@ def cut_latents(
     longest: int,
     element_bytes: int = 2,
     tokens: int | None = None,
+    tiling: Tiling | None = None,
     out: Pieces | None = None,
     gpu: Gpu | None = None,
 ) -> Pieces:
@@ -176,7 +177,7 @@ def cut_latents(
 
     Raises TypeError or ValueError, which name the argument.
     """
-    tiling = LATENT[element_bytes]
+    tiling = tiling or latent_tiling(element_bytes, heads, gpu or gpu_of(lengths.device))
     blocks = blocks_of(heads, tiling)
     return cut(
         lengths, longest=longest, kv_heads=blocks, head_dim=512, tokens=tokens, tiling=tiling, out=out,

@@ -92,7 +92,7 @@ def _profile_row(found: ProfileFile | KvsimError) -> tuple[str, ...]:
         "rehearsal" if found.rehearsal else "elsewhere" if found.elsewhere else found.date,
         "-" if error is None else f"{100 * error:.1f} %",
         found.origin,
-        ", ".join([*(["few points"] if found.quick else []), *versions]),
+        ", ".join([*(["faulty"] * bool(found.faults)), *(["few points"] if found.quick else []), *versions]),
     )
 
 

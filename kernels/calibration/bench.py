@@ -1,4 +1,4 @@
-"""Points in, seconds out: the points of a group are captured first, and then take turns.
+"""Points in, seconds out: each point is captured and timed in its own steady state (timing.py).
 
 On the CPU the same code runs each launch twice, interpreted: a rehearsal. A point that does not fit in
 memory, or whose kernel does not fit the device, has a reason instead of seconds; the others go on. After any
@@ -15,10 +15,12 @@ from triton.errors import TritonError
 
 from kvsim.kernels.calibration import launches, steps
 from kvsim.kernels.calibration.all_reduce import all_reduce_seconds
+from kvsim.kernels.calibration.drift import SENTINEL
 from kvsim.kernels.calibration.errors import CalibrationError, DeviceLostError
 from kvsim.kernels.calibration.points import Point, Sample
 from kvsim.kernels.calibration.room import Room
 from kvsim.kernels.calibration.timing import (
+    WARM_UP_S,
     captured,
     expect_alive,
     graph_of,
@@ -30,6 +32,10 @@ from kvsim.kernels.calibration.timing import (
 )
 
 REPEATS = 9
+ENOUGH_S = 0.05
+"""Long launches are repeated less often once they took this long."""
+LONG_WARM_UP_S = 0.5
+"""Of the sentinels, which follow any load: the limit of the power averages over a second or so."""
 REPLAYS = 32
 """Replays of a graph in a row: fewer than the driver queues before the host waits."""
 LOAD_SIDE, LOADS = 4096, 64
@@ -46,7 +52,7 @@ class Stopwatch(Protocol):
     """The measurements that a calibration needs from a device."""
 
     def seconds(self, points: Sequence[Point]) -> list[Sample]:
-        """The measurement at each point; the points take turns."""
+        """The measurement at each point."""
 
     def under_load(self, read: Callable[[], Read]) -> Read:
         """Call `read` while the device is busy, and return its result."""
@@ -60,35 +66,32 @@ class Bench:
         self._room: Room | None = None
 
     def seconds(self, points: Sequence[Point]) -> list[Sample]:
-        """Times of all turns; median and spread are left to the caller.
+        """Times of all repeats; median and spread are left to the caller.
 
         Raises DeviceLostError if the GPU has died, CalibrationError if there is no memory at all.
         """
         if points[0].part == "all_reduce":
             return all_reduce_seconds(points, self.repeats, self.rehearsal)
         room = self._room = self._room or self._new_room()
-        failures, replays = {}, {}
-
-        def failed(key: str, error: Exception) -> None:
-            if not isinstance(error, FAILURES):
-                raise error
-            expect_alive(error, room.device)
-            failures[key] = Sample((), 0, words_of(error), fits=not too_large(error))
-
-        for point in points:
-            try:
-                replays[point.key] = self._replay(point, room)
-            except FAILURES as error:
-                failed(point.key, error)
-        turns = {"repeats": 2, "warm_ups": 1} if self.rehearsal else {"repeats": self.repeats}
-        times = interleaved(replays, **turns, failed=failed)
-        found = [
-            failures.get(point.key) or Sample(tuple(times[point.key]), replays[point.key][1])
-            for point in points
-        ]
-        replays.clear()  # the graphs' memory
+        warm_up_s = LONG_WARM_UP_S if points[0].role == SENTINEL else WARM_UP_S
+        found = [self._sample(point, room, warm_up_s) for point in points]
         self._clean_up()
         return found
+
+    def _sample(self, point: Point, room: Room, warm_up_s: float) -> Sample:
+        """The point's times, or why there are none."""
+        try:
+            replay, launches = self._replay(point, room)
+            if self.rehearsal:
+                times = interleaved({"": (replay, launches)}, 2, warm_ups=1)
+            else:
+                times = interleaved(
+                    {"": (replay, launches)}, self.repeats, warm_up_s=warm_up_s, enough_s=ENOUGH_S
+                )
+        except FAILURES as error:
+            expect_alive(error, room.device)
+            return Sample((), 0, words_of(error), fits=not too_large(error))
+        return Sample(tuple(times[""]), launches)
 
     def under_load(self, read: Callable[[], Read]) -> Read:
         """Run large products until the call returns; without load if they do not fit in memory."""

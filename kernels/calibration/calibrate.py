@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvsim.kernels.calibration.assemble import profile_of, refused
+from kvsim.kernels.calibration.assemble import most_tflops, profile_of, refused
 from kvsim.kernels.calibration.card import clocks
 from kvsim.kernels.calibration.drift import reading
 from kvsim.kernels.calibration.errors import DeviceLostError
@@ -101,8 +101,9 @@ def begin(
         "date": now().isoformat(timespec="seconds"),
     }
     found = Journal(journal, head, fresh)
+    most = most_tflops(planned, found)
     for point in planned.points:
-        if point.key in found.samples and refused(planned, point, found.samples[point.key]):
+        if point.key in found.samples and refused(planned, point, found.samples[point.key], most):
             del found.samples[point.key]
     return found
 

@@ -28,13 +28,16 @@ HELD_OUT_EVERY = 6
 
 
 def points(device: Device, quick: bool) -> list[Point]:
-    """All points that are measured on a device, part by part."""
+    """All points that are measured on a device, part by part.
+
+    Whole layers come early: their products take numbers from memory that later parts write into.
+    """
     sizes = TOY if device.rehearsal else QUICK if quick else FULL
     made = [
-        *ceilings(device), *launch(), *decode(sizes, device), *latents(sizes, device), *prefill(sizes),
+        *ceilings(device), *launch(), *composed(sizes),
+        *decode(sizes, device), *latents(sizes, device), *prefill(sizes),
         *products("product", sizes), *products("lm_head", sizes), *sampling(sizes), *elementwise(sizes),
         *kv_write(sizes), *block_copy(sizes), *host_copies(sizes), *all_reduce(sizes, device.count),
-        *composed(sizes),
     ]  # fmt: skip
     unique: dict[str, Point] = {}
     for point in made:

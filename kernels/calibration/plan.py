@@ -14,11 +14,12 @@ from kvsim.kernels.calibration.profile import FORMAT
 from kvsim.kernels.calibration.timing import Datasheet, datasheet_of, launches_wanted
 
 GROUP = 6
-"""Points of a part that take turns."""
+"""Points of a part that are measured before the journal is written."""
 
-TURNS = 11
-SECONDS_OF_A_POINT = 0.15
-"""Time besides the launches: making tensors, capturing graphs."""
+TURNS = 5
+"""Replays of long launches, warm-up included."""
+SECONDS_OF_A_POINT = 0.1
+"""Time besides: making tensors, capturing a graph, warming up."""
 
 SECONDS_OF_A_VARIANT: Mapping[str, float] = {"decode": 2.5, "latent": 2.5, "prefill": 3.5}
 """Compiling a kernel variant; 0.5 for all others."""

@@ -81,8 +81,14 @@ class Room:
         return torch.randperm(count, generator=torch.Generator().manual_seed(seed)).int()
 
     def pinned(self, size: int) -> torch.Tensor:
-        """At least `size` random bytes of pinned host memory, which the GPU copies directly."""
+        """At least `size` bytes of pinned host memory, which the GPU copies directly.
+
+        They are numbers like the slab's: of random bytes some would be NaN, and copies write into the slab.
+        """
         if self._pinned is None or len(self._pinned) < size:
-            self._pinned = torch.empty(size, dtype=torch.uint8, pin_memory=not self.rehearsal)
-            self._pinned.random_(generator=torch.Generator().manual_seed(0))
+            numbers = torch.empty(-(-size // self.dtype.itemsize), dtype=self.dtype)
+            numbers.normal_(generator=torch.Generator().manual_seed(0))
+            self._pinned = numbers.view(torch.uint8)
+            if not self.rehearsal:
+                self._pinned = self._pinned.pin_memory()
         return self._pinned

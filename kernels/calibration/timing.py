@@ -2,9 +2,13 @@
 
 The launches of one point are captured in a CUDA graph, at least 16 of them over different keys, values or
 weights (as the layers of a model have), so that the L2 cache is cold and the gaps between kernels are those
-of an engine; the time of a replay is divided by their number. Points that are compared take turns; the result
-is the median, with the 10th and the 90th percentile. Data is random, never zeros, which are faster. On the
-CPU the launches run one by one: a rehearsal, whose times mean nothing.
+of an engine; the time of a replay is divided by their number. The result is the median, with the 10th and the
+90th percentile. Data is random, never zeros, which are faster. On the CPU the launches run one by one: a
+rehearsal, whose times mean nothing.
+
+A GPU under load lowers its clocks to stay within its power limit, so how fast it is depends on what it has
+just done. A calibration times each point alone, in the steady state that its own launches lead to, since a
+server repeats its steps, too. A benchmark's contestants take turns, so that all have the same clocks.
 """
 
 import time
@@ -30,7 +34,12 @@ COLD_BYTES = 2**30
 """A graph reads at least this much if 64 launches do, many times the L2."""
 
 WARM_UPS = 2
-"""Turns that are not counted."""
+"""Turns that are not counted, at least."""
+WARM_UP_S = 0.08
+"""No turn is counted before a GPU has been busy for this long: under load it soon reaches its power limit and
+lowers its clocks, an H200 by a fifth within 40 ms of matrix products, as it does in a server."""
+LEAST_REPEATS = 3
+"""Turns that are counted however long they take."""
 
 
 @dataclass(frozen=True)
@@ -115,16 +124,28 @@ def spread(seconds: Sequence[float]) -> tuple[float, float, float]:
 def interleaved(
     replays: Mapping[str, tuple[Callable[[], float], int]],
     repeats: int,
+    *,
     warm_ups: int = WARM_UPS,
+    warm_up_s: float = 0.0,
+    enough_s: float = inf,
     failed: Callable[[str, Exception], object] | None = None,
 ) -> dict[str, list[float]]:
-    """Seconds of one launch, `repeats` times each, by turns.
+    """Seconds of one launch, `repeats` times each, by turns, after `warm_ups` turns and `warm_up_s` at least.
 
+    Fewer than `repeats`, but LEAST_REPEATS at least, once they took `enough_s` together.
     `replays`: a call that runs all launches and returns its seconds, and the number of launches.
     `failed`: called for one that raises, which then takes no more turns; without it, the error is raised.
     """
     times: dict[str, list[float]] = {name: [] for name in replays}
-    for turn in range(repeats + warm_ups):
+    turn, counted, started = 0, 0, time.perf_counter()
+    while times and counted < repeats:
+        now = time.perf_counter()
+        warm = turn >= warm_ups and now - started >= warm_up_s
+        if warm and not counted:
+            enough = now + enough_s
+        if counted >= LEAST_REPEATS and now >= enough:
+            break
+        turn, counted = turn + 1, counted + warm
         for name in list(times):
             replay, launches = replays[name]
             try:
@@ -135,7 +156,7 @@ def interleaved(
                 failed(name, error)
                 del times[name]
                 continue
-            if turn >= warm_ups:
+            if warm:
                 times[name].append(seconds)
     return times
 

@@ -208,10 +208,12 @@ def notes(fit: Fit) -> Iterator[str]:
         return
     if fit.file.quick:
         yield "Few points were measured (--quick): sim calibrate without it measures the full grid."
+    for fault in fit.file.faults:
+        yield f"Faulty: {fault}."
     error = fit.composed_error
     if error is None:
         yield "No composed step was measured: the error on whole steps is unknown."
-    elif error.mean > MOST_ERROR:
+    elif error.mean > MOST_ERROR and not fit.file.faults:
         yield f"Composed steps are off by {percent(error.mean)} on average: more than {percent(MOST_ERROR)}."
     if content["refused"]:
         first = content["refused"][0]

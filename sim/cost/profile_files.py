@@ -1,12 +1,12 @@
 """Measured profiles as files, and which of them a run uses.
 
-    calibrated   on the user's own GPU, by `sim calibrate`
+    calibrated   by `sim calibrate`, on the user's own GPU; one of an H200 ships
     elsewhere    by others, from public tables of kernel times (benchmarks/elsewhere); these ship
     rehearsal    not measured: made without a GPU
 
 Found by path; by name in the user's own directory; by name among the shipped ones (sim/profiles/). A GPU's
 name finds that GPU's profile: the user's before shipped ones, without faults before others, full before
-quick, newest first.
+quick, newest first. Of shipped ones those measured elsewhere come first: they are an engine's own kernels.
 
 A run keeps what it needs of a profile in its config.json, not a path: the fitted parts, their origin, and the
 SHA-256 of the whole file. Raw points are left out, as are parts and axis values that its model does not use.
@@ -19,12 +19,13 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from kvsim.sim.cost.logged import cost_of
 from kvsim.sim.cost.profile_checks import KINDS, check_profile
-from kvsim.sim.cost.published import ELSEWHERE
+from kvsim.sim.cost.published import ELSEWHERE, OURS
 from kvsim.sim.errors import KvsimError, unknown
 from kvsim.sim.files.reading import content_of, json_in, understood
 from kvsim.sim.models.catalog import gpu_named, gpu_names
@@ -126,6 +127,7 @@ class ProfileFile:
         content = self.content
         named = {key: content[key] for key in ("kind", "name", "gpu", "launch")}
         named |= {key: content[key] for key in ("source", "engine") if key in content}
+        named |= {"faults": self.faults} if self.faults else {}
         measured = {key: content["measured"].get(key) for key in ("date", "driver", "torch", "triton")}
         kept = ("form", "constants", "tables", "range", "scaled_from")
         return {
@@ -215,10 +217,11 @@ def _worth(found: ProfileFile | KvsimError) -> tuple[bool, bool, str]:
 
 def _shipped(gpu: str | None = None) -> Iterator[ProfileFile]:
     """The shipped profiles, or one GPU's: only what is asked for is read."""
-    for entry in sorted(resources.files("kvsim.sim.profiles").iterdir(), key=lambda entry: entry.name):
-        if not entry.name.endswith(ELSEWHERE):
+    entries = sorted(resources.files("kvsim.sim.profiles").iterdir(), key=lambda entry: entry.name)
+    for suffix, entry in product((ELSEWHERE, OURS), entries):
+        if not entry.name.endswith(suffix):
             continue
-        if gpu is not None and gpu not in (entry.name.removesuffix(ELSEWHERE), Path(entry.name).stem):
+        if gpu is not None and gpu not in (entry.name.removesuffix(suffix), Path(entry.name).stem):
             continue
         data = entry.read_bytes()
         yield ProfileFile(Path(str(entry)), "shipped", json.loads(data), hashlib.sha256(data).hexdigest())
@@ -294,5 +297,5 @@ def _no_profile(gpu: str, cost: str) -> str:
             f"cost calibrated needs a measured profile of gpu {gpu!r}, and there is none: "
             "measure one with sim calibrate, name one with --gpu FILE, or use --cost roofline"
         )
-    names = ", ".join(str(each.gpu) for each in _shipped())
+    names = ", ".join(str(each.gpu) for each in _shipped() if each.elsewhere)
     return f"cost {cost} must be left out for gpu {gpu!r}: profiles measured elsewhere ship of {names}"

@@ -37,8 +37,9 @@ from kvsim.sim.models.catalog import model_named
 
 PS_PER_MS = 1_000_000_000
 PS_PER_US = 1_000_000
-ELSEWHERE, SIMULATORS = "-vllm.json", ("-osdi24.json", "-isca24.json")
-"""Suffixes of the other profiles there: those measured elsewhere, and those of engines.py and dgx.py."""
+ELSEWHERE, OURS, SIMULATORS = "-vllm.json", "-triton.json", ("-osdi24.json", "-isca24.json")
+"""Suffixes of the other profiles there: those measured elsewhere, those of `sim calibrate`, and those of
+engines.py and dgx.py."""
 VARIANTS = ("", "context", "both", "waiting")
 
 
@@ -48,7 +49,7 @@ def profile_names() -> list[str]:
     return sorted(
         name.removesuffix(".json")
         for name in files
-        if name.endswith(".json") and not name.endswith((ELSEWHERE, *SIMULATORS))
+        if name.endswith(".json") and not name.endswith((ELSEWHERE, OURS, *SIMULATORS))
     )
 
 

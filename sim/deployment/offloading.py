@@ -7,7 +7,7 @@ Link figures are per GPU and direction; each GPU copies its own part of a block 
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from kvsim.allocators.base import Allocator
 from kvsim.allocators.eviction import EVICTION
@@ -73,7 +73,7 @@ LINKS: Mapping[str, Figures] = {
     "200gb": Figures(25.0, 25.0, 20, "line rate of 200 Gb/s"),
     "400gb": Figures(50.0, 50.0, 20, "line rate of 400 Gb/s"),
 }
-"""In addition, `pcie`: the GPU's own, at `PCIE_SHARE` of its datasheet."""
+"""In addition, `pcie`: the GPU's own, as `sim calibrate` measured it, or at `PCIE_SHARE` of its datasheet."""
 
 NAMES: Final = ("pcie", *LINKS)
 
@@ -93,6 +93,8 @@ RATE: Final = re.compile(r"\s*(-?[0-9]*\.?[0-9]+)(?:gb/s)?(?::(-?[0-9]*\.?[0-9]+
 def link_figures(text: str, deployment: Deployment, option: str = "kv_offloading_link") -> Figures:
     """A link by its name, or by its rates in GB/s: `50`, or `6.5:4` if loads and stores differ."""
     if text == "pcie":
+        if found := _measured(deployment.profile):
+            return found
         rate = PCIE_SHARE * deployment.gpu.pcie_bytes_per_s / 1e9
         return Figures(rate, rate, LATENCY_PS / 1e6, f"{PCIE_SHARE:g} of the GPU's PCIe")
     if text in LINKS:
@@ -101,6 +103,17 @@ def link_figures(text: str, deployment: Deployment, option: str = "kv_offloading
     if rates is None:
         raise unknown(option, text, list(NAMES))
     return Figures(*rates, LATENCY_PS / 1e6, "given")
+
+
+def _measured(profile: Mapping[str, Any] | None) -> Figures | None:
+    """What a profile says of copies between the GPU and pinned memory of the host; None if nothing."""
+    ways = ("to_gpu", "to_host")
+    if profile is None or not profile["parts"].keys() >= {*ways}:
+        return None
+    load, store = (profile["parts"][way]["form"] for way in ways)
+    rates = [form["bandwidth_bytes_per_s"] / 1e9 for form in (load, store)]
+    latency_us = 1e6 * max(load["t0_s"], store["t0_s"])
+    return Figures(rates[0], rates[1], latency_us, f"measured: profile {profile['name']}")
 
 
 def _rates(text: str, option: str) -> tuple[float, float] | None:

@@ -50,7 +50,7 @@ def failing_from(turn, error):
     """A call that fails from its so-manieth turn on."""
     turns = []
 
-    def call(*_):
+    def call(*_, **__):
         turns.append(1)
         if len(turns) >= turn:
             raise error
@@ -101,7 +101,7 @@ def test_a_part_that_fails_as_a_whole_keeps_its_rows_and_the_others_go_on(bench,
 
 def test_a_ceiling_that_fails_takes_no_other_along(bench, monkeypatch, tmp_path):
     """Copying does: nothing is a share of it, and the command says so with exit code 1."""
-    monkeypatch.setattr(torch.Tensor, "copy_", failing_from(1, RuntimeError("no")))
+    monkeypatch.setattr(torch, "neg", failing_from(1, RuntimeError("no")))
     monkeypatch.setitem(bench.PARTS, "prefill", lambda stage: [stage.row("prefill", "some", [1.0], 8)])
     code, report = rehearsed(bench, monkeypatch, tmp_path, "prefill")
     assert code == "error: ceilings: RuntimeError: copy: RuntimeError: no"

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed: pip install -e .[test]")
 pytest.importorskip("triton", reason="triton is not installed: pip install -e .[test]")
 
-from support.synthetic_gpu import H200, SyntheticGpu, programs_of, true_s
+from support.synthetic_gpu import GPU, H200, SyntheticGpu, programs_of, true_s
 
 from kvsim.kernels.calibration import form
 from kvsim.kernels.calibration.calibrate import calibrate
@@ -30,10 +30,12 @@ from kvsim.kernels.calibration.timing import (
     refusal,
     spread,
 )
-from kvsim.kernels.launch import DECODE, LATENT
+from kvsim.kernels.launch import DECODE, latent_tiling
 from kvsim.sim.models.catalog import gpu_named
 
 pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
 
 EXAMPLE = Path(__file__).parents[1] / "data/calibrated-example.json"
 TILES = {"token_tile": 64, "output_tile": 128}
@@ -135,17 +137,17 @@ def decode_work(constants, lengths):
 
 
 def test_decode_in_shares_by_hand():
-    """396 programs, 49 for each of 8 heads, as kernels/launch.py shares them out; none below 256 tokens."""
-    constants = {"shares": {"128": 396}, "least_piece_tokens": 256, "tile_tokens": {"128": 64}}
-    assert decode_work(constants, [4096] * 64) == (84, 1)  # 64 * 64 / 49, rounded up
+    """264 programs, 33 for each of 8 heads, as kernels/launch.py shares them out; none below 256 tokens."""
+    constants = {"shares": {"128": 264}, "least_piece_tokens": 256, "tile_tokens": {"128": 64}}
+    assert decode_work(constants, [4096] * 64) == (125, 1)  # 64 * 64 / 33, rounded up
     assert decode_work(constants, [1024] * 2) == (32 / 8, 1)
     assert decode_work(constants, [448] * 2) == (7, 0)
-    assert decode_work(constants, [449] * 49) == (8, 0)
-    assert decode_work(constants, [511] * 50) == (9, 1)  # 50 * 8 / 49
+    assert decode_work(constants, [449] * 33) == (8, 0)
+    assert decode_work(constants, [511] * 50) == (13, 1)  # 50 * 8 / 33
     assert decode_work(constants, [512]) == (8 / 2, 1)
     assert decode_work(constants, [513]) == (9 / 3, 1)
-    assert decode_work(constants, [1] * 100) == (3, 1)
-    assert decode_work(constants, [40_000] + [400] * 63) == (22, 1)  # (625 + 63 * 7) / 49
+    assert decode_work(constants, [1] * 100) == (4, 1)
+    assert decode_work(constants, [40_000] + [400] * 63) == (33, 1)  # (625 + 63 * 7) / 33
     tiling = DECODE[128, 2]
     for lengths in ([4096] * 64, [1023] * 2, [511] * 50, [100_000] + [2127] * 47, [700] * 33 + [9000], [9]):
         programs, merged = programs_of(lengths, 8, tiling)
@@ -177,14 +179,15 @@ def test_decode_of_kernels_that_cut_each_context_alone_by_hand():
 
 
 def test_latents_by_hand():
-    """132 programs: of 128 query heads, four blocks of 32, 33 for each; of 8-bit latents eight of 16."""
+    """132 programs: of 128 query heads, two blocks of 64, 66 for each; of 8-bit latents eight of 16."""
     constants = {
-        "rows": {"1": 16, "2": 32}, "shares": {"1": 132, "2": 132}, "tile_tokens": {"1": 32, "2": 32},
+        "rows": {"1": 16, "2": 64}, "shares": {"1": 132, "2": 132}, "tile_tokens": {"1": 32, "2": 64},
         "least_piece_tokens": 256,
     }  # fmt: skip
 
     def work(heads, lengths, element_bytes=2):
-        rounded = sum(-(-length // 32) * 32 for length in lengths)
+        tile = constants["tile_tokens"][str(element_bytes)]
+        rounded = sum(-(-length // tile) * tile for length in lengths)
         spread = (len(lengths), sum(lengths), max(lengths), rounded)
         moved, *found = form.latent_features(
             constants, spread=spread, heads=heads, width=576, element_bytes=element_bytes
@@ -192,14 +195,14 @@ def test_latents_by_hand():
         assert moved == sum(lengths) * 576 * element_bytes
         return tuple(found)
 
-    assert work(16, [4096] * 64) == (63, 1)  # 64 * 128 / 132, rounded up
-    assert work(128, [4096] * 64) == (249, 1)  # of 33
+    assert work(16, [4096] * 64) == (32, 1)  # 64 * 64 / 132, rounded up
+    assert work(128, [4096] * 64) == (63, 1)  # of 66
     assert work(128, [4096] * 64, 1) == (512, 1)  # of 16
-    assert work(128, [500] * 33) == (16, 0)
-    assert work(128, [500] * 34) == (17, 1)
-    assert work(16, [1024]) == (8, 1)
-    tiling = LATENT[2]
+    assert work(128, [500] * 66) == (8, 0)
+    assert work(128, [500] * 67) == (9, 1)
+    assert work(16, [1024]) == (4, 1)
     for heads, lengths in ((16, [4096] * 64), (128, [511] * 50), (64, [9000, 3, 700]), (32, [40])):
+        tiling = latent_tiling(2, heads, GPU)
         programs, merged = programs_of(lengths, -(-heads // tiling.rows), tiling)
         assert (max(programs), merged) == work(heads, lengths)
 
@@ -371,7 +374,7 @@ def test_what_decode_on_a_synthetic_gpu_is_made_of_is_found(quick):
     decode, noisy = synthetic_decode(quick, 0.0), synthetic_decode(quick, 0.01)
     true = {"t0_s": 3e-6, "bandwidth_bytes_per_s": 4.2e12 / (1 + 0.35 / 16**0.7), "merge_s": 2.1e-6}
     found = decode["form"]
-    assert decode["constants"]["shares"] == {"32": 396, "64": 528, "128": 396, "256": 264}
+    assert decode["constants"]["shares"] == {"32": 396, "64": 528, "128": 264, "256": 264}
     assert found["p"] == noisy["form"]["p"] == 3
     for name, limit in (("t0_s", 0.005), ("bandwidth_bytes_per_s", 0.005), ("merge_s", 0.02)):
         assert found[name] == pytest.approx(true[name], rel=limit)
@@ -441,33 +444,37 @@ def test_a_synthetic_gpu_is_found_quickly():
     assert found["measured"]["quick"]
 
 
-def test_the_errors_on_a_synthetic_gpu_are_those_of_the_documents(profile):
-    """Mean and worst of what entered no fit, in full and quick."""
+def test_the_errors_of_calibrations_are_those_of_the_documents(profile):
+    """On an H200, and on a synthetic GPU in full and quick."""
     quick = Plan(H200, True, tuple(points(H200, True)))
-    found = {}
-    for one in (profile, calibrate(quick, stopwatch=SyntheticGpu(), read_clocks=dict)):
-        apart = {
-            name: [point for point in part["points"] if point["role"] == "held_out"]
-            for name, part in one["parts"].items()
-        }
-        moving = set(apart) - {"decode", "latent", "prefill", "product", "lm_head"}
-        rows = {
-            "whole layers and heads": one["composed"]["points"],
-            "decode attention": apart["decode"],
-            "of it, skewed batches": [point for point in apart["decode"] if point["x"]["skew"] != "even"],
-            "decode over latents": apart.get("latent"),
-            "prefill attention": apart["prefill"],
-            "matrix products": apart["product"],
-            "output matrix": apart["lm_head"],
-            "all that only moves bytes": [point for name in sorted(moving) for point in apart[name]],
-        }
-        for name, some in rows.items():
-            error = some and error_of(some)
-            said = f"{error['mean']:.1%}, {error['worst']:.1%}" if error else "not measured"
-            found.setdefault(name, []).append(said.replace("%", " %"))
-    page = (Path(__file__).parents[2] / "docs/cost.md").read_text(encoding="utf-8")
-    for name, (full, short) in found.items():
-        assert f"| {name} | {full} | {short} |" in page, (name, full, short)
+    real = json.loads((ROOT / "sim/profiles/h200-triton.json").read_text(encoding="utf-8"))
+    short = calibrate(quick, stopwatch=SyntheticGpu(), read_clocks=dict)
+    page = (ROOT / "docs/cost.md").read_text(encoding="utf-8")
+    for (name, measured), full, less in zip(*map(errors_of, (real, profile, short)), strict=True):
+        assert f"| {name} | {measured} | {full[1]} | {less[1]} |" in page, (name, measured, full, less)
+
+
+def errors_of(profile):
+    """(row of the page, "mean, worst") of what entered no fit."""
+    apart = {
+        name: [point for point in part["points"] if point["role"] == "held_out"]
+        for name, part in profile["parts"].items()
+    }
+    moving = set(apart) - {"decode", "latent", "prefill", "product", "lm_head"}
+    rows = {
+        "whole layers and heads": profile["composed"]["points"],
+        "decode attention": apart["decode"],
+        "of it, skewed batches": [point for point in apart["decode"] if point["x"]["skew"] != "even"],
+        "decode over latents": apart.get("latent"),
+        "prefill attention": apart["prefill"],
+        "matrix products": apart["product"],
+        "output matrix": apart["lm_head"],
+        "all that only moves bytes": [point for name in sorted(moving) for point in apart[name]],
+    }
+    for name, some in rows.items():
+        error = some and error_of(some)
+        said = f"{error['mean']:.1%}, {error['worst']:.1%}" if error else "not measured"
+        yield name, said.replace("%", " %")
 
 
 def test_cells_of_the_tables_are_predicted_exactly(profile):

@@ -138,14 +138,14 @@ def test_shares_are_cut_once_for_all_layers():
 
 
 def test_latents_are_cut_by_what_a_gpu_holds_of_their_programs():
-    """Of 16-bit ones, 64 heads are two blocks: each of the interpreter's two programs has one of them."""
+    """Of 16-bit ones, 128 heads are two blocks: each of the interpreter's two programs has one of them."""
     lengths = [0, 300, 3, 640]
     batch = latents(lengths, heads=64, width=96)
     numbers = batch.integers(lengths)
     given = {"longest": 640, "tokens": 943, "gpu": REHEARSAL}
     pieces = cut_latents(numbers, heads=64, **given)
-    assert (pieces.batch, pieces.tiling.tile, pieces.shares) == (4, 32, 1)
-    assert cut_latents(numbers, heads=16, **given).shares == 2
+    assert (pieces.batch, pieces.tiling.tile, pieces.shares) == (4, 64, 2)
+    assert [cut_latents(numbers, heads=heads, **given).shares for heads in (16, 128)] == [2, 1]
     assert cut_latents(numbers, heads=64, out=pieces, **given) is pieces
     assert_right(batch, batch.queries(4), 64, pieces=pieces, lengths=numbers)
     with pytest.raises(ValueError, match="heads must be up to 32 or a multiple of 32, got 48"):

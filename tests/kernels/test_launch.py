@@ -37,14 +37,14 @@ def shares(lengths, kv_heads=8):
 @pytest.mark.parametrize(
     ("batch", "tokens", "wanted"),
     [
-        (64, 4096, 49),  # three programs a multiprocessor, 396, are 49 for each of 8 heads
+        (64, 4096, 33),  # two programs a multiprocessor, 264, are 33 for each of 8 heads
         (8, 256, None),  # too short to cut
-        (8, 4096, 49),
-        (1, 131_072, 49),  # one long sequence fills the GPU
+        (8, 4096, 33),
+        (1, 131_072, 33),  # one long sequence fills the GPU
         (1, 1024, 4),
-        (300, 100_000, 49),
-        (4000, 20, 49),  # more than the GPU holds at once
-        (60, 1, 49),
+        (300, 100_000, 33),
+        (4000, 20, 33),  # more than the GPU holds at once
+        (60, 1, 33),
     ],
 )
 def test_shares_on_an_h200(batch, tokens, wanted):
@@ -55,9 +55,9 @@ def test_of_more_kv_heads_than_programs_each_has_one():
     assert shares([4096] * 4, kv_heads=512) == 1
 
 
-def test_heads_of_256_are_one_program_where_shared_memory_is_small():
+def test_large_heads_are_one_program_where_shared_memory_is_small():
     found = [DECODE[head, 2].at_once(Gpu((8, 9), 142)) / 142 for head in (32, 64, 128, 256)]
-    assert found == [2, 2, 2, 1]
+    assert found == [2, 2, 1, 1]
 
 
 def lost(programs):
@@ -68,19 +68,18 @@ def lost(programs):
 
 
 def test_no_batch_waits_for_a_last_wave():
-    """Of all batches of 8 to 256 x 4096 one loses 3.4 %, the others at most 2.3 %.
+    """Of all batches of 8 to 256 x 4096 none loses more than 2.2 %.
 
-    With a program for each sequence and head, 400 programs on 396 places take a quarter longer.
+    With a program for each sequence and head, 272 programs on 264 places take a quarter longer.
     """
     found = {}
     for batch in range(8, 257):
         programs, merged = programs_of([4096] * batch, 8, TILING)
         assert merged
         found[batch] = lost(programs)
-    assert found.pop(10) == pytest.approx(0.034, abs=0.0005)
-    assert max(found.values()) <= 0.023
+    assert max(found.values()) <= 0.022
     assert found[64] <= 0.02
-    assert lost([64] * 400) > 0.25
+    assert lost([64] * 272) > 0.25
 
 
 @pytest.mark.parametrize(
@@ -110,9 +109,9 @@ def test_what_a_decode_launches():
         query, pool, pool, out=query, longest=131_072, tokens=140_000, gpu=H200, **where
     )
     assert counting.grid == (1, 1, 1) and sharing.grid == (1, 1, 1)
-    assert attention.grid == (392, 1, 1) and reduction.grid == (32, 49, 1)
-    assert attention.arguments["partial"].shape == (98, 32, 128)
-    assert attention.options["maxnreg"] * 3 * 4 * 32 <= 65_536
+    assert attention.grid == (264, 1, 1) and reduction.grid == (32, 33, 1)
+    assert attention.arguments["partial"].shape == (66, 32, 128)
+    assert attention.options["maxnreg"] * 2 * 4 * 32 <= 65_536
     (alone,) = plan_decode(query, pool, pool, out=query, longest=511, gpu=H200, **where)
     assert alone.grid == (24, 1, 1)
 

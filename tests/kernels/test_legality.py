@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 pytest.importorskip("torch", reason="torch is not installed: pip install -e .[test]")
 pytest.importorskip("triton", reason="triton is not installed: pip install -e .[test]")
 
-from kvsim.kernels.launch import LATENT, REGISTERS, decode_tiling
+from kvsim.kernels.launch import REGISTERS, Gpu, decode_tiling, latent_tiling
 
 ROOT = Path(__file__).resolve().parents[2]
 PROCESSES = 2
@@ -66,15 +66,33 @@ def is_attention(report):
     return report["kernel"] in {"decode_kernel", "prefill_kernel"}
 
 
-def test_nothing_is_spilled(reports):
-    assert not where(reports, lambda report: report["stack"] or widths(report, "LDL", "STL"))
+def of_64_latent_heads(report):
+    """On Hopper; the accumulator of 64 x 512 takes half of all registers, and some others are spilled."""
+    variant = report["variant"]
+    return (
+        variant.startswith("sm_90 latent") and not re.search("fp8|16 heads", variant) and is_attention(report)
+    )
 
 
-def test_by_triton_3_6_one_variant_spills_40_bytes(older):
+def spills(report):
+    return report["stack"] or widths(report, "LDL", "STL")
+
+
+def test_nothing_is_spilled_but_by_64_heads_on_latents(reports):
+    """Which are twice as fast as 32 on an H200 nevertheless (benchmarks/GPU.md)."""
+    spilled = where(reports, spills)
+    assert all(map(of_64_latent_heads, spilled))
+    assert {report["kernel"] for report in spilled} == {"decode_kernel"}
+    assert max(report["stack"] for report in spilled) <= 528
+
+
+def test_by_triton_3_6_two_others_spill_a_little(older):
     """On an A100, of 8-bit keys of 256 numbers. Half the rows spill none, but read all keys twice."""
-    spilled = where(older, lambda report: report["stack"] or widths(report, "LDL", "STL"))
-    assert {report["variant"]: report["stack"] for report in spilled} == {"sm_80 prefill fp8 head 256": 40}
-    assert sum(widths(spilled[0], "LDL", "STL").values()) == 20
+    found = where(older, spills)
+    assert max(report["stack"] for report in found if of_64_latent_heads(report)) <= 272
+    assert {report["variant"]: report["stack"] for report in found if not of_64_latent_heads(report)} == {
+        "sm_80 prefill fp8 head 256": 40, "sm_80 decode 128 heads on one": 8
+    }  # fmt: skip
     assert_as_many_programs_as_started(older)
 
 
@@ -94,7 +112,8 @@ def assert_as_many_programs_as_started(reports):
         head, size = re.search(r"head (\d+)", report["variant"]), 1 if " fp8 " in report["variant"] else 2
         tiling = decode_tiling(int(head[1]) if head else 128, size)
         if " latent" in report["variant"]:
-            tiling = LATENT[size]
+            gpu = Gpu((9 if report["variant"].startswith("sm_90") else 8, 0), 132)
+            tiling = latent_tiling(size, 16 if "16 heads" in report["variant"] else 128, gpu)
         if "one" not in report["variant"] and "multi-query" not in report["variant"]:
             assert programs == tiling.programs, report
             assert report["shared"] <= 1024 * tiling.shared_kib, report
@@ -147,6 +166,7 @@ def test_matrix_instructions_are_those_of_the_chip(reports):
     for report in filter(is_attention, reports):
         gpu, what = report["variant"].split(" ", 1)
         of_64_rows = report["kernel"] == "prefill_kernel" or what.endswith("heads on one")
+        of_64_rows |= of_64_latent_heads(report)
         assert widths(report, kinds[gpu] if of_64_rows else "HMMA"), report
 
 

@@ -26,7 +26,7 @@ from kvsim.kernels.calibration import layer
 from kvsim.kernels.copy import plan_copy
 from kvsim.kernels.decode import plan_decode
 from kvsim.kernels.latent import blocks_of, plan_latent
-from kvsim.kernels.launch import LATENT, Gpu, Launch, decode_tiling
+from kvsim.kernels.launch import Gpu, Launch, decode_tiling, latent_tiling
 from kvsim.kernels.pieces import plan_cut
 from kvsim.kernels.prefill import plan_prefill
 from kvsim.kernels.swap import plan_gather, plan_scatter
@@ -104,10 +104,10 @@ def latent(gpu, kv=torch.bfloat16, heads=128, paged=True, block_size=64, given=T
     )
     where = {"block_table": meta(batch, 2048, dtype=torch.int32)} if paged else {"starts": lengths}
     if given:
-        size = cache.element_size()
+        tiling = latent_tiling(cache.element_size(), heads, gpu)
         where["pieces"], _ = plan_cut(
-            lengths, longest=8192, kv_heads=blocks_of(heads, LATENT[size]), tokens=None, window=None,
-            splits=None, tiling=LATENT[size], gpu=gpu,
+            lengths, longest=8192, kv_heads=blocks_of(heads, tiling), tokens=None, window=None, splits=None,
+            tiling=tiling, gpu=gpu,
         )  # fmt: skip
     return plan_latent(
         query, cache, lengths, meta(batch, heads, 512), latent=512, scale=0.07, longest=8192, gpu=gpu, **where

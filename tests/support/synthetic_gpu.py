@@ -22,7 +22,7 @@ from kvsim.kernels.calibration.grid import points
 from kvsim.kernels.calibration.plan import Plan
 from kvsim.kernels.calibration.points import BYTES, Sample, components, lengths_of, useful
 from kvsim.kernels.calibration.profile import write_profile
-from kvsim.kernels.launch import DECODE, LATENT, PREFILL, Gpu, shares_of
+from kvsim.kernels.launch import DECODE, PREFILL, Gpu, latent_tiling, shares_of
 
 EXAMPLE = Path(__file__).parents[1] / "data/calibrated-example.json"
 
@@ -78,7 +78,7 @@ def decode_s(x):
 
 def latent_s(x):
     """Blocks of query heads read the same rows, from memory once; each computes separately."""
-    tiling, lengths = LATENT[x["element_bytes"]], lengths_of(x)
+    tiling, lengths = latent_tiling(x["element_bytes"], x["heads"], GPU), lengths_of(x)
     rows, width = min(x["heads"], tiling.rows), x["latent"] + x["rope"]
     programs, merged = programs_of(lengths, x["heads"] // rows, tiling)
     tile_bytes = tiling.tile * width * x["element_bytes"] * rows / x["heads"]

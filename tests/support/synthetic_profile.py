@@ -1,12 +1,6 @@
-"""A complete profile of the synthetic GPU of synthetic_gpu.py, with every part: an example, no measurement.
+"""A complete profile of the synthetic GPU of synthetic_gpu.py, with every part: no measurement."""
 
-`PYTHONPATH=tests python -m support.synthetic_profile OUT.json` writes it;
-docs/images/calibration.png is drawn from it.
-"""
-
-import sys
 from datetime import UTC, datetime
-from pathlib import Path
 
 CLOCKS = {
     "driver_version": "580.1",
@@ -35,7 +29,3 @@ def synthetic_profile(path, quick=False):
     device = found["device"] | {"name": "Synthetic GPU"}
     write_profile(found | name | {"device": device}, path)
     return path
-
-
-if __name__ == "__main__":
-    print(synthetic_profile(Path(sys.argv[1])))

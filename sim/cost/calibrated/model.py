@@ -361,6 +361,7 @@ def source(profile: Profile, deployment: Deployment) -> str:
     facts = [f"{key} {measured[key]}" for key in ("driver", "torch", "triton") if measured.get(key)]
     if error is not None:
         facts.append(f"error {100 * error:.1f} % on composed steps")
+    facts += [f"faulty: {each}" for each in profile.get("faults", ())]
     kind = REHEARSAL if profile["kind"] == "rehearsal" else "measured"
     said = ", ".join(filter(None, [kind, date, *facts, *host]))
     return f"calibrated: {what}; profile {profile['name']}, {said}"
