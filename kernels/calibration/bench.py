@@ -15,9 +15,8 @@ from triton.errors import TritonError
 
 from kvsim.kernels.calibration import launches, steps
 from kvsim.kernels.calibration.all_reduce import all_reduce_seconds
-from kvsim.kernels.calibration.drift import SENTINEL
 from kvsim.kernels.calibration.errors import CalibrationError, DeviceLostError
-from kvsim.kernels.calibration.points import Point, Sample
+from kvsim.kernels.calibration.points import SENTINEL, Point, Sample
 from kvsim.kernels.calibration.room import Room
 from kvsim.kernels.calibration.timing import (
     WARM_UP_S,

@@ -9,13 +9,10 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from kvsim.kernels.calibration.card import SLOWED_BY, THROTTLED
-from kvsim.kernels.calibration.points import Point
+from kvsim.kernels.calibration.points import SENTINEL, Point
 
 if TYPE_CHECKING:
     from kvsim.kernels.calibration.bench import Stopwatch
-
-SENTINEL = "sentinel"
-"""The sentinels' role: they are not points of a part."""
 
 MOST_DRIFT = 0.03
 

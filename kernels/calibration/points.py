@@ -26,6 +26,9 @@ LEAST_LONG = 4
 MAIN = "main"
 """The table whose cells the form is fitted to; other tables have one axis each and are named after it."""
 
+SENTINEL = "sentinel"
+"""The role of what is timed repeatedly (drift.py): it belongs to no part."""
+
 PREFIX_OFFSET = 256
 """Added to prefixes before taking the logarithm, which 0 does not have."""
 

@@ -26,7 +26,7 @@ from kvsim.kernels.calibration import card, device, launches, layer, steps, timi
 from kvsim.kernels.calibration.all_reduce import all_reduce_seconds
 from kvsim.kernels.calibration.bench import Bench
 from kvsim.kernels.calibration.calibrate import calibrate
-from kvsim.kernels.calibration.drift import SENTINEL, disturbances
+from kvsim.kernels.calibration.drift import disturbances
 from kvsim.kernels.calibration.errors import (
     CalibrationError,
     DeviceLostError,
@@ -38,7 +38,7 @@ from kvsim.kernels.calibration.grid import points
 from kvsim.kernels.calibration.journal import Journal
 from kvsim.kernels.calibration.overview import held_by_others
 from kvsim.kernels.calibration.plan import Plan, plan
-from kvsim.kernels.calibration.points import Point, Sample, components
+from kvsim.kernels.calibration.points import SENTINEL, Point, Sample, components
 from kvsim.kernels.calibration.room import Room
 from kvsim.kernels.calibration.soundness import exit_code_of
 from kvsim.sim import __version__ as kvsim_version

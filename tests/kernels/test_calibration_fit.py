@@ -15,12 +15,12 @@ from support.synthetic_gpu import GPU, H200, SyntheticGpu, programs_of, true_s
 
 from kvsim.kernels.calibration import form
 from kvsim.kernels.calibration.calibrate import calibrate
-from kvsim.kernels.calibration.drift import SENTINEL, drift_of
+from kvsim.kernels.calibration.drift import drift_of
 from kvsim.kernels.calibration.fit import Bounds, Measured, error_of, fit_form, fit_part
 from kvsim.kernels.calibration.grid import points
 from kvsim.kernels.calibration.least_squares import residuals
 from kvsim.kernels.calibration.plan import Plan
-from kvsim.kernels.calibration.points import Point, features, launches_of, lengths_of, pairs_of
+from kvsim.kernels.calibration.points import SENTINEL, Point, features, launches_of, lengths_of, pairs_of
 from kvsim.kernels.calibration.profile import text_of, write_profile
 from kvsim.kernels.calibration.timing import (
     DATASHEETS,

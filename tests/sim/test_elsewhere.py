@@ -11,6 +11,7 @@ from support.settings import deployed, redeployed
 
 from kvsim.sim.build import resolve
 from kvsim.sim.cost.calibrated.layer import Experts, Layer, layer_of
+from kvsim.sim.cost.calibrated.model import source
 from kvsim.sim.cost.calibrated.needed import needed
 from kvsim.sim.cost.calibrated.parts import Part, Product, chosen_experts
 from kvsim.sim.cost.calibrated.step import StepParts
@@ -19,6 +20,7 @@ from kvsim.sim.cost.profile_files import find_profile, gpu_and_cost, profile_fil
 from kvsim.sim.cost.roofline import Roofline
 from kvsim.sim.cost.step_cost import StepShape
 from kvsim.sim.deployment.engine import EngineConfig
+from kvsim.sim.deployment.offloading import link_figures
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.models.catalog import gpu_named, model_named
 
@@ -62,11 +64,23 @@ def model_with(**facts):
 
 
 def test_each_of_these_gpus_has_one_and_takes_it_by_itself():
-    shipped = [each.gpu for each in profile_files()]
+    shipped = [each.gpu for each in profile_files() if each.elsewhere]
     assert tuple(shipped) == GPUS
     for gpu in GPUS:
         spec, cost, profile = gpu_and_cost(gpu, None)
         assert (spec.name, cost, profile["kind"]) == (gpu, "measured-elsewhere", "elsewhere")
+
+
+@pytest.mark.parametrize(("gpu", "cost"), [("h200", "calibrated"), ("h200-triton", None)])
+def test_one_of_our_own_ships_and_is_taken_where_it_is_asked_for(gpu, cost):
+    spec, cost, profile = gpu_and_cost(gpu, cost)
+    assert (spec.name, cost, profile["name"]) == ("h200", "calibrated", "h200-triton")
+    deployment = deployed(model=model_named("llama-3.1-8b"), gpu=spec, cost=cost, profile=profile)
+    (fault,) = profile["faults"]
+    assert f"error 4.9 % on composed steps, faulty: {fault}, host" in source(profile, deployment)
+    link = link_figures("pcie", deployment)
+    assert [round(rate, 1) for rate in (link.load_gb_per_s, link.store_gb_per_s)] == [58.4, 59.8]
+    assert (round(link.latency_us, 1), link.source) == (7.7, "measured: profile h200-triton")
 
 
 @pytest.mark.parametrize("gpu", ["a100-40gb", "h100-pcie", "rtx-5090", "mi300x"])

@@ -17,10 +17,9 @@ from random import Random
 
 from kvsim.kernels.calibration.calibrate import calibrate
 from kvsim.kernels.calibration.device import Device
-from kvsim.kernels.calibration.drift import SENTINEL
 from kvsim.kernels.calibration.grid import points
 from kvsim.kernels.calibration.plan import Plan
-from kvsim.kernels.calibration.points import BYTES, Sample, components, lengths_of, useful
+from kvsim.kernels.calibration.points import BYTES, SENTINEL, Sample, components, lengths_of, useful
 from kvsim.kernels.calibration.profile import write_profile
 from kvsim.kernels.launch import DECODE, PREFILL, Gpu, latent_tiling, shares_of
 
