@@ -40,7 +40,8 @@ def calibrated(out: Path | None, name: str | None, *, quick: bool, interpret: bo
     ):
         print(line)
     if found.faults:
-        raise Stopped(f"faulty: {'; '.join(found.faults)}", exit_code_of(found.content["measured"]))
+        said = "\n".join(f"faulty: {fault}" for fault in found.faults)
+        raise Stopped(said, exit_code_of(found.content["measured"]))
 
 
 def measured(

@@ -279,7 +279,9 @@ def test_a_gpu_that_slowed_down_meanwhile_has_an_exit_code_of_its_own(gpu, sim, 
     gpu.slows_after = 60
     code, _, err = sim("calibrate", "--quick")
     assert code == 4
-    assert re.match(r"faulty: the GPU drifted: decode by 1\d.\d%, product by ", err.splitlines()[-1])
+    drifted, off = err.splitlines()[-2:]
+    assert re.match(r"faulty: the GPU drifted: decode by 1\d.\d%, product by ", drifted)
+    assert re.match(r"faulty: composed steps are \d+.\d% off", off)  # measured before it slowed down
     assert read_profile(own / "nvidia-h200-quick.json").faults
 
 
