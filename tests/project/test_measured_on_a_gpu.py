@@ -49,6 +49,6 @@ def test_the_price_of_paging_is_what_was_measured():
         + f" in order and {over[16]} shuffled at blocks of 16, "
         f"{over[32]} at 32, {over[64]} at 64, {over[128]} at 128 and {over[256]} at 256"
     ) in PAGE
-    assert f"for which ours takes {over[16]} longer on an H200" in " ".join(
+    assert f"costs our attention kernel [{over[16]}](benchmarks/GPU.md#measured) on an H200" in " ".join(
         (ROOT / "README.md").read_text(encoding="utf-8").split()
     )
