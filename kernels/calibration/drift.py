@@ -1,7 +1,8 @@
 """Whether the card was as fast at the end as at the beginning.
 
 The sentinels, one decode and one product, are timed before each part, at the end, and when a calibration
-resumes: the same launches, so any difference is due to the card. Its clocks are read then, while it is busy.
+resumes: the same launches, so any difference is due to the card. They run in bursts with rests, so that the
+power limit, which is no fault, does not slow them. The card's clocks are read then, while it is busy.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -128,11 +128,13 @@ def interleaved(
     warm_ups: int = WARM_UPS,
     warm_up_s: float = 0.0,
     enough_s: float = inf,
+    rest_s: float = 0.0,
     failed: Callable[[str, Exception], object] | None = None,
 ) -> dict[str, list[float]]:
     """Seconds of one launch, `repeats` times each, by turns, after `warm_ups` turns and `warm_up_s` at least.
 
-    Fewer than `repeats`, but LEAST_REPEATS at least, once they took `enough_s` together.
+    Fewer than `repeats`, but LEAST_REPEATS at least, once they took `enough_s` together. `rest_s`: the device
+    is idle for so long before each.
     `replays`: a call that runs all launches and returns its seconds, and the number of launches.
     `failed`: called for one that raises, which then takes no more turns; without it, the error is raised.
     """
@@ -148,6 +150,7 @@ def interleaved(
         turn, counted = turn + 1, counted + warm
         for name in list(times):
             replay, launches = replays[name]
+            time.sleep(rest_s)
             try:
                 seconds = replay() / launches
             except Exception as error:
