@@ -14,18 +14,29 @@ pytest.importorskip("triton", reason="triton is not installed: pip install -e .[
 from support.synthetic_gpu import GPU, H200, SyntheticGpu, programs_of, true_s
 
 from kvsim.kernels.calibration import form
+from kvsim.kernels.calibration.assemble import most_tflops, refused
 from kvsim.kernels.calibration.calibrate import calibrate
 from kvsim.kernels.calibration.drift import drift_of
 from kvsim.kernels.calibration.fit import Bounds, Measured, error_of, fit_form, fit_part
 from kvsim.kernels.calibration.grid import points
+from kvsim.kernels.calibration.journal import Journal
 from kvsim.kernels.calibration.least_squares import residuals
 from kvsim.kernels.calibration.plan import Plan
-from kvsim.kernels.calibration.points import SENTINEL, Point, features, launches_of, lengths_of, pairs_of
+from kvsim.kernels.calibration.points import (
+    SENTINEL,
+    Point,
+    Sample,
+    features,
+    launches_of,
+    lengths_of,
+    pairs_of,
+)
 from kvsim.kernels.calibration.profile import text_of, write_profile
 from kvsim.kernels.calibration.timing import (
     DATASHEETS,
     Datasheet,
     datasheet_of,
+    interleaved,
     launches_wanted,
     refusal,
     spread,
@@ -250,6 +261,35 @@ def test_impossible_points_are_refused():
     assert "1000 TFLOP/s" in refusal(sheet, 1e-3, flops=1e12)
     assert refusal(sheet, 1e-3, flops=900e9, most_tflops=800) is not None
     assert refusal(None, 1e-9, 1e12, 1e18) is None
+
+
+def test_a_layer_that_computes_more_than_the_card_is_refused():
+    """On an H200 whose weights were partly NaN: 749 TFLOP/s where products of random numbers reach 669."""
+    planned, journal = Plan(H200, False, tuple(points(H200, False))), Journal(None, {})
+    assert most_tflops(planned, journal) is None
+    ceiling = next(point for point in planned.points if point.x.get("what") == "product")
+    journal.samples[ceiling.key] = Sample((ceiling.x["flops"] / 669e12,), 16)
+    most = most_tflops(planned, journal)
+    assert most == pytest.approx(1.1 * 669)
+    layers = [point for point in planned.points if point.part == "composed" and point.x.get("chunk") == 900]
+    found = [refused(planned, point, Sample((1.0655e-3,), 16), most) for point in layers]
+    assert found == ["749 TFLOP/s, more than the device's 736", None, None]
+    assert refused(planned, layers[0], Sample((1.0655e-3,), 16), None) is None
+
+
+def test_turns_count_after_the_warm_up_and_end_once_there_are_enough(monkeypatch):
+    now, rests = [0.0], []
+
+    def replay():
+        now[0] += 0.03
+        return 0.03
+
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("time.sleep", rests.append)
+    found = interleaved({"one": (replay, 3)}, 9, warm_up_s=0.08, enough_s=0.05, rest_s=0.5)
+    assert found == {"one": [0.01] * 3}  # three of 30 ms were enough, after three that warmed up
+    assert (now[0], rests) == (pytest.approx(0.18), [0.5] * 6)
+    assert interleaved({"one": (replay, 3), "two": (replay, 1)}, 2) == {"one": [0.01] * 2, "two": [0.03] * 2}
 
 
 @pytest.mark.parametrize(
