@@ -131,7 +131,7 @@ def candidates(constants: Mapping[str, Any]) -> list[dict[str, Any]]:
         return [dict(constants) | {"token_tile": tile, "all_rows": every} for tile, every in ways]
     if "tile_tokens" in constants and "shares" not in constants:
         return [dict(constants) | {"at_once": each * constants["multiprocessors"]} for each in AT_ONCE]
-    if "whole_waves" in constants:
+    if "output_tile" in constants:
         return [dict(constants) | {"least_wave": each} for each in LEAST_WAVE]
     return [dict(constants)]
 

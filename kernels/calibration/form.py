@@ -31,12 +31,14 @@ p is 1 (they add up), 1.5, 2 or 3; in earlier profiles also 4 or "max" (the long
     prefill  bytes  queries and outputs, and each key and value once:
                     2 * head_dim * (2 * tokens * kv_heads * group + kv_heads * context * element_bytes)
                     context = sequences * (pairs / tokens + (chunk - 1) / 2): prefixes and chunks
-             work   padded flops, of both products, stretched if programs leave multiprocessors idle:
+             work   padded flops, of both products, stretched if programs leave multiprocessors idle; of the
+                    last of several waves the share `whole_waves` of what is idle counts (0 if absent)
                         chunk   = tokens / sequences; query_tile = rows / group, at least 1
-                        tiles   = sequences * ceil(chunk / query_tile)
+                        tiles   = sequences * ceil(chunk / query_tile); programs = tiles * kv_heads
                         pairs'  = pairs * tiles * query_tile / tokens + tokens * (query_tile + key_tile) / 2
-                        work    = 4 * kv_heads * group * head_dim * pairs'
-                                  * max(1, multiprocessors / (tiles * kv_heads))
+                        work    = 4 * kv_heads * group * head_dim * pairs' * stretch
+                        stretch = multiprocessors / programs, if that is above 1
+                        stretch = 1 + whole_waves * (-programs mod multiprocessors) / programs, else
     product  bytes  weight_bytes * inputs * outputs + input_bytes * tokens * inputs + 2 * tokens * outputs
                     (both constants are 2 if absent)
              work   2 * inputs * token_tile * output_tile * tiles', of whole tiles in waves of one per
@@ -223,10 +225,13 @@ def prefill_features(
     key_tile = by_head_dim(constants["key_tile"], head_dim)
     tiles = sequences * ceil(chunk / query_tile)
     padded = pairs * tiles * query_tile / tokens + tokens * (query_tile + key_tile) / 2
-    idle = max(1, constants["multiprocessors"] / (tiles * kv_heads))
+    programs, most = tiles * kv_heads, constants["multiprocessors"]
+    stretch = most / programs
+    if stretch <= 1:
+        stretch = 1 + constants.get("whole_waves", 0) * (-programs % most) / programs
     context = sequences * (pairs / tokens + (chunk - 1) / 2)
     moved = 2 * head_dim * (2 * tokens * kv_heads * group + kv_heads * context * element_bytes)
-    return moved, 4 * kv_heads * group * head_dim * padded * idle
+    return moved, 4 * kv_heads * group * head_dim * padded * stretch
 
 
 def product_features(

@@ -9,7 +9,7 @@ waves of whole tiles; norms are of third power. The fit must match it neverthele
 
 import json
 from dataclasses import replace
-from heapq import heappop, heappush
+from heapq import heappop, heappush, heapreplace
 from itertools import pairwise
 from math import ceil
 from pathlib import Path
@@ -92,12 +92,14 @@ def prefill_s(x):
     tiling, chunk = PREFILL[x["head_dim"], 2], x["chunk"]
     queries = tiling.rows // x["group"]
     per_tile = 4 * tiling.rows * tiling.tile * x["head_dim"] / (5.5e14 / 132)
-    programs = [
+    programs = [  # of a head: those that see most begin first
         ceil((x["prefix"] + min((i + 1) * queries, chunk)) / tiling.tile) * per_tile + 1e-6
-        for i in range(ceil(chunk / queries))
+        for i in reversed(range(ceil(chunk / queries)))
     ]
-    total = sum(programs) * x["kv_heads"] * x["sequences"]
-    return 4e-6 + norm3(max(programs), total / 132)
+    free_s = [0.0] * GPU.multiprocessors  # when each has nothing to do
+    for program_s in programs * (x["kv_heads"] * x["sequences"]):
+        heapreplace(free_s, free_s[0] + program_s)
+    return 4e-6 + max(free_s)
 
 
 def product_s(x):

@@ -175,7 +175,10 @@ class DecodePart:
             ending = max(length * self._tile_ps, later * self._round_ps)
         first = part.norm(total * self._token_ps, working)
         last = part.norm((total + further) * self._token_ps, ending)
-        first, last = (start + first) * line.at(mean), (end + last) * line.at(mean + steps)
+        before = mean + steps
+        if self._shares and longest < 2 * self._least_piece <= length:
+            before -= 1.0  # contexts are cut from there on, which has a ratio of its own
+        first, last = (start + first) * line.at(mean), (end + last) * line.at(before)
         least = total * self._least_token_ps
         if first < least:
             first = least

@@ -4,8 +4,8 @@ The form, and a ratio by the tokens of all chunks and by the mean tokens cached 
 profiles that were measured without anything cached, by the number of chunks:
 
     bytes   queries and outputs, and each key and value once
-    work    flops of both products, in whole tiles of queries and keys, stretched if there are too few
-            programs for all multiprocessors (kernels/calibration/form.py has the formula)
+    work    flops of both products, in whole tiles of queries and keys, stretched if programs leave
+            multiprocessors idle (kernels/calibration/form.py has the formula)
 
 Of vLLM's kernels, FlashAttention 3 on Hopper and TensorRT-LLM's on the B200 family support attention sinks.
 Other GPUs use Triton's, whose prompts take longer by the constant `sinks` (benchmarks/elsewhere/parts.py).
@@ -47,7 +47,8 @@ class PrefillPart:
         self._layers, self._kv_heads = layers, kv_heads
         self._query_tile = max(by_head_dim(constants["rows"], head_dim) // group, 1)
         self._padding = (self._query_tile + by_head_dim(constants["key_tile"], head_dim)) / 2
-        self._multiprocessors: float = constants["multiprocessors"]
+        self._multiprocessors: int = constants["multiprocessors"]
+        self._whole_waves: float = constants.get("whole_waves", 0.0)
         self._query_bytes = 4 * head_dim * kv_heads * group
         self._key_bytes = 2 * head_dim * kv_heads * element_bytes
         self._pair_flops = 4 * kv_heads * group * head_dim
@@ -60,6 +61,8 @@ class PrefillPart:
         programs = tiles * self._kv_heads
         if programs < self._multiprocessors:
             padded *= self._multiprocessors / programs
+        elif self._whole_waves:
+            padded *= 1 + self._whole_waves * (-programs % self._multiprocessors) / programs
         moved = self._query_bytes * tokens + self._key_bytes * sequences * (seen + (chunk - 1) / 2)
         prefix = seen - (chunk + 1) / 2
         if prefix < 0:
