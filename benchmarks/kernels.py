@@ -185,6 +185,29 @@ class Stage:
                 print(f"         {name}: left out, {wrong[name]}", flush=True)
         return wrong
 
+    def numbers(self, values: Sequence[int]) -> torch.Tensor:
+        """Integers on the device."""
+        return torch.tensor(values, dtype=torch.int32, device=self.device)
+
+    def contest(
+        self,
+        part: str,
+        contestants: dict,
+        work: dict,
+        *,
+        once: dict | None = None,
+        called: str = "",
+        facts: dict | None = None,
+    ) -> list[dict]:
+        """Check contestants, time them, and `once`, which does none of the `work`, and record all."""
+        wrong = self.check(contestants)
+        times, failed = self.time(contestants | (once or {}))
+        rows = [{"part": part, "name": name, "refused": why} for name, why in (wrong | failed).items()]
+        for name, seconds in times.items():
+            done = {} if once and name in once else work
+            rows.append(self.row(part, f"{called}{name}", seconds, **done) | (facts or {}))
+        return rows
+
     def row(self, part: str, name: str, seconds: list[float], moved: int = 0, flops: int = 0) -> dict:
         """One measured point, or the reason why it is refused; also printed."""
         middle, low, high = spread(seconds)
@@ -218,17 +241,13 @@ class Pools:
         self.buffers = [[stage.random(*size, dtype=shape.dtype) for _ in "kv"] for _ in range(count)]
         queries = len(shape.lengths) * shape.chunk
         self.query = stage.random(queries, shape.heads, shape.head_dim, dtype=shape.dtype)
-        self.lengths = self.numbers(shape.lengths)
-        self.first_queries = self.numbers([i * shape.chunk for i in range(len(room) + 1)])
-
-    def numbers(self, values: Sequence[int]) -> torch.Tensor:
-        """Integers on the device."""
-        return torch.tensor(values, dtype=torch.int32, device=self.stage.device)
+        self.lengths = self.stage.numbers(shape.lengths)
+        self.first_queries = self.stage.numbers([i * shape.chunk for i in range(len(room) + 1)])
 
     def where(self, block_size: int | None, shuffle: bool = False) -> dict[str, torch.Tensor]:
         """The argument that says where sequences are stored."""
         if block_size is None:
-            return {"starts": self.numbers(self.firsts)}
+            return {"starts": self.stage.numbers(self.firsts)}
         order = torch.arange(self.slots // block_size)
         if shuffle:
             order = torch.randperm(len(order), generator=torch.Generator().manual_seed(1))
@@ -321,17 +340,12 @@ class Pools:
 
     def contest(self, part: str, contestants: dict, cutting: bool = False) -> list[dict]:
         """Check, time, and record the contestants; `cutting` is timed with them."""
-        wrong = self.stage.check(contestants)
-        contestants |= self.cutting() if cutting else {}
         facts = {"shape": asdict(self.shape) | {"dtype": str(self.shape.dtype)}, "launches": self.launches}
         facts |= {"buffers": len(self.buffers)}
         work = {"moved": self.shape.kv_bytes} if self.shape.chunk == 1 else {"flops": self.shape.flops}
-        times, failed = self.stage.time(contestants)
-        rows = [{"part": part, "name": name, "refused": why} for name, why in (wrong | failed).items()]
-        for name, seconds in times.items():
-            done = {} if name == ONCE else work
-            rows.append(self.stage.row(part, f"{self.shape.name}: {name}", seconds, **done) | facts)
-        return rows
+        once = self.cutting() if cutting else None
+        called = f"{self.shape.name}: "
+        return self.stage.contest(part, contestants, work, once=once, called=called, facts=facts)
 
 
 def ceilings(stage: Stage) -> Iterator[dict]:
@@ -425,12 +439,8 @@ class Latents:
         self.slots, self.moved = sum(room), sum(lengths) * self.width * 2
         count, self.launches = stage.buffers(2 * self.slots * self.width)
         self.buffers = [stage.random(self.slots, self.width, dtype=torch.bfloat16) for _ in range(count)]
-        self.firsts = self.numbers([sum(room[:i]) for i in range(len(room))])
+        self.firsts = self.stage.numbers([sum(room[:i]) for i in range(len(room))])
         self.queries: dict[int, torch.Tensor] = {}
-
-    def numbers(self, values: Sequence[int]) -> torch.Tensor:
-        """Integers on the device."""
-        return torch.tensor(values, dtype=torch.int32, device=self.stage.device)
 
     def query(self, heads: int) -> torch.Tensor:
         """The same for all contestants."""
@@ -453,7 +463,7 @@ class Latents:
     ) -> list[Callable[[], torch.Tensor]]:
         """The launches over the buffers in turn, on pieces cut before."""
         query = self.query(heads)
-        facts = {"lengths": self.numbers(self.lengths), "longest": max(self.lengths)}
+        facts = {"lengths": self.stage.numbers(self.lengths), "longest": max(self.lengths)}
         pieces = cut_latents(**facts, heads=heads, tokens=sum(self.lengths), tiling=tiling)
         facts |= {"latent": self.latent, "scale": 192**-0.5, "pieces": pieces, "tiling": pieces.tiling}
 
@@ -462,15 +472,6 @@ class Latents:
 
         chosen = [self.buffers[i % len(self.buffers)] for i in range(self.launches)]
         return [lambda pool=pool: attend(pool) for pool in chosen]
-
-    def contest(self, part: str, contestants: dict[str, list[Callable[[], torch.Tensor]]]) -> list[dict]:
-        """Check, time, and record the contestants."""
-        wrong = self.stage.check(contestants)
-        times, failed = self.stage.time(contestants)
-        rows = [{"part": part, "name": name, "refused": why} for name, why in (wrong | failed).items()]
-        return rows + [
-            self.stage.row(part, name, seconds, moved=self.moved) for name, seconds in times.items()
-        ]
 
 
 def latents(stage: Stage, lengths: Sequence[int]) -> Iterator[dict]:
@@ -485,7 +486,7 @@ def latents(stage: Stage, lengths: Sequence[int]) -> Iterator[dict]:
         contestants = {
             f"{heads} heads on latents: {name}": pools.ours(heads, place) for name, place in where.items()
         }
-        yield from pools.contest("models", contestants)
+        yield from stage.contest("models", contestants, {"moved": pools.moved})
 
 
 def prefill(stage: Stage) -> Iterator[dict]:
@@ -581,7 +582,9 @@ def tune(stage: Stage) -> Iterator[dict]:
             f"{heads} heads: {named(tiling)}": latents.ours(heads, latents.where(True, True), tiling)
             for tiling in LATENT_TILINGS[few]
         }
-        yield from ranked(f"{heads} heads on latents", latents.contest("tune", contestants))
+        yield from ranked(
+            f"{heads} heads on latents", stage.contest("tune", contestants, {"moved": latents.moved})
+        )
     del latents, contestants
     for shape in (Shape("20 of 40", (40,), 20, **TOY),) if stage.dry else (PREFILL[1], PREFILL[4]):
         pools = Pools(stage, shape)

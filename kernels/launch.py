@@ -188,7 +188,7 @@ def decode_tiling(head_dim: int, element_bytes: int, group: int = 1) -> Tiling:
     """The entry of DECODE for a head size; more query heads per KV head take more registers each."""
     found = DECODE[next_power_of_2(head_dim), element_bytes]
     if group > MOST_GROUP:
-        return replace(found, warps=8, programs=1)
+        return replace(found, warps=8, programs=1, stages=min(found.stages, 2))
     return replace(found, programs=min(found.programs, 2)) if group > LEAST_ROWS else found
 
 
