@@ -250,7 +250,10 @@ def plot(
     else:
         runs = told_apart([run for directory in directories for run in read_runs(directory)])
         drawing = partial(draw, runs, names=names, choices=choices)
-    for path in write_figures(out or first, drawing, force):
+    drawn = write_figures(out or first, drawing, force)
+    if not drawn:
+        raise KvsimError(f"{first} has too few points for a figure: sim report makes its table")
+    for path in drawn:
         print(path)
 
 

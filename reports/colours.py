@@ -13,6 +13,11 @@ from typing import Any, NamedTuple
 from kvsim.reports.palette import SERIES
 
 HUES = 8
+DASHES: tuple[tuple[float, ...], ...] = (
+    *((), (4, 1.4), (1, 1), (6, 1.4, 1, 1.4)),
+    *((9, 2), (3, 1, 1, 1, 1, 1), (2, 2), (9, 2, 3, 2)),
+)
+"""Strokes and gaps of a line by shade, in widths of the line; (): solid."""
 _OWN_SHADE = 7
 """A light shade that no family reaches."""
 PARTS = ("allocator", "scheduler", "gpu")
@@ -103,6 +108,11 @@ def place_of(part: str, name: str) -> Place:
 def colours_of(systems: Sequence[Mapping[str, str]]) -> list[str]:
     """The colours of systems on white."""
     return [shaded(SERIES[place.hue], place.shade, "#FFFFFF") for place in places(systems)]
+
+
+def dashes_of(systems: Sequence[Mapping[str, str]]) -> list[tuple[float, ...]]:
+    """The dashes of systems' lines."""
+    return [DASHES[place.shade % len(DASHES)] for place in places(systems)]
 
 
 def shaded(colour: str, shade: int, sheet_colour: str) -> str:

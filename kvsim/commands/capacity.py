@@ -160,6 +160,8 @@ def told(search: Search, journal: Journal) -> tuple[list[dict[str, Any]], list[s
         rows.append({**sweep.settings_of(run), "seed": run.seed, **ended})
     found = capacities(rows, names, gpus)
     table = table_rows(found, sweep.goals, search.asked)
+    if not names:  # a single system: its GPUs are its name
+        return table, [" + ".join(found[0].gpus_by_kind) or found[0].gpu]
     return table, [name_of({name: row[name] for name in names}) for row in table]
 
 

@@ -69,7 +69,7 @@ def _compared(systems: Sequence[System], choices: Choices) -> Figure:
     figure = new_sheet(style, 4.0, f"{_fairest(known, names)}; to the left is sooner")
     axes = figure.subplots()
     axes.grid()
-    looks = [style.look(place) for place in range(len(systems))]
+    looks = style.looks([system.parts for system in systems])
     for look, (apart, ttft) in zip(looks, found, strict=True):
         if not (apart and ttft):
             continue

@@ -186,21 +186,44 @@ def finite(values: FloatArray) -> FloatArray:
     return values[np.isfinite(values)]
 
 
+class _Roomy(LogLocator):
+    """Ticks of a logarithmic x axis, fewer where their labels would touch."""
+
+    def __init__(self, subs: Sequence[float]) -> None:
+        super().__init__(subs=subs, numticks=9)
+        fewer = [(subs, 9), ((1, 3), 9), *(((1,), most) for most in (9, 4, 3))]
+        self.choices = [LogLocator(subs=each, numticks=most) for each, most in fewer]
+
+    def tick_values(self, vmin: float, vmax: float) -> Any:  # noqa: ANN401 - as Matplotlib's
+        """The first choice whose labels fit; a letter takes 0.6 em, a gap one."""
+        room_em = 3 * self.axis.get_tick_space()  # Matplotlib counts labels of 3 em
+        for choice in self.choices:
+            ticks = choice.tick_values(vmin, vmax)
+            labels = [_plain(tick) for tick in ticks if vmin <= tick <= vmax]
+            if sum(0.6 * len(label) + 1 for label in labels) <= room_em:
+                break
+        return ticks
+
+
 def log_axis(axes: Axes, which: str, low: float, high: float, few: bool = False) -> None:
     """A logarithmic axis with plain numbers, enough of them even if it spans little more than a decade."""
     spans = 5 * high / low if few else high / low
     getattr(axes, f"set_{which}scale")("log")
     axis = axes.xaxis if which == "x" else axes.yaxis
     subs = (1,) if spans > 500 else (1, 3) if spans > 50 else (1, 2, 5)
-    axis.set_major_locator(LogLocator(subs=subs, numticks=9))
+    axis.set_major_locator(_Roomy(subs) if which == "x" else LogLocator(subs=subs, numticks=9))
     axis.set_minor_locator(NullLocator())
     plain_numbers(axes, which)
+
+
+def _plain(value: float) -> str:
+    return f"{value:,.10g}"
 
 
 def plain_numbers(axes: Axes, which: str, factor: float = 1.0) -> None:
     """1,000 and 0.01 instead of powers of ten."""
     axis = axes.xaxis if which == "x" else axes.yaxis
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value * factor:,.10g}"))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: _plain(value * factor)))
     axis.set_minor_formatter(NullFormatter())
 
 

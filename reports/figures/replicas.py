@@ -12,7 +12,7 @@ from kvsim.reports.balance import Floats, end_s, held, imbalance, imbalance_in_s
 from kvsim.reports.figures import pieces
 from kvsim.reports.figures.choices import CannotDraw, Choices
 from kvsim.reports.figures.sheet import new_sheet
-from kvsim.reports.figures.style import Style
+from kvsim.reports.figures.style import Look, Style
 from kvsim.reports.figures.systems import System
 from kvsim.reports.rundir.run import Run
 
@@ -30,19 +30,20 @@ def replicas(systems: Sequence[System], choices: Choices) -> Figure:
     figure = new_sheet(style, 1.0 + sum(2.4 + 2 * (each + 0.35) for each in tall), _headline(found))
     heights = [part for each in tall for part in (1.5, each, each)]
     grid = figure.subplots(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
+    looks = style.looks([system.parts for system in systems])
     for place, (system, parts) in enumerate(found):
-        _fleet(figure, grid[3 * place : 3 * place + 3], style, system, parts)
+        look = looks[systems.index(system)]
+        _fleet(grid[3 * place : 3 * place + 3], style, look, system, parts)
     return figure
 
 
-def _fleet(figure: Figure, axes: Sequence[Axes], style: Style, system: System, parts: Sequence[Run]) -> None:
+def _fleet(axes: Sequence[Axes], style: Style, look: Look, system: System, parts: Sequence[Run]) -> None:
     band, memory, load = axes
     until_s = end_s(parts) or 1.0
     full = np.array([means(each, held(each), until_s, _SLICES) for each in parts])
     running = np.array([means(each, each.columns.timeline["running"], until_s, _SLICES) for each in parts])
     edges = np.linspace(0, until_s, _SLICES + 1)
     middle = (edges[1:] + edges[:-1]) / 2
-    look = style.look(0)
     band.fill_between(middle, full.min(axis=0), full.max(axis=0), color=look.colour, alpha=0.22, linewidth=0)
     band.plot(middle, full.mean(axis=0), color=look.colour)
     band.set(xlim=(0, until_s), ylim=(0, 100), yticks=(0, 50, 100), ylabel="KV memory\nin use")
@@ -58,7 +59,7 @@ def _fleet(figure: Figure, axes: Sequence[Axes], style: Style, system: System, p
         image = panel.imshow(values, extent=(0, until_s, len(parts) - 0.5, -0.5), **how)
         panel.yaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
         panel.set_ylabel("replica")
-        bar = figure.colorbar(image, ax=panel, pad=0.01)
+        bar = panel.figure.colorbar(image, ax=panel, pad=0.01)
         bar.set_label(words, fontsize=style.small_pt)
         bar.ax.tick_params(labelsize=style.small_pt)
     load.set_xlabel("time (s)")

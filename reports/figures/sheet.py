@@ -47,6 +47,13 @@ class Panel(Axes):
 
     around: tuple[float, float, float, float] | None = None
     """space of labels and ticks at the left, below, at the right and above, in pixels; None: not measured"""
+    measured: tuple[int, int] = (0, 0)
+    """ticks along either axis when it was measured"""
+
+    @property
+    def ticks(self) -> tuple[int, int]:
+        """Ticks along either axis: how many fit depends on the size."""
+        return len(self.get_xticks()), len(self.get_yticks())
 
     def get_tightbbox(self, renderer: Any = None, *more: Any, **kinds: Any) -> Bbox | None:  # noqa: ANN401
         """As in `Axes`; for a layout, from the measurement in its first round."""
@@ -57,6 +64,7 @@ class Panel(Axes):
             beside = [each for each in self.get_default_bbox_extra_artists() if not isinstance(each, Spine)]
             whole = super().get_tightbbox(renderer, *more, bbox_extra_artists=beside, **kinds)
             if whole is not None:
+                self.measured = self.ticks
                 self.around = own.x0 - whole.x0, own.y0 - whole.y0, whole.x1 - own.x1, whole.y1 - own.y1
             return whole
         left, below, right, above = self.around
@@ -71,11 +79,14 @@ class Layout(ConstrainedLayoutEngine):
     """Matplotlib's layout engine, which measures everything twice and so takes a third of the drawing."""
 
     def execute(self, fig: Figure) -> Any:  # noqa: ANN401 - Matplotlib's private affair
-        """Place everything, discarding earlier measurements."""
-        for panel in fig.axes:
-            if isinstance(panel, Panel):
+        """Place everything, discarding earlier measurements; again if other ticks fit the size then found."""
+        panels = [panel for panel in fig.axes if isinstance(panel, Panel)]
+        for _ in range(2):
+            for panel in panels:
                 panel.around = None
-        sized = super().execute(fig)
+            sized = super().execute(fig)
+            if all(panel.measured == panel.ticks for panel in panels):
+                break
         for part in fig.subfigs:
             part.bbox_relative.set_points(part.bbox_relative.get_points().round(ROUND))
         for panel in fig.axes:

@@ -14,17 +14,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kvsim.reports import palette
-from kvsim.reports.colours import Place, places, shaded
+from kvsim.reports.colours import DASHES, Place, places, shaded
 from kvsim.reports.palette import KINDS, Kind
 from kvsim.sim.errors import unknown
 from kvsim.sim.options.outputs import Pictures
 
 Dash = str | tuple[int, tuple[float, ...]]
 
-_DASHES: tuple[Dash, ...] = (
-    *("-", (0, (4, 1.4)), (0, (1, 1)), (0, (6, 1.4, 1, 1.4))),
-    *((0, (9, 2)), (0, (3, 1, 1, 1, 1, 1)), (0, (2, 2)), (0, (9, 2, 3, 2))),
-)
+_DASHES: tuple[Dash, ...] = tuple((0, each) if each else "-" for each in DASHES)
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 BOTH_COLUMNS_IN = 7.0
 _HATCHES = ("", "////", "....", "xxxx", "\\\\\\\\", "++++", "----", "oo")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from kvsim.reports import palette
-from kvsim.reports.colours import colours_of, parts_of
+from kvsim.reports.colours import colours_of, dashes_of, parts_of
 from kvsim.reports.html import words
 from kvsim.reports.html.arena import Arena, read_arena
 from kvsim.reports.html.charts import chart_data, end_s
@@ -126,6 +126,7 @@ def report(runs: Sequence[Run]) -> str:
         "kinds": kinds,
         "wasteKinds": palette.WASTE,
         "colours": colours_of([parts_of(group[0].config) for group in groups]),
+        "dashes": dashes_of([parts_of(group[0].config) for group in groups]),
         "charts": chart_data(runs, groups),
         "fleets": fleets(runs),
         "status": STATUS,

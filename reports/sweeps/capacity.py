@@ -237,4 +237,4 @@ def _never(system: Capacity, slo: Slo) -> str:
     words = ", ".join(over) or "latencies keep growing"
     some = sum(row["load"] is not None for row in system.rows)
     seeds = f"met with {some} of {len(system.rows)} seeds; " if some else "met at no load; "
-    return f"{seeds}closest at {figures(closest['load'])}: {words}"
+    return f"{seeds}closest at a load of {figures(closest['load'])}: {words}"

@@ -136,7 +136,7 @@ def capacity_words(
     for place, (row, label) in enumerate(zip(rows, labels, strict=True)):
         if len(rows) > MOST_LINES and (row["rough"] or place > MOST_LINES):
             continue
-        start = f"{label}: " if len(rows) > 1 else "limited by " if row[unit] is not None else ""
+        start = f"{label}: " if len(rows) > 1 else "limit: " if row[unit] is not None else ""
         parts.append(Text(f"{start}{row['limited_by']}"))
         if "more_kv_gain_percent" in row:
             parts.append(

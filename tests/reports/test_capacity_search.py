@@ -150,7 +150,9 @@ def test_the_reason_names_the_latency_and_what_held_requests_back():
 
 def test_an_slo_that_no_load_meets_says_where_it_came_closest():
     (system,) = capacities([row(None, 0), row(None, 1)], ["gpu"], ["h100"] * 2)
-    assert limited_by(system, SLO) == "met at no load; closest at 0.100: ttft p99 700 ms, limit 500 ms"
+    assert (
+        limited_by(system, SLO) == "met at no load; closest at a load of 0.100: ttft p99 700 ms, limit 500 ms"
+    )
     (system,) = capacities([row(None, 0), row(2.0, 1)], ["gpu"], ["h100"] * 2)
     assert system.load is None
     assert limited_by(system, SLO).startswith("met with 1 of 2 seeds; closest")

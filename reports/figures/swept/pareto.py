@@ -65,7 +65,7 @@ def pareto(systems: Sequence[System], load: str | None, slo: Slo | None, style: 
 def _fitted(values: Sequence[float]) -> tuple[float, float]:
     """The range of an axis: around the points, from 0 if they reach down to a third of the maximum."""
     low, high = min(values), max(values)
-    room = 0.08 * (high - low if low > high / 3 and high > low else high)
+    room = max(0.08 * (high - low if low > high / 3 else high), 0.01 * high)
     return (max(low - room, 0.0) if low > high / 3 else 0.0), high + (room or 1.0)
 
 

@@ -33,6 +33,16 @@ function layout(more = {}) {
 }
 
 const runColour = (place) => groupColour(systems[place].group);
+const stroke = (group) => data.dashes[group].map((widths) => 2 * widths);
+const runDash = (place) => stroke(systems[place].group).map((px) => `${px}px`).join(",") || "solid";
+
+/** A piece of a run's line. */
+function lineOf(group) {
+  const colour = groupColour(group);
+  let at = 0;
+  const parts = stroke(group).map((px, i) => `${i % 2 ? "transparent" : colour} ${at}px ${(at += px)}px`);
+  return parts.length ? `repeating-linear-gradient(90deg, ${parts.join(", ")})` : colour;
+}
 const across = (points, end) => points.map((_, place) => ((place + 0.5) * end) / points.length);
 const longest = () => Math.max(...systems.map(({ end }) => end), 1e-9);
 
@@ -71,7 +81,7 @@ function line(name, unit) {
   const of = typeof name === "string" ? (found) => found[name] ?? [] : name;
   const traces = data.charts.overTime.map((found, place) => ({
     type: "scatter", mode: "lines", x: across(of(found), found.end), y: of(found), name: escaped(systems[place].label),
-    line: { color: runColour(place), width: seeds > 1 ? 1 : 1.6 }, hovertemplate: "%{y:,.4~g}",
+    line: { color: runColour(place), dash: runDash(place), width: seeds > 1 ? 1 : 1.6 }, hovertemplate: "%{y:,.4~g}",
   }));
   const few = !unit.includes("/s") && unit !== "GiB" && traces.every(({ y }) => y.every((value) => value <= 5)); // then no halves on the axis
   return [traces, layout({ xaxis: axis({ range: [0, longest()], title: "time (s)" }), yaxis: axis({ rangemode: "tozero", title: unit, ...(few ? { dtick: 1 } : {}) }) })];
@@ -108,7 +118,7 @@ function logarithmic() {
 function distribution() {
   const { edges, shares } = data.charts.latency[latency];
   const traces = shares.map((share, place) => ({
-    type: "scatter", mode: "lines", x: edges, y: [...share, 0], name: escaped(systems[place].label), line: { color: runColour(place), width: seeds > 1 ? 1 : 1.8, shape: "hv" },
+    type: "scatter", mode: "lines", x: edges, y: [...share, 0], name: escaped(systems[place].label), line: { color: runColour(place), dash: runDash(place), width: seeds > 1 ? 1 : 1.8, shape: "hv" },
     fill: systems.length === 1 ? "tozeroy" : "none", fillcolor: `${runColour(place)}33`, hovertemplate: "%{y:.2f} %",
   }));
   return [traces, layout({ xaxis: logarithmic(), yaxis: axis({ rangemode: "tozero", title: "% of requests" }) })];
@@ -119,7 +129,7 @@ function cumulative() {
   const { quantiles } = data.charts.latency[latency];
   const traces = quantiles.map((x, place) => ({
     type: "scatter", mode: "lines", x: x.map((value) => value || null), y: x.map((_, i) => (100 * i) / Math.max(1, x.length - 1)),
-    name: escaped(systems[place].label), line: { color: runColour(place), width: seeds > 1 ? 1 : 1.8, shape: "hv" }, hovertemplate: "%{y:.0f} %: %{x:.4~g} s",
+    name: escaped(systems[place].label), line: { color: runColour(place), dash: runDash(place), width: seeds > 1 ? 1 : 1.8, shape: "hv" }, hovertemplate: "%{y:.0f} %: %{x:.4~g} s",
   }));
   return [traces, layout({
     hovermode: "closest", xaxis: logarithmic(),
@@ -187,7 +197,7 @@ function buildCharts() {
 }
 
 function recolour() {
-  for (const mark of document.querySelectorAll("i[data-group]")) mark.style.background = groupColour(Number(mark.dataset.group));
+  for (const mark of document.querySelectorAll("i[data-group]")) mark.style.background = lineOf(Number(mark.dataset.group));
   for (const swatch of document.querySelectorAll(".swatch[data-kind]")) {
     const colour = kindColour(swatch.dataset.kind), hatch = `repeating-linear-gradient(135deg, ${variable("ground")} 0 1px, ${colour} 1px 5px)`;
     swatch.style.background = data.kinds[swatch.dataset.kind].hatched ? hatch : colour;
