@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
+from kvsim.reports.figures import pieces
 from kvsim.reports.figures.sheet import new_sheet, save
 from kvsim.reports.figures.style import Style
 from kvsim.reports.speculation.gain import Gain, verdict
@@ -34,6 +35,7 @@ def speculation(gains: Sequence[Gain], style: Style) -> Figure:
     panels = figure.subplots(1, len(gains), squeeze=False, sharey=True)[0]
     for gain, axes in zip(gains, panels, strict=True):
         _panel(axes, gain, style, first=axes is panels[0])
+    pieces.legend_below(figure, style, panels[0].get_lines())
     return figure
 
 
@@ -41,6 +43,7 @@ def _panel(axes: Axes, gain: Gain, style: Style, first: bool) -> None:
     batches, least = np.array(gain.batches), np.array(gain.crossover)
     lengths = np.linspace(1, gain.most + 1, POINTS)
     speed_up = lengths[:, None] / least[None, :]
+    axes.set(xscale="log", xlim=(batches[0], batches[-1]), ylim=(1, gain.most + 1), title=gain.model)
     contours = axes.contour(
         batches, lengths, speed_up, levels=LEVELS, colors=style.muted, linewidths=style.line / 2
     )
@@ -53,7 +56,6 @@ def _panel(axes: Axes, gain: Gain, style: Style, first: bool) -> None:
         axes.axhline(
             gain.length, color=style.look(1).colour, ls="--", lw=style.line, label="accepted, as said"
         )
-    axes.set(xscale="log", xlim=(batches[0], batches[-1]), ylim=(1, gain.most + 1), title=gain.model)
     axes.set_xlabel("sequences in the batch")
     axes.xaxis.set_major_locator(FixedLocator(batches[::2].tolist()))
     axes.xaxis.set_minor_locator(NullLocator())
@@ -61,4 +63,3 @@ def _panel(axes: Axes, gain: Gain, style: Style, first: bool) -> None:
     axes.grid(visible=False)
     if first:
         axes.set_ylabel("tokens of a verification")
-        axes.legend(loc="upper left", facecolor=style.paper, frameon=True, framealpha=0.85, edgecolor="none")
