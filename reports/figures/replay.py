@@ -71,11 +71,7 @@ def _requests(replayed: Replayed, style: Style) -> Figure:
         _equal(axes, style, measured, simulated)
     panels[0].set_ylabel("simulated")
     band = f"{100 * (pieces.BAND - 1):.0f} % off"
-    if style.narrow:
-        pieces.legend_below(figure, style, [Line2D([], [], color=style.ink, lw=0.6, ls=":", label=band)])
-    elif len(columns["E2E"][0]):
-        small = {"fontsize": style.small_pt, "color": style.muted, "ha": "right", "va": "bottom"}
-        panels[-1].text(0.97, 0.04, f"dotted: {band}", transform=panels[-1].transAxes, **small)
+    pieces.legend_below(figure, style, [Line2D([], [], color=style.ink, lw=0.6, ls=":", label=band)])
     return figure
 
 
