@@ -421,7 +421,7 @@ def _migrations(found: Resolved, workload: Workload) -> "Migrations":
     """Moves running requests."""
     from kvsim.sim.deployment.migration import migrations_of  # late: most fleets do without
 
-    return migrations_of(found.deployment, found.scheduler, workload)
+    return migrations_of(found.deployment, [pool.scheduler for pool in found.every_pool], workload)
 
 
 def _scaling(
