@@ -164,9 +164,10 @@ def resolve(deployment: Deployment) -> Resolved:
     KvsimError
         For what no part of it knows.
     """
-    if deployment.fleet.direct_decode and not deployment.apart:
-        given = deployment.fleet.direct_decode
-        raise KvsimError(f"direct_decode must be left out without prefill and decode pools, got {given}")
+    for name in ("direct_decode", "mixed_pool"):
+        given = getattr(deployment.fleet, name)
+        if given and not deployment.apart:
+            raise KvsimError(f"{name} must be left out without prefill and decode pools, got {given}")
     if deployment.fleet.scale:
         scaled_of(deployment.fleet.scale, deployment.sizes)
     if deployment.pools:
@@ -365,7 +366,7 @@ def build_engine(
     log = RequestLog(workload, fleet.replicas)
     map_tokens = -(-workload.tokens // fleet.replicas) if map_instants else 0
     makers: list[_Maker] = []
-    hand_over = _hand_over(workload, fleet.direct_decode) if deployment.apart else None
+    hand_over = _hand_over(workload, fleet.direct_decode, fleet.mixed_pool) if deployment.apart else None
     shared = SharedTiers()
     roles = [pool.role for pool in deployment.every_pool]
     for pool, role in zip(found.every_pool, roles, strict=True):
@@ -407,20 +408,20 @@ def build_engine(
     )
 
 
-def _hand_over(workload: Workload, direct_tokens: int) -> "HandOver":
+def _hand_over(workload: Workload, direct_tokens: int, mixed_tokens: int) -> "HandOver":
     """Takes prompts from prefill to decode servers."""
     from kvsim.sim.deployment.hand_over import check_work  # late: most fleets do without
     from kvsim.sim.serving.hand_over import HandOver
 
     check_work(workload)
-    return HandOver(direct_tokens)
+    return HandOver(direct_tokens, mixed_tokens)
 
 
 def _migrations(found: Resolved, workload: Workload) -> "Migrations":
     """Moves running requests."""
     from kvsim.sim.deployment.migration import migrations_of  # late: most fleets do without
 
-    return migrations_of(found.deployment, found.scheduler, workload)
+    return migrations_of(found.deployment, [pool.scheduler for pool in found.every_pool], workload)
 
 
 def _scaling(

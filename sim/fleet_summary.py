@@ -61,6 +61,10 @@ class FleetSummary:
             several["scaling"] = self._scaling(self.engine.scaler, requests)
         if self.engine.hand_over is not None:
             several["hand_over"] = self._hand_over(self.engine.hand_over.totals())
+            mixed = self.engine.hand_over.mixed
+            if mixed is not None:
+                joins = sum(change.joins for change in mixed.changes)
+                several["mixed_pool"] = {"requests": mixed.requests, "joins": joins}
         if self.engine.migrations is not None:
             several["migration"] = self._migration(self.engine.migrations.totals())
         return {

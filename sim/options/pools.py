@@ -29,6 +29,7 @@ OF_FLEET = (
     "startup_time",
     "load_bandwidth",
     "direct_decode",
+    "mixed_pool",
     "frontend_latency",
     "frontend_load",
 )

@@ -122,6 +122,17 @@ class Scenario(ServerChoices, EngineChoices):
         "replica](fleet.md#prefill-and-decode-apart) whose prefix cache lacks at most this many of its "
         "tokens",
     )
+    mixed_pool: int = option(
+        "Longer prefill queues, in tokens, or full decode memory make replicas serve requests alone.",
+        panel=FLEET,
+        default=0,
+        value="TOKENS",
+        least=0,
+        most=1 << 30,
+        doc="with prefill and decode pools: while prefill queues exceed this many tokens, or decode memory "
+        "is full, replicas of the other side join a [mixed pool](fleet.md#mixed-pool) and serve requests "
+        "alone",
+    )
     load_bandwidth: float = option(
         "Rate at which a starting replica reads its weights.",
         panel=FLEET,
@@ -224,6 +235,7 @@ class Scenario(ServerChoices, EngineChoices):
             "startup_time": starts.startup_time,
             "load_bandwidth": starts.load_bandwidth,
             "direct_decode": self.direct_decode,
+            "mixed_pool": self.mixed_pool,
         }
 
     def _pooled(self, text: str) -> Deployment:

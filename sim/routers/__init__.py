@@ -13,5 +13,6 @@ ROUTERS: dict[str, str] = {
     "d2lpm": "kvsim.sim.routers.d2lpm:D2lpm",
     "llm-d": "kvsim.sim.routers.llm_d:LlmD",
     "llumnix": "kvsim.sim.routers.llumnix:Llumnix",
+    "preble": "kvsim.sim.routers.preble:Preble",
 }
 """Name on the command line -> location of the class; `name:OPTION` passes an option."""

@@ -2,15 +2,19 @@
 
 Follows vLLM 0.33.0 with the NIXL connector. Memory read in a step is freed after it; with asynchronous
 scheduling one decision later. Leases do not expire: the decode side renews every prompt until it has it.
+
+In the mixed pool (sim/serving/mixed_pool.py) it also answers requests; those that decode take no seat of
+prompts.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from kvsim.allocators.base import Allocator
 from kvsim.sim.deployment.engine import EngineConfig
-from kvsim.sim.schedulers.vllm_v1 import VllmV1
+from kvsim.sim.schedulers.vllm_v1 import InTurn, VllmV1
 from kvsim.sim.serving.batch import Batch
 from kvsim.sim.serving.hand_over import HandOver, Prompts
 from kvsim.sim.serving.held import HoldingServer, Lease
@@ -36,13 +40,16 @@ class PromptsOnly(VllmV1):
         self._server = server = HoldingServer(Batch(KvMemory(allocator)), rules, LEASE, _nobody)
         server.hand_over = partial(self._hand_over.computed, server)
         server.waiting = Prompts(partial(self._hand_over.comes, server))
-        self.use(self.steps_of(server))
+        self._steps = self.steps_of(server)
+        self.use(self._steps)
         server.wakes.beside = True
         self._hand_over.prefills(server)
         return server
 
     def refusal(self, server: Server, request: Request, sequences: int) -> str:
-        """Its prompt must fit here, all of it on every decode server."""
+        """Its prompt must fit here, all of it on every decode server; or all of it here."""
+        if request.own in self._server.answers:
+            return super().refusal(server, request, sequences)
         allocator, prompt = server.allocator, request.prompt_tokens
         if not allocator.fits(prompt, prompt):
             return f"does not fit an empty arena of {allocator.capacity_slots:,} slots"
@@ -54,6 +61,8 @@ class PromptsOnly(VllmV1):
             self._began_ps, self._decided_ps = self._decided_ps, server.now_ps
         again = not self.asynchronous and self._settle()
         again = bool(server.batch.departed) or again
+        if self._server.answers and isinstance(self._steps, InTurn):
+            self._steps.limits = replace(self.limits, seats=self.limits.seats + server.decoding)
         super().schedule(server)
         if self.asynchronous:
             again = self._settle() or again
@@ -70,7 +79,9 @@ class PromptsOnly(VllmV1):
         return bool(read)
 
     def start_decode(self, server: Server, request: Request) -> Sequence[Request]:
-        """The prompt is computed: no answer is returned from here."""
+        """The prompt is computed: no answer is returned from here, unless all of it is computed here."""
+        if request.own in self._server.answers:
+            return super().start_decode(server, request)
         server.end_prefill(request)
         request.move(State.FINISHED)
         self.finish(server, request)

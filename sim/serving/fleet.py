@@ -52,6 +52,8 @@ class FleetConfig:
         A replica starts in this many seconds, plus the time to read its weights at this many GB/s.
     direct_decode : int
         A prompt is computed on a decode server whose cache lacks at most this many of its tokens.
+    mixed_pool : int
+        Prefill queues of more pending tokens are long, see mixed_pool.py; 0: there is no mixed pool.
     """
 
     replicas: int = 1
@@ -64,6 +66,7 @@ class FleetConfig:
     startup_time: float = 30.0
     load_bandwidth: float = 2.0
     direct_decode: int = 0
+    mixed_pool: int = 0
 
     def __post_init__(self) -> None:
         if not isinstance(self.replicas, int) or not 1 <= self.replicas <= MOST_REPLICAS:
@@ -98,7 +101,9 @@ class FleetConfig:
     def as_json(self) -> dict[str, object]:
         """Its settings; those of faults, scaling and migration only if there is any."""
         of_scaling = () if self.scale else ("scale", *OF_SCALING)
-        others = (name for name in ("fail", "migrate", "direct_decode") if not getattr(self, name))
+        others = (
+            name for name in ("fail", "migrate", "direct_decode", "mixed_pool") if not getattr(self, name)
+        )
         left_out = (*of_scaling, *others)
         return {name: value for name, value in asdict(self).items() if name not in left_out}
 

@@ -18,6 +18,7 @@ from kvsim.sim.serving.dispatcher import Dispatcher
 from kvsim.sim.serving.held import HoldingServer
 from kvsim.sim.serving.link import Link, Way
 from kvsim.sim.serving.lives import Run
+from kvsim.sim.serving.mixed_pool import MixedPool
 from kvsim.sim.serving.reading import Reads
 from kvsim.sim.serving.replica import Replica
 from kvsim.sim.serving.request import Request, prefix_of
@@ -77,15 +78,20 @@ class Pull(Link):
 
 
 class Prompts(deque[Request]):
-    """A queue that turns each arrival into a request for its prompt alone; `comes` gets the original."""
+    """A queue that turns each arrival into a request for its prompt alone.
 
-    def __init__(self, comes: Callable[[Request], None]) -> None:
+    `comes` gets the original, and says whether this is so.
+    """
+
+    def __init__(self, comes: Callable[[Request], bool]) -> None:
         super().__init__()
         self._comes = comes
 
     def append(self, request: Request, /) -> None:
         """Queue a request."""
-        self._comes(request)
+        if not self._comes(request):
+            super().append(request)
+            return
         prompt = Request(request.index, request.prompt_tokens, 1)
         prompt.own, prompt.arrival_ps, prompt.priority = request.own, request.arrival_ps, request.priority
         prompt.facts, prompt.content = request.facts, prefix_of(request.content, request.prompt_tokens)
@@ -109,16 +115,21 @@ class HandOver:
     ----------
     direct_tokens : int
         A prompt is computed on a decode replica whose prefix cache lacks at most this many of its tokens.
+    mixed_tokens : int
+        A prefill queue of more pending tokens is long, see mixed_pool.py; 0: there is no mixed pool.
 
     Attributes
     ----------
     whole : dict of Request
         By name, requests whose prompts are waiting, computed or on their way.
+    mixed : MixedPool or None
+        Replicas that serve requests alone.
     """
 
-    def __init__(self, direct_tokens: int = 0) -> None:
+    def __init__(self, direct_tokens: int = 0, mixed_tokens: int = 0) -> None:
         self._direct_tokens = direct_tokens
         self.whole: dict[int, Request] = {}
+        self.mixed = MixedPool(mixed_tokens, self.whole) if mixed_tokens else None
         self._prompt_at: dict[int, HoldingServer] = {}  # by name, for requests in `whole`
         self._answer_at: dict[int, Server] = {}  # by row, for delivered requests
         self._parked: list[tuple[int, int, tuple[int, ...]]] = []  # due while no decode server was alive
@@ -151,6 +162,8 @@ class HandOver:
         """The run begins; the dispatcher knows the decode replicas."""
         self._run, self._replicas, self._dispatcher = run, replicas, dispatcher
         self._of = {id(replica.server): replica for replica in replicas}
+        if self.mixed is not None:
+            self.mixed.begin(run.log, replicas)
 
     def follow(self, replica: Replica) -> None:
         """This replica replaces one that died, or was switched off."""
@@ -166,11 +179,24 @@ class HandOver:
             if place >= 0:
                 self._answer_at[request.index] = self._replicas[place].server
                 return place
-        return first.place(request)
+        return first.place(request) if self.mixed is None else self._place_mixed(self.mixed, request, first)
 
-    def comes(self, server: HoldingServer, request: Request) -> None:
-        """A request arrives at a prefill server."""
+    def _place_mixed(self, mixed: MixedPool, request: Request, first: Dispatcher) -> int:
+        """The replica for an arrival if there is a mixed pool."""
+        place, alone = mixed.place(request, first, self._dispatcher, self._run.arrivals.now_ps)
+        if alone:
+            server = self._replicas[place].server
+            self._answer_at[request.index] = server
+            if isinstance(server, HoldingServer):
+                server.answers.add(request.own)
+        return place
+
+    def comes(self, server: HoldingServer, request: Request) -> bool:
+        """A request arrives at a prefill server; returns whether its answer is computed elsewhere."""
+        if request.own in server.answers:
+            return False
         self.whole[request.own], self._prompt_at[request.own] = request, server
+        return True
 
     def refusal(self, request: Request) -> str:
         """Why the smallest decode memory can never hold a request, or ""."""
@@ -194,7 +220,10 @@ class HandOver:
         while self._due and self._due[0][0] <= now_ps:
             due = _, name, blocks = heappop(self._due)
             whole = self.whole[name]
-            place = self._dispatcher.place(whole)
+            if self.mixed is None:
+                place = self._dispatcher.place(whole)
+            else:
+                place = self.mixed.deliver(whole, self._dispatcher, now_ps)
             if place == NOT_NOW:
                 self._parked.append(due)
             elif place == NOWHERE:
@@ -225,6 +254,8 @@ class HandOver:
         """
         server = dead.server
         del self._of[id(server)]
+        if self.mixed is not None:
+            self.mixed.lose(dead.place, now_ps)
         names = [name for name, its in self._prompt_at.items() if its is server]
         for name in names:
             whole = self.whole.pop(name)

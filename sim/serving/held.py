@@ -42,8 +42,10 @@ class HoldingServer(Server):
 
     Attributes
     ----------
+    answers : set of int
+        Names (`own`) of requests that it answers itself: it is in the mixed pool (mixed_pool.py).
     held : dict of Request
-        By name (`own`), in the order in which they finished.
+        By name, in the order in which they finished.
     deadlines_ps : dict of int
         Until when each is held.
     freed : list of (int, int, int)
@@ -66,6 +68,7 @@ class HoldingServer(Server):
         assert isinstance(batch.allocator, Paged)
         self._tables = batch.allocator
         self.lease = lease
+        self.answers: set[int] = set()
         self.held: dict[int, Request] = {}
         self.deadlines_ps: dict[int, int] = {}
         self._told: list[tuple[int, bool, int]] = []  # (when the message arrives, was it read?, name)
@@ -105,7 +108,11 @@ class HoldingServer(Server):
     # -- holding ------------------------------------------------------------------------------
 
     def finish(self, request: Request) -> None:
-        """A prompt is computed: keep its blocks, and hand them over."""
+        """A prompt is computed: keep its blocks, and hand them over, unless it was answered here."""
+        if request.own in self.answers:
+            self.answers.remove(request.own)
+            super().finish(request)
+            return
         if self.events:
             self.events.handed_over(request, self.now_ps, self.steps - 1)
         del self.running[request.seq]
@@ -182,7 +189,11 @@ class HoldingServer(Server):
         return min(told + list(self.deadlines_ps.values()), default=NEVER_PS)
 
     def _preempt_departed(self, request: Request) -> None:
-        """Its token in flight is dropped: the prompt is computed again."""
+        """Its token in flight is dropped: the prompt is computed again, unless it was answered here."""
+        if request.own in self.answers:
+            self.answers.remove(request.own)
+            super()._preempt_departed(request)
+            return
         del self.batch.departed[request.seq]
         self.release(request)
         request.state, request.preemptions = State.WAITING, request.preemptions + 1

@@ -105,8 +105,8 @@ class Migrations:
         The link between two GPUs.
     block_bytes, gpus : int
         Bytes of a block on each GPU that has a part of it; the number of those GPUs.
-    seats : int
-        Most requests that a replica serves at once.
+    seats : sequence of int
+        Most requests that each replica serves at once.
 
     Attributes
     ----------
@@ -114,7 +114,7 @@ class Migrations:
         In the order in which they began.
     """
 
-    def __init__(self, policy: Llumnix, way: Way, block_bytes: int, gpus: int, seats: int) -> None:
+    def __init__(self, policy: Llumnix, way: Way, block_bytes: int, gpus: int, seats: Sequence[int]) -> None:
         self._policy, self._way, self._block_bytes, self._gpus = policy, way, block_bytes, gpus
         self._seats, self._every_ps = seats, round(policy.every * PS_PER_S)
         self.moves: list[Move] = []
@@ -150,7 +150,7 @@ class Migrations:
         )
         for source, target in found:
             request = movers[source].candidate()
-            if request is not None and self._has_seat(target):
+            if request is not None and self._has_seat(target) and movers[target].can_hold(request):
                 move = Move(request, source, target, request.seq, now_ps)
                 self.moves.append(move)
                 self._moving[source] = self._moving[target] = True
@@ -160,7 +160,7 @@ class Migrations:
     def _has_seat(self, place: int) -> bool:
         """Whether a replica may serve one more; requests on their way have their seat."""
         server = self._movers[place].server
-        return len(server.running) + len(server.batch.moving) < self._seats
+        return len(server.running) + len(server.batch.moving) < self._seats[place]
 
     # -- one migration ------------------------------------------------------------------------
 

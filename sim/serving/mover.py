@@ -57,6 +57,10 @@ class Mover:
 
     # -- the target ---------------------------------------------------------------------------
 
+    def can_hold(self, request: Request) -> bool:
+        """Whether an empty memory has room for all of a request: that of another pool may be smaller."""
+        return self.server.allocator.fits(request.final_tokens, self.server.most_reserved(request))
+
     def hold(self, request: Request, tokens: int) -> Request | None:
         """Allocate for the first tokens of a request that runs elsewhere; None: no room.
 

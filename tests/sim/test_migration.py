@@ -11,6 +11,7 @@ from support.cases import draw_case, events_of, told
 import kvsim
 from kvsim import workloads
 from kvsim.sim.build import build_engine
+from kvsim.sim.deployment.deployment import Pool
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.options.scenario import Scenario
 from kvsim.sim.routers.llumnix import freeness
@@ -80,9 +81,8 @@ def test_requests_on_their_way_have_their_seat():
     assert result.max_running <= 6
 
 
-def outcome(case, fleet, max_span, watched):
+def outcome(case, deployment, max_span, watched):
     """The results of a run and its migrations; its memory is empty at the end."""
-    deployment = replace(case.scenario, fleet=fleet)
     engine = build_engine(
         deployment, case.work, max_span=max_span, check=True, events=True, map_instants=watched
     )
@@ -121,8 +121,9 @@ def test_all_are_served_and_fast_forward_equals_step_mode(asynchronous, request)
         )
         watched = rng.choice([0, 0, 5])  # instants of the map
         fleet = FleetConfig(replicas=count, router=router, migrate=migrate)
-        one = outcome(case, fleet, 1, watched)
-        other = outcome(case, fleet, 1 << 20, watched)
+        deployment = replace(case.scenario, fleet=fleet)
+        one = outcome(case, deployment, 1, watched)
+        other = outcome(case, deployment, 1 << 20, watched)
         assert {name for name in one[0] if one[0][name] != other[0][name]} == set(), seed
         assert one[1:] == other[1:], seed
         moved += one[3].migrations
@@ -302,9 +303,97 @@ def test_what_does_not_go_together_is_refused(settings, said):
         kvsim.simulate(**{**ASKED, "kv_tokens": None, "migrate": "llumnix", "num_prompts": 5, **settings})
 
 
-def test_pools_are_refused():
-    with pytest.raises(KvsimError, match="pool must be left out with migrate"):
-        kvsim.simulate(model="llama-3.1-8b", pool="both:1 both:1:gpu=h100", migrate="llumnix", num_prompts=5)
+def unlike(rng, case, fleet):
+    """Two pools: servers of another speed, memory, number of seats and kind of steps."""
+    pools = tuple(
+        Pool(
+            name,
+            "both",
+            replicas,
+            replace(
+                case.scenario,
+                engine=replace(
+                    case.engine,
+                    async_scheduling=rng.random() < 0.5,
+                    max_num_seqs=rng.choice([2, 5, case.engine.max_num_seqs]),
+                ),
+                cost=f"constant:{seconds}",
+                kv_tokens=rng.choice([case.kv_tokens, 128, 400, 1000]),
+                fleet=FleetConfig(replicas=replicas, router=fleet.router),
+            ),
+        )
+        for name, replicas, seconds in (
+            ("one", 1, 0.02),
+            ("other", fleet.replicas - 1, rng.choice([0.02, 0.05])),
+        )
+    )
+    return replace(pools[0].server, fleet=fleet, pools=pools)
+
+
+def test_between_unlike_pools_all_are_served_and_fast_forward_equals_step_mode(request):
+    moved, across = 0, 0
+    for seed in range(request.config.getoption("--fuzz") or 60):
+        rng = Random(f"unlike {seed}")
+        case = draw_case(rng, "vllm-v1@0.33.0")
+        policy = "fcfs" if case.engine.policy == "sjf" else case.engine.policy
+        engine = replace(case.engine, allocator="paged", reserve=None, policy=policy)
+        case = replace(case, engine=engine, samples=False, kv_tokens=rng.choice([300, 1000]))
+        last, link, source = rng.choice([1, 16]), rng.choice(["0.01", "400gb"]), rng.choice([-48, 30, 250])
+        words = f"every={rng.choice([0.007, 0.05])},last={last},link={link},source={source},target={source}"
+        router = rng.choice(["round-robin", "llumnix", "least-kv"])
+        deployment = unlike(
+            rng, case, FleetConfig(replicas=rng.randint(2, 4), router=router, migrate=f"llumnix:{words}")
+        )
+        one, other = (outcome(case, deployment, span, 0) for span in (1, 1 << 20))
+        assert {name for name in one[0] if one[0][name] != other[0][name]} == set(), seed
+        assert one[1:] == other[1:], seed
+        moved += one[3].migrations
+        across += sum(end > 0 and 0 in (source, target) for _, source, target, *_, end in one[1])
+    assert (moved > 100, across > 100) == (True, True), (moved, across)
+
+
+def test_no_request_moves_to_a_memory_too_small_for_all_of_it():
+    """Prompts of 3,000 tokens fit in both pools, with their answers only in the first."""
+    asked = {
+        "model": "llama-3.1-8b",
+        "gpu": "l40s",
+        "router": "llumnix",
+        "max_model_len": 4096,
+        "num_prompts": 40,
+    }
+    asked |= {"trace": "synthetic", "input_len": "3000", "output_len": "600", "request_rate": 20.0}
+    pool = "both:1:kv_tokens=14400 both:1:kv_tokens={}"
+    large, small = (
+        kvsim.simulate(**asked, pool=pool.format(tokens), migrate="llumnix:source=3000,target=3000")
+        for tokens in (28800, 3200)
+    )
+    assert large.summary["migration"]["migrations"] > 0
+    assert small.summary["migration"]["migrations"] == 0
+
+
+@pytest.mark.parametrize(
+    ("pool", "said"),
+    [
+        (
+            "both:1 both:1:block_size=32",
+            "block_size must be the same in all pools with migrate, got 16 and 32",
+        ),
+        (
+            "both:1 both:1:kv_cache_dtype=fp8",
+            "kv_cache_dtype must be the same in all pools with migrate, got auto",
+        ),
+        ("both:1 both:1:max_model_len=99", "max_model_len must be the same in all pools with migrate, got"),
+        (
+            "both:1 both:1:tp=2",
+            "tensor_parallel_size must be the same in all pools with migrate, got 1 and 2",
+        ),
+        ("both:1 both:1:scheduler=orca", "scheduler must be vllm-v1 with migrate, got orca"),
+        ("prefill:1 decode:2", "pool must have the role both with migrate, got prefill"),
+    ],
+)
+def test_pools_whose_blocks_differ_are_refused(pool, said):
+    with pytest.raises(KvsimError, match=said):
+        kvsim.simulate(model="llama-3.1-8b", gpu="h100", pool=pool, migrate="llumnix", num_prompts=5)
 
 
 def test_a_sweep_calls_it_none_where_requests_stay():

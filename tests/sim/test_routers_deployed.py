@@ -17,6 +17,9 @@ from kvsim.sim.routers.llm_d import LlmD
 from kvsim.sim.routers.power_of_two import PowerOfTwo
 from kvsim.sim.serving.request import Request
 
+KNOWING = ("dynamo", "llm-d", "cache-aware", "preble")
+"""Routers that know prefixes."""
+
 
 def router(kind, seed=0, **options):
     return kind("", np.random.default_rng(seed), options)
@@ -208,12 +211,13 @@ def test_consistent_hashing_needs_sessions():
 # -- in a fleet ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["dynamo", "llm-d", "cache-aware", "power-of-two"])
+@pytest.mark.parametrize("name", ["dynamo", "llm-d", "cache-aware", "power-of-two", "preble"])
 def test_every_router_serves_all_in_spans_as_in_steps(name):
     asked = {"num_prompts": 300, "request_rate": 50.0, "replicas": 3, "shared_prefix": "9x300"}
     asked |= {"enable_prefix_caching": True, "router": name, "model": "llama-3.1-8b", "gpu": "l40s"}
     asked |= {"router_temperature": 0.3} if name == "dynamo" else {}
     asked |= {"kv_weight": 1.0, "active_weight": 1.0} if name == "llm-d" else {}
+    asked |= {"preble_warm_up": 5, "preble_window": 2.0} if name == "preble" else {}
     fast, slow = (kvsim.simulate(step_mode=mode, **asked) for mode in (False, True))
     assert fast.summary.requests.finished == 300
     assert fast.columns.requests["replica"].tolist() == slow.columns.requests["replica"].tolist()
@@ -226,6 +230,6 @@ def test_routers_that_know_prefixes_hit_more_than_round_robin():
     asked |= {"enable_prefix_caching": True, "model": "llama-3.1-8b", "gpu": "l40s"}
     hits = {
         name: kvsim.simulate(router=name, **asked).summary.engine.prefix_hit_tokens
-        for name in ("round-robin", "dynamo", "llm-d", "cache-aware")
+        for name in ("round-robin", *KNOWING)
     }
-    assert all(hits[name] > hits["round-robin"] for name in ("dynamo", "llm-d", "cache-aware")), hits
+    assert all(hits[name] > hits["round-robin"] for name in KNOWING), hits

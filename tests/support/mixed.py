@@ -239,7 +239,7 @@ def draw_around(rng: Random, case: Case, kind: str, router: str | None) -> Deplo
             steps = f"{rng.random() + 0.001:.3f}=1,{rng.random() + 1.1:.3f}={count}"
             fleet = replace(fleet, scale=f"schedule:0={count},{steps}", startup_time=0.1, load_bandwidth=1e9)
     if kind == "apart":
-        fleet = replace(fleet, direct_decode=rng.choice([0, 0, 20]))
+        fleet = replace(fleet, direct_decode=rng.choice([0, 0, 20]), mixed_pool=rng.choice([0, 0, 8]))
     if kind not in ("pools", "apart"):
         return replace(alone, fleet=fleet)
     roles = ("both", "both") if kind == "pools" else ("prefill", "decode")
