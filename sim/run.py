@@ -358,8 +358,6 @@ def prepare(
     """
     for pool in deployment.every_pool:
         goals.price_of_server(pool.server)
-    if deployment.fleet.fail and (events or map_instants):
-        raise KvsimError("fail must be left out when events or the memory map are recorded")
     found = resolve(deployment)
     deployment = found.deployment
     workload = behind_frontend(workload, frontend_of(deployment), deployment.fleet.replicas)

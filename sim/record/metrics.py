@@ -130,10 +130,10 @@ def event_table(events: Events | None) -> Table | None:
         name: np.where(numbers[name] == NONE, np.nan, numbers[name])
         for name in ("tokens", "cached", "by", "need", "free", "largest")
     }
-    which = {name: numbers[name] for name in ("step", "request", "sample")}
+    known_always = [name for name in ("step", "request", "sample", "resent") if name in numbers]
     return {
         "time_s": _seconds(numbers["time_ps"]),
-        **which,
+        **{name: numbers[name] for name in known_always},
         "event": texts["event"],
         **known,
         "reason": texts["reason"],

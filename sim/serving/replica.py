@@ -27,6 +27,7 @@ from kvsim.sim.record.limits import limit
 from kvsim.sim.record.memory_map import MemoryMap
 from kvsim.sim.record.recorder import Recorder, Result
 from kvsim.sim.record.request_log import RequestLog
+from kvsim.sim.record.span import Rest
 from kvsim.sim.record.timeline import instant_of
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.serving.alarm import Alarm
@@ -42,6 +43,8 @@ from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.server import Server
 
 Process = Generator[simpy.Event, None, None]
+Kept = tuple[int, int, int]
+"""Slots with a token, used slots, and slots used in vain, by requests that do not run."""
 
 
 class Replica:
@@ -135,6 +138,7 @@ class Replica:
         self._planner.unheard = self.input_queue.requests
         self._current: list[int] | None = None  # the plan, while it sleeps until its end
         self._waits = False  # whether it sleeps until a transfer ends
+        self._resting: tuple[str, Rest, Kept] | None = None  # what holds while it sleeps without a plan
 
     def wait_before_steps(self, wait: Callable[[int], None], max_span: int) -> None:
         """For an observer: call `wait` with the time in ps before each step, or every `max_span` steps."""
@@ -207,6 +211,7 @@ class Replica:
         if self._kinds is not None:
             self._kinds.note(held_by == "")
         rest = server.rest()
+        self._resting = held_by, rest, kept
         if takes and self._arrivals.next_ps < NEVER_PS:
             yield self._alarm.at(self._arrivals.next_ps)
         else:
@@ -231,6 +236,7 @@ class Replica:
             duration = self.pricing.step_ps(step, 0, self.pricing.due())
             held_by = limit(server, self.scheduler)
             rest, kept = server.rest(), self._kept()
+            self._resting = held_by, rest, kept
             until_ps = self._on_the_clock(server.now_ps + duration)
             if until_ps >= self._ahead.next_ps:
                 yield self._alarm.at(until_ps)
@@ -259,6 +265,7 @@ class Replica:
         until_ps = self._on_the_clock(max(least, min(step.until_ps, self._arrivals.next_ps)))
         rest, start_ps = server.rest(), server.now_ps
         kept = self._kept()
+        self._resting = held_by, rest, kept
         if until_ps >= self._ahead.next_ps:
             self._waits = True
             yield self._alarm.at(until_ps)
@@ -270,8 +277,7 @@ class Replica:
         if until_ps > least:
             server.wakes.before_ps = until_ps - 1
 
-    def _kept(self) -> tuple[int, int, int]:
-        """Slots with a token, used slots, and slots used in vain, by requests that do not run."""
+    def _kept(self) -> Kept:
         server = self.server
         if not server.batch.parked():
             return (0, 0, 0)
@@ -380,13 +386,49 @@ class Replica:
 
     # -- death --------------------------------------------------------------------------------
 
-    def die(self) -> int:
-        """The server is gone; what was carried out stays recorded. Returns the tokens that it held."""
+    def die(self, at_ps: int | None = None) -> int:
+        """The server is gone; what it did until then stays recorded. Returns the tokens that it held.
+
+        `at_ps`: when; None: it was switched off at its own time, with nothing to lose.
+        """
         self.catch_up()
         self.commit.turned_away.write_noted()
+        if at_ps is not None:
+            self._pass_until(at_ps)
         self._alarm.end()
         self._current = None
+        self.observers.clear()
         return self.server.tokens()[0] if self.server.batch.living() else 0
+
+    def _pass_until(self, at_ps: int) -> None:
+        """Count the step under way as far as it goes, without its tokens; or the rest."""
+        server, tally, passed_ps = self.server, self.recorder.tally, at_ps - self.server.now_ps
+        if self._current is not None:
+            tally.add(([passed_ps], (0, *self._planner.start[1:]), None))
+        elif self._resting is not None:
+            held_by, rest, kept = self._resting
+            tally.idle(passed_ps, held_by, rest, kept)
+        server.now_ps = at_ps
+
+    def lost_tokens(self) -> dict[int, int]:
+        """By row, the tokens in memory of each request, including those of the step under way."""
+        lengths = self.server.lengths()
+        found: dict[int, int] = {}
+        for seq, request in self.server.batch.living().items():
+            found[request.index] = found.get(request.index, 0) + lengths.get(seq, 0)
+        return found
+
+    def comes_late(self, row: int) -> None:
+        """Record that a request is sent here later than it arrived."""
+        if self.events is not None:
+            self.events.sent(row, self.clock_ps, self.next_step)
+
+    @property
+    def next_step(self) -> int:
+        """Number of the first step that starts now or later."""
+        if self._current is None:
+            return self.server.steps
+        return self.server.steps + bisect_left(self._current, self.clock_ps - self.server.now_ps) + 1
 
     def follow(self, before: "Replica") -> None:
         """Replace a replica that died: empty, and not serving yet."""

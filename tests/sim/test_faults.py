@@ -187,7 +187,6 @@ def test_faults_are_read():
         ({"fail": "replica=1:at=1:until=3"}, "fail must be replica=N:at=SECONDS"),
         ({"fail": "replica=1:at=1:for=0"}, "fail must be replica=N:at=SECONDS"),
         ({"fail": "replica=1:at=1:for=5 replica=1:at=3"}, "replica 1 cannot die at 3 s, as it is dead then"),
-        ({"fail": "replica=1:at=1", "record_map": 10}, "fail must be left out when events"),
     ],
 )
 def test_mistakes_in_faults_are_named(settings, said):
