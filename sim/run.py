@@ -230,10 +230,11 @@ class Simulation:
         fleet = self.deployment.fleet
         if fleet.replicas > 1:
             spread = f"{fleet.router}{', sessions stick' if fleet.sticky else ''}"
+            means = ["costs"] * bool(fleet.scale) + ["is alive"] * bool(fleet.fail)
             notes.append(
                 f"{fleet.replicas:,} replicas behind a router ({spread}): memory, requests at once and "
-                f"other means over time are those of one replica{' while it costs' if fleet.scale else ''}; "
-                "counts are those of all."
+                f"other means over time are those of one replica{' while it ' * bool(means)}"
+                f"{' and '.join(means)}; counts are those of all."
             )
         notes += dict.fromkeys(note for pool in pools for note in _memory_notes(pool))
         policies = [replica.scheduler.policy for replica in self.engine.replicas]

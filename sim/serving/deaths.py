@@ -9,6 +9,8 @@ back   the new replica serves, and requests that waited while no replica was ali
 from collections.abc import Sequence
 from functools import partial
 
+from kvsim.sim.serving.absences import Times
+from kvsim.sim.serving.decision import NEVER_PS
 from kvsim.sim.serving.faults import Fault, Lost
 from kvsim.sim.serving.gates import Gates
 from kvsim.sim.serving.lives import Lives
@@ -89,6 +91,14 @@ class Deaths:
         if self._run.goes_on() and (self._scaler is None or self._scaler.came_back(now_ps, place)):
             self._run.serve(self._lives.replicas[place])
             self._gates.open(place, now_ps)
+
+    def dead_times(self, place: int) -> list[Times]:
+        """From when to when a replica was dead."""
+        return [
+            (fault.at_ps, NEVER_PS if fault.back_ps is None else fault.back_ps)
+            for fault in self.died
+            if fault.replica == place
+        ]
 
     def end(self, end_ps: int) -> None:
         """The last answer is complete."""

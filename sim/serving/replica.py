@@ -27,7 +27,7 @@ from kvsim.sim.record.limits import limit
 from kvsim.sim.record.memory_map import MemoryMap
 from kvsim.sim.record.recorder import Recorder, Result
 from kvsim.sim.record.request_log import RequestLog
-from kvsim.sim.record.span import Rest
+from kvsim.sim.record.span import Integrals, Kept, Rest
 from kvsim.sim.record.timeline import instant_of
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.serving.alarm import Alarm
@@ -43,8 +43,6 @@ from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.server import Server
 
 Process = Generator[simpy.Event, None, None]
-Kept = tuple[int, int, int]
-"""Slots with a token, used slots, and slots used in vain, by requests that do not run."""
 
 
 class Replica:
@@ -81,6 +79,8 @@ class Replica:
         Observers. They change nothing.
     input_queue : InputQueue
         Requests that have arrived but are not in the server's queue yet.
+    until_ps : int
+        When it died, or was switched off.
     place : int
         Order of replicas that share a tier or a link and are due at the same instant.
     """
@@ -138,7 +138,9 @@ class Replica:
         self._planner.unheard = self.input_queue.requests
         self._current: list[int] | None = None  # the plan, while it sleeps until its end
         self._waits = False  # whether it sleeps until a transfer ends
-        self._resting: tuple[str, Rest, Kept] | None = None  # what holds while it sleeps without a plan
+        self._resting: tuple[str, Rest, Kept] = "", (0, 0, 0, 0, 0), (0, 0, 0)  # while it computes nothing
+        self._last: list[tuple[int, int, Rest, Kept]] = []  # from when to when it only stored, in the end
+        self.until_ps = NEVER_PS
 
     def wait_before_steps(self, wait: Callable[[int], None], max_span: int) -> None:
         """For an observer: call `wait` with the time in ps before each step, or every `max_span` steps."""
@@ -241,6 +243,7 @@ class Replica:
             if until_ps >= self._ahead.next_ps:
                 yield self._alarm.at(until_ps)
             self.recorder.tally.idle(duration, held_by, rest, kept)
+            self._note_last(server.now_ps + duration)
             server.wait(until_ps)
         elif step.departures:  # there is room now: decide again
             return
@@ -272,10 +275,20 @@ class Replica:
             self._waits = False
             until_ps = max(start_ps, self._alarm.now_ps)
         self.recorder.tally.idle(until_ps - start_ps, held_by, rest, kept)
+        self._note_last(until_ps)
         server.wait(until_ps)
         server.note_wait()
         if until_ps > least:
             server.wakes.before_ps = until_ps - 1
+
+    def _note_last(self, until_ps: int) -> None:
+        """Nothing was computed until then; without requests, it only stored in tiers."""
+        if self.has_requests:
+            return
+        last, (_, rest, kept) = self._last, self._resting
+        if last and last[0][0] < self.recorder.end_ps:
+            last.clear()
+        last.append((self.server.now_ps, until_ps, rest, kept))
 
     def _kept(self) -> Kept:
         server = self.server
@@ -386,15 +399,16 @@ class Replica:
 
     # -- death --------------------------------------------------------------------------------
 
-    def die(self, at_ps: int | None = None) -> int:
+    def die(self, at_ps: int) -> int:
         """The server is gone; what it did until then stays recorded. Returns the tokens that it held.
 
-        `at_ps`: when; None: it was switched off at its own time, with nothing to lose.
+        One that was switched off earlier has nothing to lose.
         """
         self.catch_up()
         self.commit.turned_away.write_noted()
-        if at_ps is not None:
+        if self.server.now_ps < at_ps:
             self._pass_until(at_ps)
+        self.until_ps = at_ps
         self._alarm.end()
         self._current = None
         self.observers.clear()
@@ -405,10 +419,17 @@ class Replica:
         server, tally, passed_ps = self.server, self.recorder.tally, at_ps - self.server.now_ps
         if self._current is not None:
             tally.add(([passed_ps], (0, *self._planner.start[1:]), None))
-        elif self._resting is not None:
-            held_by, rest, kept = self._resting
-            tally.idle(passed_ps, held_by, rest, kept)
+        else:
+            tally.idle(passed_ps, *self._resting)
         server.now_ps = at_ps
+
+    def beyond(self, until_ps: int) -> Integrals:
+        """What was counted after that time, while it only stored what its requests had computed."""
+        found = Integrals()
+        for from_ps, to_ps, rest, kept in self._last:
+            if to_ps > until_ps:
+                found.add_idle(to_ps - max(from_ps, until_ps), rest, kept)
+        return found
 
     def lost_tokens(self) -> dict[int, int]:
         """By row, the tokens in memory of each request, including those of the step under way."""
@@ -431,9 +452,10 @@ class Replica:
         return self.server.steps + bisect_left(self._current, self.clock_ps - self.server.now_ps) + 1
 
     def follow(self, before: "Replica") -> None:
-        """Replace a replica that died: empty, and not serving yet."""
-        self._arrivals = before._arrivals
-        self.server.steps, self.server.now_ps = before.server.steps, before.server.now_ps
+        """Replace a replica that died or is off: empty, and not serving yet."""
+        self._arrivals, its = before._arrivals, before.server
+        self.server.steps = its.steps
+        self.server.now_ps = its.now_ps - before.beyond(before.until_ps).time_ps
         self.note_empty()
 
     def note_empty(self) -> None:
@@ -463,10 +485,17 @@ class Replica:
         server.batch.close()
         tier, totals = server.totals.tier, self.pricing.totals
         if tier is not None:
-            tier.end(self.recorder.end_ps)
             most_tokens = self.scheduler.config.max_num_batched_tokens
             tier.saved_ps = self.pricing.prompts_ps(tier.hit_tokens, tier.hit_pairs, most_tokens)
         found = self.recorder.result(server.totals, server.allocator, server.steps, totals, server.holds)
         if self._kinds is None:
             return found
         return replace(found, by_kind=self._kinds.counted(found.saturated, found.unsaturated))
+
+    def upto(self, found: Result, end_ps: int) -> Result:
+        """Its result, if the run ends then, or if its own end came before."""
+        until_ps = min(end_ps, self.until_ps)
+        beyond = self.beyond(until_ps)
+        if beyond.time_ps:
+            found = replace(found, unsaturated=found.unsaturated.less(beyond))
+        return found if found.tier is None else replace(found, tier=found.tier.until(until_ps))
