@@ -283,7 +283,7 @@ class Replica:
 
     def _note_last(self, until_ps: int) -> None:
         """Nothing was computed until then; without requests, it only stored in tiers."""
-        if self.has_requests:
+        if self.server.totals.tier is None or self.has_requests:
             return
         last, (_, rest, kept) = self._last, self._resting
         if last and last[0][0] < self.recorder.end_ps:

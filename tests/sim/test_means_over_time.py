@@ -96,3 +96,12 @@ def test_a_replica_that_stores_on_after_it_is_off_is_not_there(tmp_path):
     assert timeline["time_s"][timeline["replica"] == 1][-1] == 5
     assert run.summary.engine.mean_running == (5 + 5 + 20) / (26 + 5)
     assert [each["engine"]["mean_running"] for each in run.summary.replicas] == [25 / 26, 1]
+
+
+def test_what_only_a_copy_holds_is_shared_by_nobody():
+    """Two requests of one text, one after the other; the copy of the first to the host outlasts it."""
+    asked = {**TWO, "replicas": 1, "scheduler": "sglang", "allocator": "sglang", "async_scheduling": None}
+    asked |= {"enable_prefix_caching": True, "enable_hierarchical_cache": True, "max_num_seqs": 1}
+    run = kvsim.simulate(**asked, hicache_link="0.001")
+    assert run.summary.memory.saved_by_sharing == 0
+    assert run.summary.memory.average["token"] > 100 * 102 / 1024
