@@ -73,7 +73,8 @@ class Allocator:
     slots_per_token : int
         Slots per token: 1, or one in each group of layers, or its bytes in grains.
     state_slots : int
-        Slots that hold recurrent states of living sequences; they count as `token`.
+        Slots that hold recurrent states of living sequences, or tokens that only copies to and from a tier
+        use; they count as `token`.
     expired_slots : int
         Slots of living sequences' tokens freed because no later token sees them (sliding windows). Thus
         `slots_per_token * tokens - shared_tokens - expired_slots + state_slots` slots hold a token.

@@ -1,20 +1,78 @@
-"""How evenly a fleet's work is spread over its replicas, over the time in which any replica works."""
+"""How evenly a fleet's work is spread over its replicas, over the time in which any replica works.
+
+A replica that is dead or off is compared with nobody meanwhile: there are no means of it then (NaN).
+"""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from kvsim.reports.away import Away, away
 from kvsim.reports.palette import ALLOCATED, KINDS, count, figures, percent_text
 from kvsim.reports.rundir.run import Run
 
 Floats = npt.NDArray[np.float64]
 
 
-def end_s(replicas: Sequence[Run]) -> float:
-    """When the last replica is done."""
-    return max(float(each.columns.timeline["time_s"][-1]) for each in replicas)
+@dataclass(frozen=True)
+class Fleet:
+    """The replicas of a run, and when each was dead or off: means are over the rest."""
+
+    replicas: list[Run]
+    away: list[list[Away]]
+
+    @classmethod
+    def of(cls, run: Run) -> "Fleet":
+        """The fleet of a run."""
+        return cls(run.replicas, away(run.summary))
+
+    @property
+    def end_s(self) -> float:
+        """When the last replica is done."""
+        return max(float(each.columns.timeline["time_s"][-1]) for each in self.replicas)
+
+    @property
+    def changes(self) -> bool:
+        """Whether any replica was ever not there."""
+        return any(self.away)
+
+    def held(self, slices: int) -> Floats:
+        """Per cent of the slots that are allocated, by replica and slice of time."""
+        return self._means([held(each) for each in self.replicas], slices)
+
+    def running(self, slices: int) -> Floats:
+        """Requests at once."""
+        return self.column("running", slices)
+
+    def column(self, name: str, slices: int) -> Floats:
+        """The mean of a column of the timeline, by replica and slice of time."""
+        return self._means([each.columns.timeline[name] for each in self.replicas], slices)
+
+    def _means(self, values: Sequence[npt.NDArray[Any]], slices: int) -> Floats:
+        until_s, there = self.end_s or 1.0, self.there(slices)
+        found = np.array([
+            means(each, its, until_s, slices) for each, its in zip(self.replicas, values, strict=True)
+        ])  # fmt: skip
+        if not self.changes:
+            return found
+        return np.divide(found, there, out=np.full(found.shape, np.nan), where=there > _HARDLY)
+
+    def there(self, slices: int) -> Floats:
+        """For which share of each slice of time each replica was there."""
+        edges = np.linspace(0, self.end_s or 1.0, slices + 1)
+        share = np.ones((len(self.replicas), slices))
+        for place, its in enumerate(self.away):
+            for from_s, to_s, _ in its:
+                gone_s = np.minimum(edges[1:], to_s) - np.maximum(edges[:-1], from_s)
+                share[place] -= np.clip(gone_s, 0, None) / np.diff(edges)
+        return share
+
+
+_HARDLY = 1e-6
+"""Less than this share of a slice is rounding."""
 
 
 def means(run: Run, values: npt.NDArray[Any], until_s: float, slices: int) -> Floats:
@@ -35,41 +93,36 @@ def held(run: Run) -> Floats:
     return share
 
 
-def imbalance(replicas: Sequence[Run]) -> str:
+def imbalance(fleet: Fleet) -> str:
     """The requests per replica, the busiest against the mean, and how full their memories are."""
-    until_s = end_s(replicas)
-    served = [len(each.columns.requests["request"]) for each in replicas]
-    running = _at_once(replicas)
-    full = [float(means(each, held(each), until_s, 1)[0]) for each in replicas]
-    handed = any(at_once and not own for at_once, own in zip(running, served, strict=True))
-    each = f"{len(replicas)} replicas"  # of prefill and decode: all requests count as the decode replicas'
+    served = [len(each.columns.requests["request"]) for each in fleet.replicas]
+    running, full = fleet.running(1)[:, 0], fleet.held(1)[:, 0]
+    handed = any(at_once > 0 and not own for at_once, own in zip(running, served, strict=True))
+    each = f"{len(served)} replicas"  # of prefill and decode: all requests count as the decode replicas'
     said = [each if handed else f"{_range(served, count)} requests to each of {each}"]
-    if any(running):
-        busiest = max(range(len(running)), key=running.__getitem__)
+    if (running > 0).any():
+        busiest = int(np.nanargmax(running))
         said.append(
-            f"the busiest, replica {busiest}, runs {figures(running[busiest])} requests at once on average, "
-            f"{_over_mean(running)}"
+            f"the busiest, replica {busiest}, runs {figures(float(running[busiest]))} requests at once on "
+            f"average{' while it is there' if fleet.changes else ''}, {_over_mean(fleet)}"
         )
-    said.append(f"KV memory in use {_range(full, percent_text)}")
+    said.append(f"KV memory in use {_range(full[~np.isnan(full)].tolist(), percent_text)}")
     return "; ".join(said)
 
 
-def imbalance_in_short(replicas: Sequence[Run]) -> str:
+def imbalance_in_short(fleet: Fleet) -> str:
     """`the busiest of 4 replicas runs 1.04 times the mean`."""
-    running = _at_once(replicas)
-    if not any(running):
-        return f"nothing ran on {len(replicas)} replicas"
-    return f"the busiest of {len(replicas)} replicas runs {_over_mean(running)}"
+    if not (fleet.running(1) > 0).any():
+        return f"nothing ran on {len(fleet.replicas)} replicas"
+    return f"the busiest of {len(fleet.replicas)} replicas runs {_over_mean(fleet)}"
 
 
-def _at_once(replicas: Sequence[Run]) -> list[float]:
-    """Requests at once on average, by replica."""
-    until_s = end_s(replicas)
-    return [float(means(each, each.columns.timeline["running"], until_s, 1)[0]) for each in replicas]
-
-
-def _over_mean(running: Sequence[float]) -> str:
-    return f"{figures(max(running) * len(running) / sum(running))} times the mean"
+def _over_mean(fleet: Fleet) -> str:
+    """The busiest against the mean of one replica, each while it was there."""
+    running, there = fleet.running(1)[:, 0], fleet.there(1)[:, 0]
+    known = ~np.isnan(running)
+    total = sum((running[known] * there[known]).tolist())
+    return f"{figures(float(running[known].max()) * float(there.sum()) / total)} times the mean"
 
 
 def _range(values: Sequence[float], text: Callable[[float], str]) -> str:

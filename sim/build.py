@@ -374,7 +374,7 @@ def build_engine(
         cost = cost_of(pool.cost, replace(pool.deployment, engine=hidden))
         side = None if hand_over is None else (hand_over, role)
         watched = step_log, check, events, map_instants, map_tokens
-        maker = _Maker(pool, cost, log, max_span, *watched, shared, side)
+        maker = _Maker(pool, cost, log, max_span, *watched, shared, bool(fleet.fail), side)
         makers += [maker] * pool.deployment.fleet.replicas
 
     def put(place: int, maker: _Maker, scheduler: Scheduler | None = None) -> Replica:
@@ -450,6 +450,7 @@ class _Maker:
     map_instants: int
     map_tokens: int
     shared: SharedTiers
+    mortal: bool
     side: "tuple[HandOver, str] | None" = None
 
     @property
@@ -493,6 +494,6 @@ class _Maker:
             step_log=self.step_log,
             check=self.check,
             hears_late=scheduler.asynchronous and measured(deployment.cost),
-            events=Events() if self.events else None,
+            events=Events(self.log if self.mortal else None) if self.events else None,
             memory_map=map_of,
         )

@@ -203,6 +203,14 @@ class FleetSummary:
             "wasted_output_tokens": generated - answered,
             "lost_kv_tokens": deaths.lost.kv_tokens,
             "down_s": deaths.lost.down_ps / PS_PER_S,
+            "times": [
+                {
+                    "time_s": each.at_ps / PS_PER_S,
+                    "replica": each.replica,
+                    "back_s": None if each.back_ps is None else each.back_ps / PS_PER_S,
+                }
+                for each in deaths.died
+            ],
         }
 
     def _pool(self, pool: Pool, places: range, requests: Mapping[str, metrics.Column]) -> Json:

@@ -230,10 +230,11 @@ class Simulation:
         fleet = self.deployment.fleet
         if fleet.replicas > 1:
             spread = f"{fleet.router}{', sessions stick' if fleet.sticky else ''}"
+            means = ["costs"] * bool(fleet.scale) + ["is alive"] * bool(fleet.fail)
             notes.append(
                 f"{fleet.replicas:,} replicas behind a router ({spread}): memory, requests at once and "
-                f"other means over time are those of one replica{' while it costs' if fleet.scale else ''}; "
-                "counts are those of all."
+                f"other means over time are those of one replica{' while it ' * bool(means)}"
+                f"{' and '.join(means)}; counts are those of all."
             )
         notes += dict.fromkeys(note for pool in pools for note in _memory_notes(pool))
         policies = [replica.scheduler.policy for replica in self.engine.replicas]
@@ -358,8 +359,6 @@ def prepare(
     """
     for pool in deployment.every_pool:
         goals.price_of_server(pool.server)
-    if deployment.fleet.fail and (events or map_instants):
-        raise KvsimError("fail must be left out when events or the memory map are recorded")
     found = resolve(deployment)
     deployment = found.deployment
     workload = behind_frontend(workload, frontend_of(deployment), deployment.fleet.replicas)

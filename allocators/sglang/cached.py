@@ -213,9 +213,9 @@ class SglangCached(Allocator):
         assert isinstance(tree, HostTree)
         nodes = tree.lacking(end)
         tokens = end.end - match.tokens
-        tree.lock(end)
+        tree.lock(end, 1)
         if not self.make_room(tokens):
-            tree.unlock(end)
+            tree.unlock(end, 1)
             return 0
         tree.load(nodes, self.pool.take(tokens // self.page_size) or ())
         match.node, match.common, match.tokens = end, end.tokens, end.end
@@ -287,4 +287,5 @@ class SglangCached(Allocator):
         tree = self.tree
         self.cached_slots = tree.evictable
         self.used_slots = self.capacity_slots - self.pool.available - tree.evictable
-        self.shared_tokens = self._entered - tree.protected
+        self.state_slots = tree.pinned
+        self.shared_tokens = self._entered - (tree.protected - tree.pinned)

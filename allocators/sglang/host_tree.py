@@ -78,6 +78,11 @@ def may_leave_host(node: Node) -> bool:
     return node.on_host and not (node.pages or node.children or node.locks or node.host_locks)
 
 
+def pinned_tokens(node: Node) -> int:
+    """Tokens of a node on the GPU if only copies use it; else 0."""
+    return node.tokens if node.pages and node.copies and node.copies == node.locks else 0
+
+
 class BothLeaves(GpuLeaves):
     """The leaves of the GPU and those of the host."""
 
@@ -95,6 +100,8 @@ class HostTree(SglangTree):
 
     Attributes
     ----------
+    pinned : int
+        Tokens on the GPU that only copies hold locks on.
     capacity, room : int
         Tokens that the host has memory for; those of them that are free.
     queued : list of Node
@@ -108,6 +115,7 @@ class HostTree(SglangTree):
     def __init__(self, page_size: int, strategy: Strategy, capacity: int, policy: str) -> None:
         super().__init__(page_size, strategy, unified=True)
         self.leaves: BothLeaves = BothLeaves(strategy)
+        self.pinned = 0
         self.capacity = self.room = capacity - capacity % page_size
         self.threshold, self.writes_back = HITS[policy], policy == "write_back"
         self.queued: list[Node] = []
@@ -172,6 +180,7 @@ class HostTree(SglangTree):
     def _take_pages(self, node: Node, pages: Sequence[int]) -> None:
         """Put a node back on the GPU."""
         node.pages = list(pages)
+        self.pinned += pinned_tokens(node)
         node.parent.resident += 1
         if node.locks:
             self.protected += node.tokens
@@ -182,9 +191,31 @@ class HostTree(SglangTree):
     def _split(self, node: Node, tokens: int) -> Node:
         head = super()._split(node, tokens)
         head.on_host, head.copied, head.host_locks = node.on_host, node.copied, node.host_locks
+        head.copies = node.copies
         head.resident = int(len(node.pages) > 0)
         self._note_double(head)
         return head
+
+    # -- locks --------------------------------------------------------------------------------
+
+    def lock(self, node: Node, copies: int = 0) -> None:
+        """As in the base; `copies`: 1 if the user is a copy."""
+        self._count_pinned(node, -1)
+        super().lock(node)
+        self._count_pinned(node, 1, copies)
+
+    def unlock(self, node: Node, copies: int = 0) -> None:
+        """Remove a user."""
+        self._count_pinned(node, -1)
+        super().unlock(node)
+        self._count_pinned(node, 1, -copies)
+
+    def _count_pinned(self, node: Node, sign: int, copies: int = 0) -> None:
+        """Count what is pinned on the path to a node, or no longer; its nodes get so many more copies."""
+        while node is not self.root:
+            node.copies += copies
+            self.pinned += sign * pinned_tokens(node)
+            node = node.parent
 
     # -- to the host --------------------------------------------------------------------------
 
@@ -200,7 +231,7 @@ class HostTree(SglangTree):
                 return
             self._give_host(node)
             node.copied = node.serial
-            self.lock(node)
+            self.lock(node, 1)
             self.queued.append(node)
 
     def _give_host(self, node: Node) -> None:
@@ -216,7 +247,7 @@ class HostTree(SglangTree):
         pieces.reverse()
         for piece in pieces:
             piece.copied = 0
-        self.unlock(node)
+        self.unlock(node, 1)
         return pieces
 
     # -- from the host ------------------------------------------------------------------------
@@ -243,7 +274,7 @@ class HostTree(SglangTree):
     def loaded(self, node: Node) -> None:
         """Note that the load whose last node is this one has finished."""
         load, at = node.serial, node
-        self.unlock(node)
+        self.unlock(node, 1)
         while at.copied == load:
             at.copied = 0
             self._note_double(at)

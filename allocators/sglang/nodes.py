@@ -30,6 +30,8 @@ class Node:
         The key under which it is queued for eviction.
     windowed, window_locks, recent
         Whether it has windowed pages, their users, and when they were last used (window_tree.py).
+    copies : int
+        Those of its locks that copies hold (host_tree.py).
     on_host, resident, copied, host_locks
         Whether the host has it, also or alone; children that the GPU has; the copy in progress; users of
         the host's copy (host_tree.py).
@@ -38,7 +40,7 @@ class Node:
     __slots__ = (
         *("children", "created", "end", "history", "hits", "last", "locks", "pages", "parent"),
         *("priority", "queued", "recent", "runs", "serial", "tokens", "window_locks", "windowed"),
-        *("copied", "host_locks", "on_host", "resident"),
+        *("copied", "copies", "host_locks", "on_host", "resident"),
     )
 
     def __init__(self, serial: int, parent: "Node | None", runs: Sequence[Run], pages: list[int]) -> None:
@@ -48,7 +50,7 @@ class Node:
         self.runs = runs
         self.pages = pages
         self.tokens = self.end = 0
-        self.locks = self.hits = self.priority = 0
+        self.locks = self.copies = self.hits = self.priority = 0
         self.last = self.created = 0
         self.history = 0
         self.queued: tuple[int, ...] | None = None

@@ -47,9 +47,12 @@ class SglangTree:
         Counts calls that may move, split or evict a node.
     writes_back : bool
         Whether evicted nodes are copied first, which takes time.
+    pinned : int
+        Protected tokens that no sequence uses.
     """
 
     writes_back = False
+    pinned = 0
 
     def __init__(self, page_size: int, strategy: Strategy = STRATEGIES["lru"], unified: bool = False) -> None:
         self.page_size = page_size

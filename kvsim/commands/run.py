@@ -147,6 +147,7 @@ def traced(run: "Run", steps: bool | None) -> "list[Traced]":
 
     For a fleet, each replica.
     """
+    from kvsim.reports.away import away_in
     from kvsim.reports.lives.apart import lives_of, seen_by
     from kvsim.reports.lives.event_log import event_log, read_events
     from kvsim.reports.timeline.events import Traced
@@ -164,8 +165,10 @@ def traced(run: "Run", steps: bool | None) -> "list[Traced]":
     if log is None:
         log = event_log(repeated(run, "events").events)
     shown = logged or (found if wanted else None)
+    gone = away_in(run.summary, run.summary["duration_s"]) or [[]]
     return [
-        Traced(seen_by(run, each, log), lives_of(run, each, log), shown) for each in run.replicas or [run]
+        Traced(seen_by(run, each, log), lives_of(run, each, log), shown, times)
+        for each, times in zip(run.replicas or [run], gone, strict=True)
     ]
 
 

@@ -1,6 +1,7 @@
 """The replicas of each fleet for the page: means over slices of time, and their balance in words."""
 
 from collections.abc import Sequence
+from math import isnan
 from typing import Any
 
 from kvsim.reports import balance, palette
@@ -16,29 +17,26 @@ def fleets(runs: Sequence[Run]) -> list[dict[str, Any] | None]:
 
 
 def _fleet(run: Run) -> dict[str, Any]:
-    replicas = run.replicas
-    until_s = balance.end_s(replicas)
-    held = [_rounded(balance.means(each, balance.held(each), until_s, SLICES)) for each in replicas]
+    fleet = balance.Fleet.of(run)
     shown = {
-        "KV memory in use": {"unit": " %", "most": 100, "rows": held},
-        "requests at once": _counted(replicas, "running", until_s),
-        "requests waiting": _counted(replicas, "waiting", until_s),
+        "KV memory in use": {"unit": " %", "most": 100, "rows": _rounded(fleet.held(SLICES))},
+        "requests at once": _counted(fleet, "running"),
+        "requests waiting": _counted(fleet, "waiting"),
     }
-    hits = [palette.number(each.summary["engine"].get("prefix_hit_tokens")) or 0.0 for each in replicas]
+    hits = [palette.number(each.summary["engine"].get("prefix_hit_tokens")) or 0.0 for each in fleet.replicas]
     return {
-        "end": until_s,
-        "words": "; ".join(filter(None, (balance.imbalance(replicas), scaled_words([run.summary])))),
+        "end": fleet.end_s,
+        "words": "; ".join(filter(None, (balance.imbalance(fleet), scaled_words([run.summary])))),
         "hits": hits if any(hits) else [],
         "maps": {name: each for name, each in shown.items() if any(map(any, each["rows"]))},
     }
 
 
-def _counted(replicas: Sequence[Run], column: str, until_s: float) -> dict[str, Any]:
-    rows = [
-        _rounded(balance.means(each, each.columns.timeline[column], until_s, SLICES)) for each in replicas
-    ]
-    return {"unit": "", "most": max(1.0, *map(max, rows)), "rows": rows}
+def _counted(fleet: balance.Fleet, column: str) -> dict[str, Any]:
+    rows = _rounded(fleet.column(column, SLICES))
+    return {"unit": "", "most": max(1.0, *(value or 0.0 for row in rows for value in row)), "rows": rows}
 
 
-def _rounded(values: balance.Floats) -> list[float]:
-    return [float(f"{value:.3g}") for value in values]
+def _rounded(rows: balance.Floats) -> list[list[float | None]]:
+    """Rounded to what a chart can show; None while a replica was not there."""
+    return [[None if isnan(value) else float(f"{value:.3g}") for value in row] for row in rows.tolist()]

@@ -49,6 +49,8 @@ def packed_requests(requests: Columns, tick: float) -> Pack:
     for name in ("read_begin", "read_end"):
         if f"{name}_s" in requests:
             pack.add(name, _ticks(requests[f"{name}_s"] - arrival, tick))
+    if "resent" in requests:
+        pack.add("resent", requests["resent"].astype(np.int64))
     for name in ("ttft", "e2e"):  # with the front end
         pack.add(name, _ticks(requests[f"{name}_s"], tick))
     for name in ("tpot_s", "normalized_s_per_token"):
@@ -67,6 +69,8 @@ def packed_events(log: EventLog, lives: Lives, tick: float) -> Pack:
     pack.add("time", _ticks_of_ps(log.numbers["time_ps"], tick)[order], delta=True)
     pack.add("sample", sample[order])
     pack.add("event", log.kind[order])
+    if "resent" in log.numbers:
+        pack.add("resent", log.resent[order])
     for name in _AMOUNTS:
         pack.add(name, log.numbers[name][order] + 1)  # 0: none
     pack.add("reason", log.reason[order])
@@ -85,6 +89,8 @@ def packed_spans(lives: Lives, tick: float, several: bool = False) -> Pack:
         start[lives.first[:-1][(lives.parent == NONE) & (np.diff(lives.first) > 0)]] = 0
     pack.add("request", lives.request, delta=True)
     pack.add("sample", lives.sample)
+    if "resent" in lives.log.numbers:
+        pack.add("resent", lives.resent)
     pack.add("many", np.diff(lives.first))
     pack.add("state", lives.state + np.where(said, SAID, 0))
     pack.add("start", start, delta=True)

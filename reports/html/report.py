@@ -91,8 +91,6 @@ def report(runs: Sequence[Run]) -> str:
         group = next(number for number, group in enumerate(groups) if any(run is each for each in group))
         first = run is groups[group][0]
         systems.append({"label": run.label, "end": end_s(run), "group": group, "first": first})
-        fleet = run.config.get("fleet", {})  # no map can be recorded if replicas come and go
-        systems[-1]["mappable"] = not (fleet.get("scale") or fleet.get("fail"))
         log = read_events(run.path)
         for server in run.replicas or [run]:
             about, arena, own = _described(run, server, log, mapped=first)

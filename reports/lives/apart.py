@@ -4,7 +4,7 @@
              on the prefill replica                on the decode replica
 
 A prefill replica sees a request until its prompt is computed, a decode replica from then on. A request that
-migrates has one stay per replica on which it ran.
+migrates has one stay per replica on which it ran. One whose replica dies starts over: all of this again.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,11 +13,19 @@ from itertools import pairwise
 
 import numpy as np
 
-from kvsim.reports.lives.event_log import NOTHING, REJECT, EventLog, whole_ps
+from kvsim.reports.lives.event_log import (
+    HAND_OVER,
+    LOST,
+    NOTHING,
+    REJECT,
+    SEND,
+    EventLog,
+    whole_ps,
+)
 from kvsim.reports.lives.lines import Line
-from kvsim.reports.lives.spans import HANDED, MOVING, STATES, Lives, Span, lives
+from kvsim.reports.lives.spans import DOWN, HANDED, MOVING, STATES, Came, Lives, Span, came_at, lives
 from kvsim.reports.lives.story import Story, divided, story
-from kvsim.reports.lives.words import line_text
+from kvsim.reports.lives.words import line_text, many
 from kvsim.reports.palette import seconds
 from kvsim.reports.rundir.run import Run
 from kvsim.sim.serving.hand_over import LATENCY_PS
@@ -25,21 +33,25 @@ from kvsim.sim.workload import PS_PER_S
 
 COMPUTED = "prompt_computed_s"
 MOVED = "migration_end_s"
+AGAIN = "resent"
 
 
 def lives_of(run: Run, server: Run, log: EventLog) -> Lives:
     """All lives on one server of a run: a replica, or the run itself."""
     here, requests = log.of_replica(server.place), seen_by(run, server, log).columns.requests
-    if _role(run, server.place) == "decode":
+    came: Came | None = None
+    if _role(run, server.place) == "decode" and AGAIN in log.numbers:
+        came = came_at(log, HAND_OVER, LATENCY_PS)
+    elif _role(run, server.place) == "decode":
         computed_s = np.asarray(requests[COMPUTED], dtype=np.float64)
         came_s = np.where(np.isnan(computed_s), requests["arrival_s"], computed_s + LATENCY_PS / PS_PER_S)
         requests = {**requests, "arrival_s": came_s}
-    return lives(here, requests, str(run.path))
+    return lives(here, requests, str(run.path), came)
 
 
 def on_several(run: Run) -> bool:
     """Whether a request may be served by several replicas, one after the other."""
-    return not {COMPUTED, MOVED}.isdisjoint(run.columns.requests)
+    return not {COMPUTED, MOVED, AGAIN}.isdisjoint(run.columns.requests)
 
 
 def between_stays(run: Run) -> str | None:
@@ -47,7 +59,7 @@ def between_stays(run: Run) -> str | None:
     requests = run.columns.requests
     if not on_several(run):
         return None
-    return STATES[HANDED if COMPUTED in requests else MOVING]
+    return STATES[HANDED if COMPUTED in requests else MOVING if MOVED in requests else DOWN]
 
 
 def seen_by(run: Run, server: Run, log: EventLog) -> Run:
@@ -67,46 +79,126 @@ def _role(run: Run, place: int | None) -> str:
 
 
 def story_of(run: Run, log: EventLog, request: int, how: str = "") -> Story:
-    """The life of one request of a run, across all of its replicas."""
-    server = run.server_of(request)
+    """The life of one request of a run, across all of its replicas, and over again whenever one died."""
+    if run.place is not None or AGAIN not in log.numbers:
+        return _once(run, log, request, how)
+    times = np.unique(log.resent[log.numbers["request"] == request]).tolist()
+    told = [_once(run, log, request, how, again) for again in times]
+    first, last = told[0], told[-1]
+    spans, lines = [*first.spans], [*first.lines]
+    arrival_ps = int(whole_ps(run.columns.requests["arrival_s"])[run.row_of(request)])
+    if arrival_ps < first.arrival_ps:
+        spans.insert(0, Span(arrival_ps, first.arrival_ps, DOWN, "", NOTHING))
+        lines.insert(0, Line(arrival_ps, "down", _goes_on("none at first", run, log, first, arrival_ps)))
+    for again, (before, after) in zip(times, pairwise(told), strict=False):
+        more, line = _died(run, log, before, after, again)
+        spans += [*more, *after.spans]
+        lines += [line, *(after.lines if _sent(log, request, again + 1) else after.lines[1:])]
+    return replace(
+        last,
+        label=run.server_of(request).label,
+        arrival_ps=arrival_ps,
+        spans=spans,
+        lines=lines,
+        parts=divided(spans),
+    )
+
+
+def _died(run: Run, log: EventLog, before: Story, after: Story, again: int) -> tuple[list[Span], Line]:
+    """What lies between two lives of a request, and a line about it."""
+    row = _rows(log, before.request, again, LOST)[-1]
+    at_ps, tokens, spans = int(log.numbers["time_ps"][row]), int(log.numbers["tokens"][row]), []
+    if before.end_ps < at_ps:
+        between = STATES.index(between_stays(run) or STATES[DOWN])
+        spans.append(Span(before.end_ps, at_ps, between, "", NOTHING))
+    if at_ps < after.arrival_ps:
+        spans.append(Span(at_ps, after.arrival_ps, DOWN, "", NOTHING))
+    replica = log.reasons[log.reason[row]]
+    text = line_text("died" if tokens else "died empty", replica=replica, tokens=many(tokens, "token"))
+    if _sent(log, after.request, again + 1):
+        how = "sent again" if at_ps == after.arrival_ps else "none alive"
+        text += _goes_on(how, run, log, after, at_ps, again + 1)
+    return spans, Line(at_ps, "lost", text)
+
+
+def _goes_on(  # noqa: PLR0917 - what a line tells
+    how: str, run: Run, log: EventLog, after: Story, since_ps: int, again: int = 0
+) -> str:
+    """Where the router sent a request late, and how long no replica was alive."""
+    (row,) = _sent(log, after.request, again)[:1]
+    replica = run.replicas[int(log.numbers["replica"][row])].label
+    return line_text(how, replica=replica, time=seconds((after.arrival_ps - since_ps) / PS_PER_S))
+
+
+def _sent(log: EventLog, request: int, again: int) -> list[int]:
+    """The events at which the router sent a request late; the first is its own, not that of its hand-over."""
+    return _rows(log, request, again, SEND)
+
+
+def _rows(log: EventLog, request: int, again: int | None, *kinds: int) -> list[int]:
+    """The events of a request, sent again so often, of these kinds; of all if none are given."""
+    chosen = log.numbers["request"] == request
+    if again is not None:
+        chosen &= log.resent == again
+    if kinds:
+        chosen &= np.isin(log.kind, kinds)
+    found: list[int] = np.flatnonzero(chosen).tolist()
+    return found
+
+
+def _once(run: Run, log: EventLog, request: int, how: str, again: int | None = None) -> Story:
+    """The life of a request, or the one that it began after it was sent `again` so often."""
     if MOVED in run.columns.requests and run.place is None:
-        return _moved(run, log, request, how)
-    told = story(server, lives_of(run, server, log), request, how)
-    alone = _role(run, server.place) != "decode" or told.facts[COMPUTED] is None
-    if alone or run.place is not None:
+        return _moved(run, log, request, how, again)
+    places = _places(log, request, again)
+    server = run.server_of(request) if again is None else run.replicas[places[-1]]
+    seen = server if again is None else seen_by(run, server, log)
+    told = story(seen, lives_of(run, server, log), request, how, resent=again)
+    last = again is None or again == told.facts.get(AGAIN, 0)
+    computed = told.facts.get(COMPUTED) is not None if again is None else len(places) > 1
+    if _role(run, server.place) != "decode" or not computed or run.place is not None:
         return told
-    row = int(np.flatnonzero(log.numbers["request"] == request)[0])
-    place = int(log.numbers["replica"][row])
-    prefill = seen_by(run, run.replicas[place], log)
-    before = story(prefill, lives_of(run, prefill, log), request)
-    read_ps = [int(whole_ps(np.array([told.facts[name]]))[0]) for name in ("read_begin_s", "read_end_s")]
+    prefill = seen_by(run, run.replicas[places[0]], log)
+    before = story(prefill, lives_of(run, prefill, log), request, resent=again)
     spans = [
         *before.spans,
         Span(before.end_ps, told.arrival_ps, HANDED, "", NOTHING),
         *told.spans,
     ]
-    decode = run.replicas[told.facts["replica"]].label
-    comes = Line(told.arrival_ps, "arrive", line_text("comes", replica=decode))
+    decode = run.replicas[places[-1]].label
+    lines = [*_of_prompt(before.lines), Line(told.arrival_ps, "arrive", line_text("comes", replica=decode))]
+    read_s = [told.facts[name] for name in ("read_begin_s", "read_end_s")]
+    if last and None not in read_s:
+        lines += _of_answer(told, decode, whole_ps(np.array(read_s)).tolist())
+    else:
+        lines += told.lines[1:]
     return replace(
         told,
         arrival_ps=before.arrival_ps,
         spans=spans,
-        lines=[*_of_prompt(before.lines), comes, *_of_answer(told, decode, read_ps)],
+        lines=lines,
         parts=divided(spans),
     )
 
 
-def _moved(run: Run, log: EventLog, request: int, how: str) -> Story:
+def _places(log: EventLog, request: int, again: int | None) -> list[int]:
+    """The replicas on which a request was, in order; empty for a single server."""
+    if "replica" not in log.numbers:
+        return []
+    return list(dict.fromkeys(log.numbers["replica"][_rows(log, request, again)].tolist()))
+
+
+def _moved(run: Run, log: EventLog, request: int, how: str, again: int | None) -> Story:
     """The life of a request that may have moved: its stays, and the time between them."""
-    rows = np.flatnonzero((log.numbers["request"] == request) & (log.kind != REJECT))
+    rows = [row for row in _rows(log, request, again) if log.kind[row] not in {REJECT, LOST, SEND}]
     stays = dict(
         zip(log.numbers["sample"][rows].tolist(), log.numbers["replica"][rows].tolist(), strict=True)
     )
     told: list[Story] = []
-    for stay, place in stays.items() or [(0, run.server_of(request).place)]:
+    for stay, place in stays.items() or [(0, _places(log, request, again)[-1])]:
         server = run.replicas[place]
         seen = seen_by(run, server, log)
-        told.append(story(seen, lives_of(run, server, log), request, how, stay))
+        told.append(story(seen, lives_of(run, server, log), request, how, stay, again))
     first, last = told[0], told[-1]
     spans, lines = [*first.spans], [*first.lines]
     for before, after in pairwise(told):

@@ -19,11 +19,13 @@ NOTHING = -1
 EVENTS = (
     *("refuse", "admit", "decode", "preempt", "swap_out", "swap_in", "fork", "copy", "finish", "reject"),
     *("load", "hand_over", "load_beside", "loaded", "ask", "fetched", "load_first", "move_out", "move_in"),
-    *("set_aside", "resume"),
+    *("set_aside", "resume", "lost", "send"),
 )
 (REFUSE, ADMIT, DECODE, PREEMPT, SWAP_OUT, SWAP_IN, FORK, COPY, FINISH, REJECT, LOAD, HAND_OVER) = range(12)
-LOAD_BESIDE, LOADED, ASK, FETCHED, LOAD_FIRST, MOVE_OUT, MOVE_IN, SET_ASIDE, RESUME = range(12, len(EVENTS))
+LOAD_BESIDE, LOADED, ASK, FETCHED, LOAD_FIRST, MOVE_OUT, MOVE_IN, SET_ASIDE, RESUME = range(12, 21)
+LOST, SEND = range(21, len(EVENTS))
 
+_OF_FLEETS = ("replica", "resent")
 _NUMBERS = ("step", "request", "sample", "tokens", "cached", "by", "need", "free", "largest")
 
 
@@ -44,6 +46,11 @@ class EventLog:
         numbers = {name: column[rows] for name, column in self.numbers.items() if name != "replica"}
         return EventLog(numbers, self.kind[rows], self.reason[rows], self.reasons)
 
+    @property
+    def resent(self) -> Int64:
+        """How often the request of each event had been sent again by then."""
+        return self.numbers.get("resent", np.zeros(len(self.kind), np.int64))
+
     def row(self, row: int) -> dict[str, int]:
         """The numbers that apply to an event."""
         return {name: int(c[row]) for name, c in self.numbers.items() if c[row] != NOTHING}
@@ -60,7 +67,7 @@ def read_events(directory: Path) -> EventLog | None:
     path = directory / "events.parquet"
     if not path.exists():
         return None
-    numbers, texts = read_columns(path, ("time_s", *_NUMBERS), ("event", "reason"), ("replica",))
+    numbers, texts = read_columns(path, ("time_s", *_NUMBERS), ("event", "reason"), _OF_FLEETS)
     return event_log({**numbers, **texts}, str(path))
 
 
@@ -69,7 +76,7 @@ def event_log(table: Mapping[str, Any] | None, where: str = "events") -> EventLo
     if table is None:
         raise KvsimError(f"{where} were not recorded")
     numbers = {"time_ps": whole_ps(np.asarray(table["time_s"], np.float64))}
-    for name in (*_NUMBERS, "replica") if "replica" in table else _NUMBERS:
+    for name in (*_NUMBERS, *(each for each in _OF_FLEETS if each in table)):
         column = np.asarray(table[name])
         numbers[name] = (
             np.where(np.isnan(column), NOTHING, column) if column.dtype.kind == "f" else column

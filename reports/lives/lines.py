@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from kvsim.reports.lives.event_log import COPY, EVENTS, FINISH, FORK, NOTHING, REFUSE, REJECT
+from kvsim.reports.lives.event_log import COPY, EVENTS, FINISH, FORK, NOTHING, REFUSE, REJECT, SEND
 from kvsim.reports.lives.spans import DECODING, LOADING, PREFILL, RECOMPUTE, STATES, WAITING, Lives, Span
 from kvsim.reports.lives.words import LINES, event_text, line_text, many, more_of, reason_name, reason_text
 from kvsim.reports.palette import number, seconds
@@ -63,14 +63,15 @@ class Teller:
             rows = before[before < rows[0]].tolist() + rows
         children = np.flatnonzero(lives.parent == track)
         rows += [int(np.flatnonzero(lives.track_of == child)[0]) for child in children]
-        if lives.rejected[track]:
+        if lives.cut[track]:
             owner = lives.log.numbers["request"] == lives.request[track]
+            owner &= lives.log.resent == lives.resent[track]
             rows += np.flatnonzero(owner & (lives.log.kind == REJECT)).tolist()
         return sorted(rows)
 
     def _events(self) -> list[tuple[int, Line]]:
         told, evicted, decoded = [], False, False
-        rows = [row for row in self._rows() if self.lives.log.kind[row] != REFUSE]
+        rows = [row for row in self._rows() if self.lives.log.kind[row] not in {REFUSE, SEND}]
         for (what, _), alike in groupby(rows, key=self._alike(rows)):
             group = list(alike)
             event = EVENTS[self.lives.log.kind[group[0]]]
@@ -99,7 +100,7 @@ class Teller:
     def _forks(self, rows: list[int]) -> list[int]:
         """The forks of a beam search's candidates, which begin no tracks."""
         lives = self.lives
-        if lives.parent[self.track] != NOTHING or lives.rejected[self.track]:
+        if lives.parent[self.track] != NOTHING or lives.cut[self.track]:
             return []
         own = lives.track_of[rows] == self.track
         return [row for row, mine in zip(rows, own, strict=True) if mine and lives.log.kind[row] == FORK]
@@ -157,7 +158,7 @@ class Teller:
         whose = np.repeat(np.arange(len(lives.request)), np.diff(lives.first))
         opening = np.zeros(len(whose), np.bool_)
         opening[lives.first[:-1][np.diff(lives.first) > 0]] = True
-        at_once = lives.rejected[whose] & (lives.end_ps[whose] == lives.start_ps) & opening
+        at_once = lives.cut[whose] & (lives.end_ps[whose] == lives.start_ps) & opening
         before = lives.start_ps < arrival_ps
         before |= (lives.start_ps == arrival_ps) & opening & (lives.request[whose] < request)
         there = np.isin(lives.state, WAITING) & before & (lives.stop_ps >= arrival_ps) & ~at_once

@@ -18,9 +18,10 @@ forked sample's track begins at the fork; until then it shares the life of the s
     loaded     they have arrived, and it waits to be scheduled, for a reason like the head of the queue
     handed     its prompt was computed on another server, and it is on its way; then it waits here
     moving     the last of its blocks are copied to another replica, then it waits for the step in flight
+    down       no replica is alive that it could be sent to
 
 A request that moves between replicas has one track per stay. A track begins with the move: nothing earlier
-is known there.
+is known there. A request whose replica dies is cut off, and has further tracks where it is sent again.
 
 The candidates of a beam search are one track: the events do not distinguish them.
 """
@@ -40,6 +41,7 @@ from kvsim.reports.lives.event_log import (
     HAND_OVER,
     LOAD,
     LOADED,
+    LOST,
     MOVE_IN,
     MOVE_OUT,
     NOTHING,
@@ -47,6 +49,7 @@ from kvsim.reports.lives.event_log import (
     REFUSE,
     REJECT,
     RESUME,
+    SEND,
     SET_ASIDE,
     SWAP_IN,
     SWAP_OUT,
@@ -64,12 +67,14 @@ Bools = npt.NDArray[np.bool_]
 _ARRIVE, _DISPLACED = len(EVENTS), len(EVENTS) + 1
 STATES = (
     *("step", "behind", "head", "prefill", "decode", "preempted", "recompute", "swapped"),
-    *("loading", "loaded", "handed", "moving"),
+    *("loading", "loaded", "handed", "moving", "down"),
 )
 STEP, BEHIND, HEAD, PREFILL, DECODING, PREEMPTED, RECOMPUTE, SWAPPED = range(8)
-LOADING, WAITS_LOADED, HANDED, MOVING = range(8, len(STATES))
+LOADING, WAITS_LOADED, HANDED, MOVING, DOWN = range(8, len(STATES))
 ENDS = (FINISH, HAND_OVER, MOVE_OUT)
 """Events that end a track."""
+CUTS = (REJECT, LOST)
+"""Events that end all tracks of a request that have no end."""
 WAITING = (STEP, BEHIND, HEAD, PREEMPTED, WAITS_LOADED)
 """States in which a track waits to be scheduled."""
 
@@ -110,18 +115,20 @@ class Span(NamedTuple):
 class Lives:
     """The spans of all tracks: those of track i are `first[i]` to `first[i + 1]`.
 
-    Tracks are sorted by request, then by sample. `end_ps` is when a track ends, `rejected` whether it was
-    cut off. `parent` is the track that it was forked from, or NOTHING; `track_of` is the track of each event
-    (NOTHING for rejections).
+    Tracks are sorted by request, then by how often it had been sent again (`resent`), then by sample.
+    `end_ps` is when a track ends, `cut` whether it was cut off: rejected, or lost with its replica. `parent`
+    is the track that it was forked from, or NOTHING; `track_of` is the track of each event (NOTHING for those
+    that cut).
     """
 
     log: EventLog
     request: Int64
+    resent: Int64
     sample: Int64
     parent: Int64
     begin_ps: Int64
     end_ps: Int64
-    rejected: Bools
+    cut: Bools
     first: Int64
     start_ps: Int64
     stop_ps: Int64
@@ -152,24 +159,42 @@ class Lives:
         return Span(start, stop, int(self.state[place]), self.why_refused(row), row)
 
 
-def lives(log: EventLog, requests: Columns, where: str = "events") -> Lives:
-    """All tracks of a run; KvsimError if the events do not belong to these requests."""
+class Came(NamedTuple):
+    """When requests came to a replica, if that is not their arrival."""
+
+    request: Int64
+    resent: Int64
+    time_ps: Int64
+
+
+def came_at(log: EventLog, event: int, later_ps: int = 0) -> Came:
+    """When this event of requests took place, or so much later."""
+    rows = np.flatnonzero(log.kind == event)
+    return Came(log.numbers["request"][rows], log.resent[rows], log.numbers["time_ps"][rows] + later_ps)
+
+
+def lives(log: EventLog, requests: Columns, where: str = "events", came: Came | None = None) -> Lives:
+    """All tracks of a run; KvsimError if the events do not belong to these requests.
+
+    `came`, if requests did not arrive there themselves; it may tell of others, too.
+    """
     arrival_ps, ids = whole_ps(requests["arrival_s"]), np.asarray(requests["request"]).astype(np.int64)
     owner, time_ps, kind = log.numbers["request"], log.numbers["time_ps"], log.kind
     if not np.array_equal(np.unique(owner), ids):
         raise KvsimError(
             f"{where} is damaged: it does not tell of the {len(arrival_ps):,} requests of the run"
         )
-    sample, forked = _own_samples(log)
-    key = owner << _SAMPLE_BITS | sample
-    rejects = kind == REJECT
-    only_rejected = rejects & ~np.isin(owner, owner[~rejects])
-    keys = np.unique(np.concatenate([key[~rejects], owner[only_rejected] << _SAMPLE_BITS]))
-    request, track = keys >> _SAMPLE_BITS, np.searchsorted(keys, key)
-    place = np.searchsorted(ids, request)  # its row
-    last, rejected = _last_events(log, track, place, np.searchsorted(ids, owner[rejects]))
+    times = int(log.resent.max(initial=0)) + 1
+    whose = owner * times + log.resent
+    sample, forked = _own_samples(log, whose)
+    key = whose << _SAMPLE_BITS | sample
+    cuts = np.isin(kind, CUTS)
+    only_cut = cuts & ~np.isin(whose, whose[~cuts])
+    keys = np.unique(np.concatenate([key[~cuts], whose[only_cut] << _SAMPLE_BITS]))
+    of, track = keys >> _SAMPLE_BITS, np.searchsorted(keys, key)
+    last, cut = _last_events(log, track, of, whose)
     if NOTHING in last:
-        broken = int(request[last == NOTHING][0])
+        broken = int(of[last == NOTHING][0] // times)
         raise KvsimError(f"{where} is damaged: request {broken} neither finishes nor is rejected")
     child = np.zeros(len(keys), np.bool_)
     child[track[forked]] = True
@@ -177,51 +202,69 @@ def lives(log: EventLog, requests: Columns, where: str = "events") -> Lives:
     moved[track[kind == MOVE_IN]] = True
     inner = np.isin(kind, INNER) | forked
     born = np.flatnonzero(~(child | moved))
-    arrive_ps = arrival_ps[place[born]]
+    arrive_ps = arrival_ps[np.searchsorted(ids, of // times)]
+    alone_cut = np.isin(of, whose[only_cut]) & (of % times > 0)  # it was never sent on
+    arrive_ps[alone_cut] = time_ps[last[alone_cut]]
+    for each in (came, came_at(log, SEND)):
+        if each is not None:
+            units = np.where(each.resent < times, each.request * times + each.resent, NOTHING)
+            which, found = _looked_up(of, units)
+            arrive_ps[which] = each.time_ps[found]
     table = (
         _Rows(
             np.concatenate([track[inner], born, np.arange(len(keys))]),
             np.concatenate([np.flatnonzero(inner), np.full(len(born), NOTHING), last]),
             np.concatenate([kind[inner], np.full(len(born), _ARRIVE), kind[last]]),
-            np.concatenate([time_ps[inner], arrive_ps, time_ps[last]]),
+            np.concatenate([time_ps[inner], arrive_ps[born], time_ps[last]]),
         )
         .ordered()
         .without_beside()
     )
-    alone = _came_alone(table, request, rejected)
+    alone = _came_alone(table, len(keys), cut)
     table = table.with_displaced(alone)
-    end = np.isin(table.kind, (*ENDS, REJECT))
+    end = np.isin(table.kind, (*ENDS, *CUTS))
     first = np.concatenate([[0], np.cumsum(np.bincount(table.track[~end], minlength=len(keys)))])
     opening = np.concatenate([[True], table.track[1:] != table.track[:-1]]) if len(keys) else end
     parent = np.full(len(keys), NOTHING)
-    parent[child] = np.searchsorted(request, request[child], "right") - 1  # it has the highest number
+    parent[child] = np.searchsorted(of, of[child], "right") - 1  # it has the highest number
     return Lives(
         log=log,
-        request=request,
+        request=of // times,
+        resent=of % times,
         sample=keys & ((1 << _SAMPLE_BITS) - 1),
         parent=parent,
         begin_ps=table.time_ps[opening],
         end_ps=table.time_ps[end],
-        rejected=rejected,
+        cut=cut,
         first=first,
         start_ps=table.time_ps[~end],
         stop_ps=table.time_ps[np.flatnonzero(~end) + 1],
         state=table.states(alone)[~end],
         row=np.where(np.isin(table.kind, (_ARRIVE, _DISPLACED)), NOTHING, table.place)[~end],
-        track_of=np.where(rejects, NOTHING, track),
+        track_of=np.where(cuts, NOTHING, track),
     )
 
 
-def _last_events(log: EventLog, track: Int64, place: Int64, rejected_places: Int64) -> tuple[Int64, Bools]:
-    """Row of each track's end, or of its request's rejection if it has none, and whether it has none."""
-    last = np.full(len(place), NOTHING)
+def _last_events(log: EventLog, track: Int64, of: Int64, whose: Int64) -> tuple[Int64, Bools]:
+    """Row of each track's end, or of what cut its request off if it has none, and whether it has none."""
+    last = np.full(len(of), NOTHING)
     finishes = np.flatnonzero(np.isin(log.kind, ENDS))
     last[track[finishes]] = finishes
-    rejected = last == NOTHING
-    refusal = np.full(int(place.max(initial=-1)) + 1, NOTHING)
-    refusal[rejected_places] = np.flatnonzero(log.kind == REJECT)
-    last[rejected] = refusal[place[rejected]]
-    return last, rejected
+    cut = last == NOTHING
+    rows = np.flatnonzero(np.isin(log.kind, CUTS))
+    by = np.full(int(of.max(initial=-1)) + 1, NOTHING)
+    by[whose[rows]] = rows
+    last[cut] = by[of[cut]]
+    return last, cut
+
+
+def _looked_up(wanted: Int64, known: Int64) -> tuple[Bools, Int64]:
+    """Which of the wanted numbers are known, and the last place of each of these."""
+    order = np.argsort(known, kind="stable")
+    places = np.searchsorted(known[order], wanted, "right") - 1
+    found = places >= 0
+    found[found] = known[order][places[found]] == wanted[found]
+    return found, order[places[found]]
 
 
 def check_same(run: Run, requests: Columns) -> None:
@@ -241,14 +284,15 @@ def check_same(run: Run, requests: Columns) -> None:
         )
 
 
-def _own_samples(log: EventLog) -> tuple[Int64, Bools]:
-    """The sample of each event, and which forks begin a sample.
+def _own_samples(log: EventLog, owner: Int64) -> tuple[Int64, Bools]:
+    """The sample of each event, and which forks begin a sample; `owner` is the request, counted anew if it
+    is sent again.
 
     Until it forks, a request with several answers is logged as sample 0. From the first fork on, it is the
     last sample, and sample 0 is the first one forked off. Beam search candidates are all sample 0 and begin
     no sample; so are two answers that are dropped together before anything happens to the second.
     """
-    owner, sample, kind = log.numbers["request"], log.numbers["sample"].copy(), log.kind
+    sample, kind = log.numbers["sample"].copy(), log.kind
     forks = np.flatnonzero(kind == FORK)
     forked = np.zeros(len(kind), np.bool_)
     if not len(forks):
@@ -322,22 +366,22 @@ class _Rows(NamedTuple):
         return states
 
 
-def _came_alone(table: _Rows, request: Int64, rejected: Bools) -> Bools:
+def _came_alone(table: _Rows, tracks: int, cut: Bools) -> Bools:
     """Which tracks arrived at an empty queue."""
     arrive, leave = table.kind == _ARRIVE, np.isin(table.kind, (ADMIT, LOAD))
     leave[1:] &= ~((table.kind[1:] == ADMIT) & (table.kind[:-1] == LOAD))  # it had already left the queue
-    dropped = np.flatnonzero((table.kind == REJECT) & rejected[table.track])
-    queued = ~np.isin(table.kind[dropped - 1], (ADMIT, DECODE, SWAP_OUT, SWAP_IN, FORK, LOAD))
+    dropped = np.flatnonzero(np.isin(table.kind, CUTS) & cut[table.track])
+    queued = ~np.isin(table.kind[dropped - 1], (ADMIT, DECODE, SWAP_OUT, SWAP_IN, FORK, LOAD, MOVE_IN))
     at_once = (table.kind[dropped - 1] == _ARRIVE) & (table.time_ps[dropped - 1] == table.time_ps[dropped])
-    enters = np.ones(len(request), np.bool_)
+    enters = np.ones(tracks, np.bool_)
     enters[table.track[dropped[at_once]]] = False
     leaves_ps = np.sort(np.concatenate([table.time_ps[leave], table.time_ps[dropped[queued & ~at_once]]]))
     back_ps = np.sort(table.time_ps[np.isin(table.kind, (PREEMPT, LOADED))])
-    tracks, when = table.track[arrive], table.time_ps[arrive]
-    order = np.lexsort((tracks, when))
-    tracks, when = tracks[order], when[order]
-    came = np.cumsum(enters[tracks]) - enters[tracks]
-    queue = came + np.searchsorted(back_ps, when, "left") - np.searchsorted(leaves_ps, when, "left")
-    alone = np.zeros(len(request), np.bool_)
-    alone[tracks[queue == 0]] = True
+    came, when = table.track[arrive], table.time_ps[arrive]
+    order = np.lexsort((came, when))
+    came, when = came[order], when[order]
+    before = np.cumsum(enters[came]) - enters[came]
+    queue = before + np.searchsorted(back_ps, when, "left") - np.searchsorted(leaves_ps, when, "left")
+    alone = np.zeros(tracks, np.bool_)
+    alone[came[queue == 0]] = True
     return alone

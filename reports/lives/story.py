@@ -33,7 +33,7 @@ _KNOWN |= {
     "finish_step",
 }
 _KNOWN |= {"prompt_computed_s", "read_begin_s", "read_end_s", "held_until_s"}
-_KNOWN |= {"migration_begin_s", "migration_stop_s", "migration_end_s"}
+_KNOWN |= {"migration_begin_s", "migration_stop_s", "migration_end_s", "resent"}
 
 
 @dataclass(frozen=True)
@@ -206,11 +206,17 @@ def _preemptions(run: Run) -> np.ndarray[Any, np.dtype[np.float64]]:
 # -- its story ----------------------------------------------------------------------------------
 
 
-def story(run: Run, lives: Lives, request: int, how: str = "", stay: int | None = None) -> Story:
-    """The life of one request, or only this `stay` if it moved."""
+def story(  # noqa: PLR0917 - which part of a life
+    run: Run, lives: Lives, request: int, how: str = "", stay: int | None = None, resent: int | None = None
+) -> Story:
+    """The life of one request; only this `stay` if it moved, only after so many replicas died with it."""
     of_it = lives.request == request
-    tracks = np.flatnonzero(of_it if stay is None else of_it & (lives.sample == stay)).tolist()
-    last = max(tracks, key=lambda track: (int(lives.end_ps[track]), not lives.rejected[track], -track))
+    if stay is not None:
+        of_it &= lives.sample == stay
+    if resent is not None:
+        of_it &= lives.resent == resent
+    tracks = np.flatnonzero(of_it).tolist()
+    last = max(tracks, key=lambda track: (int(lives.end_ps[track]), not lives.cut[track], -track))
     spans = [span for span in lives.spans(last) if span.end_ps > span.start_ps]
     row = {name: column[run.row_of(request)] for name, column in run.columns.requests.items()}
     arrival_ps = int(lives.spans(last)[0].start_ps)
@@ -218,12 +224,14 @@ def story(run: Run, lives: Lives, request: int, how: str = "", stay: int | None 
         Answer(
             int(lives.sample[track]),
             int(lives.end_ps[track]),
-            bool(lives.rejected[track]),
+            bool(lives.cut[track]),
             divided(lives.spans(track)),
         )
         for track in tracks
     ]
     facts = {name: _plain(value) for name, value in row.items() if name in _KNOWN and name != "request"}
+    over_again = resent is not None and resent < facts.get("resent", 0)
+    told = facts | (dict.fromkeys(("ttft_s", "e2e_s")) if over_again else {})  # those of the last time
     return Story(
         label=run.label,
         request=request,
@@ -233,7 +241,7 @@ def story(run: Run, lives: Lives, request: int, how: str = "", stay: int | None 
         arrival_ps=arrival_ps,
         end_ps=int(lives.end_ps[last]),
         spans=spans,
-        lines=list(Teller(run, lives, last, facts).lines()),
+        lines=list(Teller(run, lives, last, told).lines()),
         parts=divided(spans),
         sample=int(lives.sample[last]),
         answers=answers if len(answers) > 1 else [],

@@ -35,6 +35,7 @@ STATES: dict[str, Look] = {
     "loaded": Look("loaded, waiting to be scheduled", "#999933", "▦", "w"),
     "handed": Look("on its way to a decode replica", "#117733", "▥", "h"),
     "moving": Look("moving to another replica", "#882255", "▧", "m"),
+    "down": Look("no replica alive", "#000000", "▩", "d"),
 }
 """In the order of a life; keys as in reports/lives/spans.py."""
 
@@ -123,6 +124,11 @@ LINES: dict[str, str] = {
     "e2e": ": E2E {e2e}, TPOT {tpot}, {normalized} per token overall",
     "comes": "came to {replica}",
     "moved": "decodes on at {replica}",
+    "died": "{replica} died with {tokens} in memory",
+    "died empty": "{replica} died",
+    "sent again": "; sent again to {replica}",
+    "none alive": "; no replica was alive for {time}, then sent to {replica}",
+    "none at first": "arrived; no replica was alive for {time}, then sent to {replica}",
     "read": "{replica} has read the prompt, in {time}",
     "steps": ", in {steps} steps",
     "paged": ", on a write into a shared block",

@@ -1,6 +1,7 @@
 """Runs as a timeline for Perfetto or chrome://tracing: a file in the Trace Event Format.
 
     process per run      thread "engine steps"   a slice per step, if there is a step log
+                         thread "replica"        a slice while it is dead or off
                          thread "request 17"     a slice per request, with one inside per state of its life
                          counters                the memory ledger, running and waiting, preemptions, tiers
                          tracks of copies        loads beside steps, and reads from a storage below the host
@@ -27,6 +28,7 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
+from kvsim.reports.away import Away
 from kvsim.reports.lives.event_log import COPY, FORK, NOTHING, PREEMPT, SWAP_OUT, Int64
 from kvsim.reports.lives.spans import HEAD, PREEMPTED, STATES, WAITS_LOADED, Lives
 from kvsim.reports.lives.words import STATES as LOOKS
@@ -43,6 +45,7 @@ from kvsim.sim.files.whole_file import whole_file
 MOST_REQUESTS = 1000
 """Tracks that a viewer still scrolls through."""
 _FIRST_THREAD = 1000
+_REPLICA_THREAD = _FIRST_THREAD - 1
 _AT_ONCE = 8192
 _PARENT, _ARROW_END, _STATE, _ARROW_START, _INSTANT = range(5)
 """The order at equal times: an arrow ends at the next slice to begin, and starts in the one begun last."""
@@ -53,11 +56,12 @@ Timed = tuple[int, str]
 
 @dataclass(frozen=True)
 class Traced:
-    """A run to draw: its lives, and its steps if known."""
+    """A run to draw: its lives, its steps if known, and when it was not there."""
 
     run: Run
     lives: Lives
     steps: Steps | None = None
+    away: Sequence[Away] = ()
 
 
 @dataclass(frozen=True)
@@ -157,12 +161,14 @@ class _Process:
 
     def __init__(self, pid: int, traced: Traced, first: int, end: int) -> None:
         self.pid, self.run, self.lives, self.steps = pid, traced.run, traced.lives, traced.steps
-        request = self.lives.request
+        self.away = traced.away
+        request, twice = self.lives.request, np.diff(self.lives.request) == 0
         self.chosen = np.flatnonzero((request >= first) & (request < end))
         self._requested = first, end
         self.whole = len(self.chosen) == len(request)
-        counts = np.bincount(request, minlength=end) if len(request) else np.zeros(0, np.int64)
-        self._several = counts > 1
+        twice &= np.diff(self.lives.resent) == 0
+        self._several = np.zeros(max(end, int(request.max(initial=-1)) + 1), np.bool_)
+        self._several[request[1:][twice]] = True
         self._place = np.full(len(request), NOTHING)
         self._place[self.chosen] = np.arange(len(self.chosen))
 
@@ -174,6 +180,9 @@ class _Process:
         if self.steps is not None:
             yield named(pid, pid, "thread_name", {"name": "engine steps"})
             yield named(pid, pid, "thread_sort_index", {"sort_index": 0})
+        if self.away:
+            yield named(pid, _REPLICA_THREAD, "thread_name", {"name": "replica"})
+            yield named(pid, _REPLICA_THREAD, "thread_sort_index", {"sort_index": 1})
         for track in self.chosen.tolist():
             tid = self._tid(track)
             yield named(pid, tid, "thread_name", {"name": self._name(track)})
@@ -184,6 +193,7 @@ class _Process:
         yield self._requests()
         yield self._counters()
         yield transfers(self.pid, self.lives.log, *self._requested)
+        yield self._not_there()
         if self.steps is not None:
             window = None
             if not self.whole and len(self.chosen):
@@ -196,7 +206,9 @@ class _Process:
 
     def _name(self, track: int) -> str:
         request, sample = int(self.lives.request[track]), int(self.lives.sample[track])
-        return f"request {request}" + (f", answer {sample}" if self._several[request] else "")
+        again = int(self.lives.resent[track])
+        times = f", sent again {again:,} time{'s' * (again > 1)}" if again else ""
+        return f"request {request}" + (f", answer {sample}" if self._several[request] else "") + times
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -250,7 +262,10 @@ class _Process:
         requests, place = self.run.columns.requests, self.run.row_of(int(self.lives.request[track]))
         args = {name: requests[name][place].item() for name in ("prompt_tokens", "output_tokens")}
         args["status"] = str(requests["status"][place])
-        for name in ("ttft_s", "tpot_s", "e2e_s"):
+        over_again = "resent" in requests and self.lives.resent[track] < requests["resent"][place]
+        if over_again:
+            args["status"] = "lost"
+        for name in () if over_again else ("ttft_s", "tpot_s", "e2e_s"):
             value = number(requests[name][place].item())
             if value is not None:
                 args[name] = round(value, 9)
@@ -299,6 +314,16 @@ class _Process:
             f'{{"ph": "{phase}", "pid": {self.pid}, "tid": {self._tid(track)}, "ts": {micro(time_ns)}, '
             f'"cat": "preemption", "name": "{name}", "id": {self.pid << 40 | row}}}'
         )
+
+    def _not_there(self) -> Iterator[Timed]:
+        """When the replica was dead or off."""
+        for from_s, to_s, why in self.away:
+            start_ns, end_ns = round(from_s * 1e9), round(to_s * 1e9)
+            yield (
+                start_ns,
+                f'{{"ph": "X", "pid": {self.pid}, "tid": {_REPLICA_THREAD}, "ts": {micro(start_ns)}, '
+                f'"dur": {micro(end_ns - start_ns)}, "cat": "replica", "name": "{why}", "args": {{}}}}',
+            )
 
     # -- counters -----------------------------------------------------------------------------
 

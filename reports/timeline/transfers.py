@@ -29,16 +29,16 @@ def transfers(pid: int, log: EventLog, first: int, end: int) -> Iterator[tuple[i
     mine = (request >= first) & (request < end)
     found: list[tuple[int, int, str]] = []
     for begins, ends, name in COPIES:
-        begun: dict[int, int] = {}
+        begun: dict[tuple[int, int], int] = {}
         for row in np.flatnonzero(mine & np.isin(log.kind, (begins, ends))).tolist():
-            whose = int(request[row])
+            whose = int(request[row]), int(log.resent[row])
             if log.kind[row] == begins:
                 begun[whose] = row
                 continue
             start = begun.pop(whose, None)
             if start is None:
                 continue
-            args = {"request": whose, "tokens": int(log.numbers["tokens"][row])}
+            args = {"request": whose[0], "tokens": int(log.numbers["tokens"][row])}
             for phase, at in (("b", start), ("e", row)):
                 when = int(time_ns[at])
                 text = (

@@ -8,7 +8,7 @@ anything, until it is preempted, set aside, swapped out or finished. A sequence 
 in the step of its `swap_in`, one that was set aside in the step of its `resume`. A sequence forked from a
 prompt gets its first token in the step that computed the prompt. The answers to one prompt are one stream, as
 a client sees them: tokens of one step come at the same time. Steps are those of the replica that served the
-request.
+request; what came from one that died does not count.
 """
 
 from collections.abc import Iterator
@@ -93,6 +93,9 @@ def _spans(events: Table) -> dict[int, list[Span]]:
     open_: dict[tuple[int, int], tuple[bool, int]] = {}
     for event, request, step, sample in _rows(events):
         sequence = request, sample
+        if event == "lost":
+            found.pop(request, None)
+            open_ = {other: begun for other, begun in open_.items() if other[0] != request}
         if event in BEGINS:
             if event == "fork" and sequence in open_:
                 open_[request, PARENT] = open_.pop(sequence)

@@ -27,10 +27,14 @@
     move_out   it stops with `tokens`; the last of them are copied to another replica
     move_in    all of its `tokens` are here, and it decodes on; `sample` counts its moves
     finish     the last token of a sequence is done
+    lost       its replica died, as the `reason` says, with its `tokens` in memory: it starts over
+    send       the router sends it here later than it arrived: it starts over, or no replica was alive
     reject     it can never be served: `reason`
 
 Decisions have their step's start time; `decode`, `finish` and the forks after a prompt have its end time.
-A `reject` at an arrival has the arrival's time, and the first step that starts then or later.
+A `reject` at an arrival, a `send` and a `lost` have that moment's time, and the first step that starts then
+or later.
+If replicas may die, `resent` is how often the request had been sent again by then.
 Nothing here changes a run: its results are the same integers with and without events.
 """
 
@@ -42,6 +46,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kvsim.allocators.base import Allocator
+from kvsim.sim.record.request_log import RequestLog
 from kvsim.sim.serving.request import Request
 from kvsim.sim.workload import Int64Column
 
@@ -122,15 +127,22 @@ class Displacer(NamedTuple):
 class Events:
     """Collects events while the engine runs; `table` has a row per event.
 
+    Parameters
+    ----------
+    log : RequestLog, optional
+        Says how often each request was sent again, if replicas may die.
+
     Attributes
     ----------
     changed : bool
         Whether the last step changed anything, or a request finished since.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, log: RequestLog | None = None) -> None:
         self.changed = True
-        self._numbers = array("q")  # rows of NUMBERS
+        self._log = log
+        self._columns = NUMBERS if log is None else (*NUMBERS, "resent")
+        self._numbers = array("q")  # rows of _columns
         self._latest: list[int] = []  # not yet in _numbers
         self._event, self._reason = TextColumn(), TextColumn()
         self._last_refusal: tuple[int, int, str] | None = None  # request, sample and reason
@@ -249,12 +261,21 @@ class Events:
         """A request can never be served."""
         self._add("reject", Request(row, 0, 1), now_ps, step, reason)
 
+    def lost(self, row: int, now_ps: int, step: int, tokens: int, reason: str) -> None:
+        """A replica died with this request, which starts over."""
+        self.changed = True
+        self._add("lost", Request(row, 0, 1), now_ps, step, reason, tokens=tokens)
+
+    def sent(self, row: int, now_ps: int, step: int) -> None:
+        """A request is sent here later than it arrived."""
+        self._add("send", Request(row, 0, 1), now_ps, step)
+
     def table(self) -> tuple[dict[str, Int64Column], dict[str, Texts]]:
         """The columns so far in order of time, numbers and texts; NONE if a number does not apply."""
         self._keep()
-        rows = np.array(self._numbers, dtype=np.int64).reshape(-1, len(NUMBERS))
+        rows = np.array(self._numbers, dtype=np.int64).reshape(-1, len(self._columns))
         order = np.argsort(rows[:, 0], kind="stable")
-        numbers = dict(zip(NUMBERS, np.ascontiguousarray(rows[order].T), strict=True))
+        numbers = dict(zip(self._columns, np.ascontiguousarray(rows[order].T), strict=True))
         texts = {"event": self._event.texts(), "reason": self._reason.texts()}
         return numbers, {name: column.in_order(order) for name, column in texts.items()}
 
@@ -278,6 +299,8 @@ class Events:
         largest: int = NONE,
     ) -> None:
         self._latest += (now_ps, step, request.index, request.sample, tokens, cached, by, need, free, largest)
+        if self._log is not None:
+            self._latest.append(self._log.sent_again(request.index))
         if len(self._latest) > AT_ONCE:
             self._keep()
         self._event.append(event)

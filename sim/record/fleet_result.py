@@ -1,12 +1,12 @@
 """The results of a fleet: its replicas combined, and each one separately.
 
 Integrals of the replicas are added, including the time after a replica's last request, but not that for which
-it is switched off. So means over time are those of one replica; times the number of replicas, or the mean
-number where they come and go, they are those of the fleet. Counts are added, peaks are the largest. If
+it is dead or switched off. So means over time are those of one replica; times the number of replicas, or the
+mean number where they come and go, they are those of the fleet. Counts are added, peaks are the largest. If
 capacities differ, their mean is used; `beyond` corrects for the difference over time.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
 from typing import TypeVar
 
@@ -17,6 +17,7 @@ from kvsim.sim.record.by_kind import HeldOverTime
 from kvsim.sim.record.histogram import Histogram
 from kvsim.sim.record.recorder import Result
 from kvsim.sim.record.span import Integrals
+from kvsim.sim.serving.absences import Absences
 from kvsim.sim.serving.server import Server
 from kvsim.sim.serving.totals import DraftTotals, TierTotals, UpkeepTotals
 from kvsim.sim.workload import Chain, Clients, Int64Column, Workload, gathered
@@ -41,12 +42,21 @@ def in_turn(results: Sequence[Result]) -> Result:
         counted.tier.peak_bytes = max(result.tier.peak_bytes for result in results if result.tier)
     return replace(
         counted,
-        timeline=_behind([result.timeline for result in results]),
+        timeline=_behind(_cut([result.timeline for result in results])),
         steps=_behind(steps) if steps else None,
         saturated=_sum([result.saturated for result in results]),
         unsaturated=_sum([result.unsaturated for result in results]),
         step_count=max(result.step_count for result in results),  # each life continues counting
     )
+
+
+def _cut(timelines: Sequence[dict[str, Int64Column]]) -> list[dict[str, Int64Column]]:
+    """Timelines of lives in sequence, each until the next begins; one may end after it was switched off."""
+    found = [*timelines]
+    for place, following in enumerate(timelines[1:]):
+        kept = timelines[place]["time_ps"] <= following["time_ps"][0]
+        found[place] = {name: column[kept] for name, column in timelines[place].items()}
+    return found
 
 
 def _behind(tables: Sequence[dict[str, Int64Column]]) -> dict[str, Int64Column]:
@@ -56,12 +66,9 @@ def _behind(tables: Sequence[dict[str, Int64Column]]) -> dict[str, Int64Column]:
 def together(
     results: Sequence[Result],
     servers: Sequence[Server],
-    off_ps: Callable[[int, int], int],
+    absences: Absences,
 ) -> Result:
-    """The replicas combined; the timeline and the step log get an extra column, `replica`.
-
-    `off_ps` is for how long the replica in a place was switched off up to a time.
-    """
+    """The replicas combined; the timeline and the step log get an extra column, `replica`."""
     end_ps = max(result.end_ps for result in results)
     capacity = sum(result.capacity_slots for result in results) // len(results)
     saturated = [replace(result.saturated) for result in results]
@@ -69,7 +76,7 @@ def together(
     idling: list[HeldOverTime | None] = []
     for place, (result, server, sums) in enumerate(zip(results, servers, unsaturated, strict=True)):
         idle_ps = max(end_ps - result.recorded_ps, 0)
-        sums.time_ps += idle_ps - off_ps(place, end_ps)
+        sums.time_ps += idle_ps - absences.ps(place, end_ps)
         external, cached, idle, shared, _ = server.rest()  # what a dead server held is gone
         sums.add_rest(idle_ps, (external, cached, idle, shared, 0))
         idling.append(
@@ -77,7 +84,7 @@ def together(
             if result.by_kind is None
             else by_kind.rested(result.by_kind, server.memory.abilities.in_groups, idle_ps)
         )
-    found = _counted(results)
+    found = _counted([_with_room(each, absences, place, end_ps) for place, each in enumerate(results)])
     for part_of in (saturated, unsaturated):
         for result, sums in zip(results, part_of, strict=True):
             sums.beyond = (result.capacity_slots - capacity) * sums.time_ps
@@ -93,10 +100,24 @@ def together(
     )
 
 
-def without(result: Result, off_ps: int) -> Result:
-    """The same without a time for which it was switched off: nothing was held, and nobody waited."""
-    sums = result.unsaturated
-    return replace(result, unsaturated=replace(sums, time_ps=sums.time_ps - off_ps))
+def without(result: Result, absences: Absences, place: int) -> Result:
+    """The same without the time for which it was not there: nothing was held, and nobody waited."""
+    sums, away_ps = result.unsaturated, absences.ps(place, result.recorded_ps)
+    found = replace(result, unsaturated=replace(sums, time_ps=sums.time_ps - away_ps))
+    return _with_room(found, absences, place, result.end_ps)
+
+
+def _with_room(result: Result, absences: Absences, place: int, end_ps: int) -> Result:
+    """The same with the room that its tier had up to a time."""
+    if result.tier is None:
+        return result
+    there_ps = end_ps - absences.ps(place, end_ps)
+    return replace(
+        result,
+        tier=_added(
+            TierTotals, [result.tier, TierTotals(room_bytes_ps=result.tier.capacity_bytes * there_ps)]
+        ),
+    )
 
 
 def _counted(results: Sequence[Result]) -> Result:

@@ -130,10 +130,10 @@ def event_table(events: Events | None) -> Table | None:
         name: np.where(numbers[name] == NONE, np.nan, numbers[name])
         for name in ("tokens", "cached", "by", "need", "free", "largest")
     }
-    which = {name: numbers[name] for name in ("step", "request", "sample")}
+    known_always = [name for name in ("step", "request", "sample", "resent") if name in numbers]
     return {
         "time_s": _seconds(numbers["time_ps"]),
-        **which,
+        **{name: numbers[name] for name in known_always},
         "event": texts["event"],
         **known,
         "reason": texts["reason"],
@@ -307,7 +307,9 @@ def _tier(totals: TierTotals, result: Result) -> dict[str, float | None]:
     waited = totals.waited_requests
     return {
         "capacity_bytes": totals.capacity_bytes,
-        "average_used_share": _ratio(totals.held_bytes_ps, result.end_ps * totals.capacity_bytes),
+        "average_used_share": _ratio(
+            totals.held_bytes_ps, totals.room_bytes_ps or result.end_ps * totals.capacity_bytes
+        ),
         "peak_used_bytes": totals.peak_bytes,
         "hit_tokens": totals.hit_tokens,
         "hit_share": _ratio(totals.hit_tokens, prompts),

@@ -90,6 +90,10 @@ class RequestLog:
         if self.replica is not None:
             self.replica[index] = replica
 
+    def place_of(self, index: int) -> int:
+        """The replica that a request was sent to last; 0: to the only one, or to none so far."""
+        return 0 if self.replica is None else self.replica[index]
+
     def send_again(self, index: int) -> None:
         """Its replica died: discard what was recorded about it."""
         self.output_tokens[index] = self.workload.output_tokens[index]
@@ -102,6 +106,10 @@ class RequestLog:
         if self._unfinished is not None:
             count = 1 if samples is None else int(samples.offsets[index + 1] - samples.offsets[index])
             self._unfinished[index] = count * (1 if beam is None else beam.width)
+
+    def sent_again(self, index: int) -> int:
+        """How often a request was sent again so far."""
+        return 0 if self.resent is None else self.resent[index]
 
     def is_over(self, index: int) -> bool:
         """Whether a request has its answers, or was rejected."""

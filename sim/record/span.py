@@ -18,6 +18,12 @@ from kvsim.sim.serving.growth import Grown
 Rest = tuple[int, int, int, int, int]
 """External, cached and idle slots, tokens saved by sharing, and slots held for another server."""
 
+Kept = tuple[int, int, int]
+"""Slots with a token, used slots, and slots used in vain, by requests that do not run.
+
+Their KV is in transit, or they were set aside.
+"""
+
 
 Start = tuple[int, int, int, int, int, str, Rest | None]
 """State at the start of a span.
@@ -161,6 +167,20 @@ class Integrals:
             for each, change in zip(ends, changes, strict=True):
                 for step, slots in (change[3] if change is not None else None) or ():
                     self.token -= slots * (each[-1] - each[step - 1])
+
+    def add_idle(self, duration_ps: int, rest: Rest, kept: Kept) -> None:
+        """Add time in which nothing was computed."""
+        token, used, internal = kept
+        self.time_ps += duration_ps
+        self.token += token * duration_ps
+        self.used += used * duration_ps
+        self.internal += internal * duration_ps
+        self.add_rest(duration_ps, rest)
+
+    def less(self, other: "Integrals") -> "Integrals":
+        """These sums without others."""
+        pairs = zip(astuple(self), astuple(other), strict=True)
+        return Integrals(*[mine - its for mine, its in pairs])
 
     def add_rest(self, duration_ps: int, rest: Rest) -> None:
         """Add the kinds that most allocators never have."""

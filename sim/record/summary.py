@@ -306,13 +306,14 @@ class Pool(Part):
 
 
 class Faults(Part):
-    """What deaths of replicas cost; `down_s` is the sum of all their times."""
+    """What deaths of replicas cost; `down_s` is the sum of all their times, `times` has each."""
 
     deaths: int
     resent_requests: int
     wasted_output_tokens: int
     lost_kv_tokens: int
     down_s: float
+    times: list[dict[str, Any]]
 
 
 class Scaling(Part):

@@ -10,7 +10,7 @@ from typing import Final
 from kvsim.sim.record.counting import COMPILED, Counting
 from kvsim.sim.record.histogram import Histogram
 from kvsim.sim.record.limits import LIMITS
-from kvsim.sim.record.span import HELD_BY, Columns, Integrals, Rest, Span, Start, unlike_tokens
+from kvsim.sim.record.span import HELD_BY, Columns, Integrals, Kept, Rest, Span, Start, unlike_tokens
 
 SPANS_AT_ONCE: Final = 1024
 
@@ -49,27 +49,12 @@ class Tally:
         self._together = 0  # tokens that came together with another of their sequence
         self._uncounted = self._spans, self._late_gaps, 0  # and the tokens counted before them
 
-    def idle(
-        self,
-        duration_ps: int,
-        held_by: str,
-        rest: Rest,
-        kept: tuple[int, int, int] = (0, 0, 0),
-    ) -> None:
-        """Add time in which nothing was computed; `held_by` and `rest` as in `Start`.
-
-        `kept` are slots that hold a token, are used, or are used in vain, of requests that do not run: their
-        KV is in transit, or they were set aside.
-        """
+    def idle(self, duration_ps: int, held_by: str, rest: Rest, kept: Kept = (0, 0, 0)) -> None:
+        """Add time in which nothing was computed; `held_by` and `rest` as in `Start`."""
         sums = self.saturated if held_by else self.unsaturated
         if held_by:
             self.held_ps[held_by] += duration_ps
-        token, used, internal = kept
-        sums.time_ps += duration_ps
-        sums.token += token * duration_ps
-        sums.used += used * duration_ps
-        sums.internal += internal * duration_ps
-        sums.add_rest(duration_ps, rest)
+        sums.add_idle(duration_ps, rest, kept)
 
     def add(self, span: Span) -> None:
         """Keep steps that were carried out, to be counted with others."""

@@ -46,6 +46,9 @@ class Door(Protocol):
     def join(self, requests: Iterable[Request]) -> None:
         """Requests have come."""
 
+    def comes_late(self, row: int) -> None:
+        """A request is sent here that has come before."""
+
     def arrived(self) -> None:
         """A request was turned away."""
 
@@ -134,12 +137,12 @@ class Arrivals(Promise):
         """Bring a request once more: the replica it was sent to is gone."""
         workload = self.workload
         self.now_ps = int(self.env.now)
-        self._accept(row, int(workload.prompt_tokens[row]), int(workload.output_tokens[row]))
+        self._accept(row, int(workload.prompt_tokens[row]), int(workload.output_tokens[row]), late=True)
 
     def turn_away(self, row: int) -> None:
         """A request that came can never be served, because no replica is alive."""
         self.now_ps = int(self.env.now)
-        self._refuse(self._doors[0], row, NEVER_ALIVE)
+        self._refuse(self._doors[self.log.place_of(row)], row, NEVER_ALIVE)
 
     def opened(self) -> None:
         """A door is open: requests that waited for any door come now."""
@@ -220,8 +223,11 @@ class Arrivals(Promise):
                 range(start, len(workload)), *(column.tolist() for column in columns), strict=False
             )
 
-    def _accept(self, index: int, prompt: int, output: int) -> None:
-        """Queue a request in all its samples, cutting answers that are too long, or refuse it."""
+    def _accept(self, index: int, prompt: int, output: int, late: bool = False) -> None:
+        """Queue a request in all its samples, cutting answers that are too long, or refuse it.
+
+        `late`: it has come before, and its replica died, or none was alive.
+        """
         place, request = 0, Request(index, prompt, output)
         request.arrival_ps = self.now_ps
         if self._choose is not None:
@@ -232,6 +238,8 @@ class Arrivals(Promise):
                 self._held_out(index, place == NOWHERE)
                 return
         longest, door = self.longest[place], self._doors[place]
+        if late:
+            door.comes_late(index)
         most = door.scheduler.longest_answer(door.server, prompt, longest)
         kept = min(output, most)
         request.set_output(kept)

@@ -9,9 +9,12 @@ back   the new replica serves, and requests that waited while no replica was ali
 from collections.abc import Sequence
 from functools import partial
 
+from kvsim.sim.serving.absences import Times
+from kvsim.sim.serving.decision import NEVER_PS
 from kvsim.sim.serving.faults import Fault, Lost
 from kvsim.sim.serving.gates import Gates
 from kvsim.sim.serving.lives import Lives
+from kvsim.sim.serving.replica import Replica
 from kvsim.sim.serving.scaler import Scaler
 
 
@@ -44,7 +47,7 @@ class Deaths:
         if not self._run.goes_on() or not (self._scaler is None or self._scaler.serves(place)):
             return
         before = self._lives.replicas[place]
-        after, held = self._lives.renew(place)
+        after, held = self._lives.renew(place, fault.at_ps)
         lost.kv_tokens += held
         self.died.append(fault)
         if fault.back_ps is None:
@@ -55,6 +58,7 @@ class Deaths:
             self._run.later(fault.back_ps, partial(self._come_back, fault, fault.back_ps))
         lost.deaths += 1
         lost.resent += len(rows)
+        self._tell(rows, before, fault)
         for row in rows:
             if log.output_tokens[row] < log.workload.output_tokens[row]:
                 before.recorder.truncated -= 1  # its answer is cut again where it goes next
@@ -63,6 +67,18 @@ class Deaths:
             self._scaler.died(fault.at_ps, place, fault.back_ps is not None)
         for row in rows:
             self._run.arrivals.again(row)
+
+    def _tell(self, rows: Sequence[int], dead: Replica, fault: Fault) -> None:
+        """Record of each row, where it is, that it starts over."""
+        if dead.events is None:
+            return
+        held = dead.lost_tokens()
+        for row in rows:
+            place = self._run.log.place_of(row)
+            there = dead if place == fault.replica else self._lives.replicas[place]
+            if there.events is not None:
+                reason = f"replica {fault.replica}"
+                there.events.lost(row, fault.at_ps, there.next_step, held.get(row, 0), reason)
 
     def _some_serve(self, place: int) -> bool:
         """Whether a replica that gets the same requests serves now, or will."""
@@ -75,6 +91,14 @@ class Deaths:
         if self._run.goes_on() and (self._scaler is None or self._scaler.came_back(now_ps, place)):
             self._run.serve(self._lives.replicas[place])
             self._gates.open(place, now_ps)
+
+    def dead_times(self, place: int) -> list[Times]:
+        """From when to when a replica was dead."""
+        return [
+            (fault.at_ps, NEVER_PS if fault.back_ps is None else fault.back_ps)
+            for fault in self.died
+            if fault.replica == place
+        ]
 
     def end(self, end_ps: int) -> None:
         """The last answer is complete."""

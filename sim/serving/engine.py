@@ -16,6 +16,7 @@ from kvsim.sim.record.fleet_result import in_turn, together, without
 from kvsim.sim.record.recorder import Result
 from kvsim.sim.record.request_log import RequestLog
 from kvsim.sim.routers.base import Router
+from kvsim.sim.serving.absences import Absences, Times
 from kvsim.sim.serving.arrivals import Arrivals, Process
 from kvsim.sim.serving.deaths import Deaths
 from kvsim.sim.serving.decision import NEVER_PS
@@ -168,6 +169,14 @@ class Engine:
             draining = (lambda: ()) if self.scaler is None else self.scaler.draining
             self.migrations.begin(self, self.replicas, self._dispatcher, draining)
 
+    def _absences(self) -> Absences:
+        """When replicas were dead or off; called when the run is over."""
+        times: list[list[Times]] = []
+        for place in range(len(self.replicas)):
+            dead = [] if self.deaths is None else self.deaths.dead_times(place)
+            times.append(dead + ([] if self.scaler is None else self.scaler.off_times(place)))
+        return Absences(times)
+
     def run(self) -> Result:
         """Serve every request and return the result; for a fleet, of all replicas together."""
         place = self._dispatcher.place if self._dispatcher else None
@@ -190,14 +199,19 @@ class Engine:
             self.deaths.end(end_ps)
         if self.scaler is not None:
             self.scaler.end(end_ps)
-        self.results = [in_turn([life.result() for life in lives]) for lives in self.lives.lives]
-        if len(self.results) == 1:
-            return self.results[0]
-        off_ps = (lambda _place, _end_ps: 0) if self.scaler is None else self.scaler.off_ps
-        found = together(self.results, [replica.server for replica in self.replicas], off_ps)
-        self.results = [
-            without(result, off_ps(index, result.recorded_ps)) for index, result in enumerate(self.results)
+        told = [[(life, life.result()) for life in lives] for lives in self.lives.lives]
+        whole = [in_turn([life.upto(result, end_ps) for life, result in its]) for its in told]
+        self.results = whole
+        if len(whole) == 1:
+            return whole[0]
+        absences = self._absences()
+        found = together(whole, [replica.server for replica in self.replicas], absences)
+        ends_ps = [result.end_ps for result in whole]
+        alone = [
+            in_turn([life.upto(result, ps) for life, result in its])
+            for its, ps in zip(told, ends_ps, strict=True)
         ]
+        self.results = [without(result, absences, place) for place, result in enumerate(alone)]
         if self.migrations is not None:
             found = replace(found, stages=self.migrations.stages(len(self.workload)))
         if self.hand_over is not None:

@@ -138,6 +138,8 @@ class HandOver:
         self._ways_out: dict[int, Link] = {}  # by the identity of a prefill server
         self._decode: list[tuple[Reads, Pull, int]] = []
         self._reads: dict[int, Reads] = {}
+        self._waited: set[int] = set()  # names of those in `_parked`
+        self._over_ps: dict[int, int] = {}  # by row, when it started over
 
     # -- putting it together ------------------------------------------------------------------
 
@@ -219,13 +221,15 @@ class HandOver:
         """Deliver all that are due, in a fixed order: several servers may have finished at the same time."""
         while self._due and self._due[0][0] <= now_ps:
             due = _, name, blocks = heappop(self._due)
-            whole = self.whole[name]
+            whole, waited = self.whole[name], name in self._waited
+            self._waited.discard(name)
             if self.mixed is None:
                 place = self._dispatcher.place(whole)
             else:
                 place = self.mixed.deliver(whole, self._dispatcher, now_ps)
             if place == NOT_NOW:
                 self._parked.append(due)
+                self._waited.add(name)
             elif place == NOWHERE:
                 self.told(name, now_ps, False)
                 self._run.arrivals.turn_away(whole.index)
@@ -234,6 +238,8 @@ class HandOver:
                 if self._direct_tokens:  # a direct arrival looks at it later in this step
                     replica.catch_up()
                 self._answer_at[whole.index] = replica.server
+                if waited:
+                    replica.comes_late(whole.index)
                 self._reads[id(replica.server)].hand_over(whole, blocks)
                 replica.join([whole])
 
@@ -280,6 +286,8 @@ class HandOver:
         self._due = [due for due in self._due if due[1] not in gone]
         heapify(self._due)
         self._parked = [due for due in self._parked if due[1] not in gone]
+        self._waited -= gone
+        self._over_ps |= dict.fromkeys(gone, now_ps)
         return sorted(gone)
 
     def opened(self, now_ps: int) -> None:
@@ -304,12 +312,14 @@ class HandOver:
         return [freed for server in self._prefill for freed in server.freed]
 
     def stages(self, rows: int) -> dict[str, Int64Column]:
-        """Per request, when each stage was over; 0: there was none."""
+        """Per request, when each stage was over, the last time that it started over; 0: there was none."""
         found = {name: np.zeros(rows, np.int64) for name in STAGES}
         for row, begun_ps, ended_ps in self._all_reads:
-            found["read_begin_ps"][row], found["read_end_ps"][row] = begun_ps, ended_ps
+            if begun_ps >= self._over_ps.get(row, 0):
+                found["read_begin_ps"][row], found["read_end_ps"][row] = begun_ps, ended_ps
         for row, computed_ps, freed_ps in self._all_freed:
-            found["prompt_computed_ps"][row], found["held_until_ps"][row] = computed_ps, freed_ps
+            if computed_ps >= self._over_ps.get(row, 0):
+                found["prompt_computed_ps"][row], found["held_until_ps"][row] = computed_ps, freed_ps
         return found
 
     def totals(self) -> Totals:

@@ -60,7 +60,7 @@ class Hicache(Below):
         self._writes: deque[tuple[int, list[Node]]] = deque()  # under way: when each ends, and its nodes
         self._loads: list[Node] = []  # nodes where the loads of the last step end
         self._loading: list[tuple[Request, int]] = []  # requests, and how many tokens each loads
-        self._counted_ps = self._delay_ps = 0
+        self._delay_ps = 0
         self.storage = NoStorage()
         self.totals = TierTotals(tree.capacity * token_bytes)
         server.totals.tier, server.memory.below = self.totals, self.below
@@ -76,8 +76,8 @@ class Hicache(Below):
     def begin_step(self) -> None:
         """Start the queued copies to the host; copies that ended by now are known."""
         now_ps, totals = self.server.now_ps, self.totals
-        totals.held_bytes_ps += totals.held_bytes * (now_ps - self._counted_ps)
-        self._counted_ps, self._delay_ps = now_ps, 0
+        totals.count(totals.held_bytes, now_ps)
+        self._delay_ps = 0
         self.storage.meet()
         self._write(now_ps)
         written: list[Node] = []

@@ -55,11 +55,14 @@ class Lives:
         """All replicas, past and current."""
         return [life for lives in self.lives for life in lives]
 
-    def renew(self, place: int) -> tuple[Replica, int]:
-        """Put an empty, sleeping replica in this place; returns it, and the tokens that the last one held."""
+    def renew(self, place: int, until_ps: int) -> tuple[Replica, int]:
+        """Put an empty, sleeping replica in this place; returns it, and the tokens that the last one held.
+
+        `until_ps`: when the last one died, or was switched off.
+        """
         assert self._make is not None
         before, after = self.replicas[place], self._make(place)
-        held = before.die()
+        held = before.die(until_ps)
         after.follow(before)
         for watch in self.watches:
             watch(after)

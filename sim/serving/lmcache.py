@@ -77,7 +77,7 @@ class Lmcache(Connector):
         self.chunk_tokens, self.chunk_bytes = chunk_tokens, chunk_bytes
         self.users: dict[int, Stored] = {}
         self._texts = Texts(chunk_tokens)
-        self._delay_ps = self._counted_ps = 0
+        self._delay_ps = 0
         self.totals = TierTotals(chunks.capacity * chunk_bytes)
         server.totals.tier, server.memory.below = self.totals, self.below
 
@@ -139,9 +139,8 @@ class Lmcache(Connector):
 
     def begin_step(self) -> None:
         """A step is about to be decided."""
-        now_ps = self.server.now_ps
-        self.totals.held_bytes_ps += self.totals.held_bytes * (now_ps - self._counted_ps)
-        self._counted_ps, self._delay_ps = now_ps, 0
+        self.totals.count(self.totals.held_bytes, self.server.now_ps)
+        self._delay_ps = 0
 
     def end_step(self) -> None:
         """A step is decided: its requests drop what they hold, and what the step computes is stored."""

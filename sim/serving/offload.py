@@ -78,7 +78,6 @@ class Offload(Connector):
         self._jobs = 0
         self._unowned = 0  # stores that have not ended, of requests that have finished
         self.totals = TierTotals(tier.capacity * rules.chunk_bytes)
-        self._counted_ps = 0
         server.totals.tier, server.memory.below = self.totals, self.below
 
     def new_job(
@@ -177,9 +176,8 @@ class Offload(Connector):
 
     def begin_step(self) -> None:
         """A step is about to be decided: planned stores begin, ended transfers are known."""
-        now_ps, totals, held = self.server.now_ps, self.totals, self.tier.held * self.rules.chunk_bytes
-        totals.held_bytes_ps += held * (now_ps - self._counted_ps)
-        self._counted_ps = now_ps
+        now_ps = self.server.now_ps
+        self.totals.count(self.tier.held * self.rules.chunk_bytes, now_ps)
         for job in self.planned:
             if not job.begun:
                 self.transfers.begin(job, now_ps)

@@ -27,6 +27,7 @@ from kvsim.sim.record.limits import limit
 from kvsim.sim.record.memory_map import MemoryMap
 from kvsim.sim.record.recorder import Recorder, Result
 from kvsim.sim.record.request_log import RequestLog
+from kvsim.sim.record.span import Integrals, Kept, Rest
 from kvsim.sim.record.timeline import instant_of
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.serving.alarm import Alarm
@@ -78,6 +79,8 @@ class Replica:
         Observers. They change nothing.
     input_queue : InputQueue
         Requests that have arrived but are not in the server's queue yet.
+    until_ps : int
+        When it died, or was switched off.
     place : int
         Order of replicas that share a tier or a link and are due at the same instant.
     """
@@ -135,6 +138,9 @@ class Replica:
         self._planner.unheard = self.input_queue.requests
         self._current: list[int] | None = None  # the plan, while it sleeps until its end
         self._waits = False  # whether it sleeps until a transfer ends
+        self._resting: tuple[str, Rest, Kept] = "", (0, 0, 0, 0, 0), (0, 0, 0)  # while it computes nothing
+        self._last: list[tuple[int, int, Rest, Kept]] = []  # from when to when it only stored, in the end
+        self.until_ps = NEVER_PS
 
     def wait_before_steps(self, wait: Callable[[int], None], max_span: int) -> None:
         """For an observer: call `wait` with the time in ps before each step, or every `max_span` steps."""
@@ -207,6 +213,7 @@ class Replica:
         if self._kinds is not None:
             self._kinds.note(held_by == "")
         rest = server.rest()
+        self._resting = held_by, rest, kept
         if takes and self._arrivals.next_ps < NEVER_PS:
             yield self._alarm.at(self._arrivals.next_ps)
         else:
@@ -231,10 +238,12 @@ class Replica:
             duration = self.pricing.step_ps(step, 0, self.pricing.due())
             held_by = limit(server, self.scheduler)
             rest, kept = server.rest(), self._kept()
+            self._resting = held_by, rest, kept
             until_ps = self._on_the_clock(server.now_ps + duration)
             if until_ps >= self._ahead.next_ps:
                 yield self._alarm.at(until_ps)
             self.recorder.tally.idle(duration, held_by, rest, kept)
+            self._note_last(server.now_ps + duration)
             server.wait(until_ps)
         elif step.departures:  # there is room now: decide again
             return
@@ -259,19 +268,29 @@ class Replica:
         until_ps = self._on_the_clock(max(least, min(step.until_ps, self._arrivals.next_ps)))
         rest, start_ps = server.rest(), server.now_ps
         kept = self._kept()
+        self._resting = held_by, rest, kept
         if until_ps >= self._ahead.next_ps:
             self._waits = True
             yield self._alarm.at(until_ps)
             self._waits = False
             until_ps = max(start_ps, self._alarm.now_ps)
         self.recorder.tally.idle(until_ps - start_ps, held_by, rest, kept)
+        self._note_last(until_ps)
         server.wait(until_ps)
         server.note_wait()
         if until_ps > least:
             server.wakes.before_ps = until_ps - 1
 
-    def _kept(self) -> tuple[int, int, int]:
-        """Slots with a token, used slots, and slots used in vain, by requests that do not run."""
+    def _note_last(self, until_ps: int) -> None:
+        """Nothing was computed until then; without requests, it only stored in tiers."""
+        if self.server.totals.tier is None or self.has_requests:
+            return
+        last, (_, rest, kept) = self._last, self._resting
+        if last and last[0][0] < self.recorder.end_ps:
+            last.clear()
+        last.append((self.server.now_ps, until_ps, rest, kept))
+
+    def _kept(self) -> Kept:
         server = self.server
         if not server.batch.parked():
             return (0, 0, 0)
@@ -380,18 +399,63 @@ class Replica:
 
     # -- death --------------------------------------------------------------------------------
 
-    def die(self) -> int:
-        """The server is gone; what was carried out stays recorded. Returns the tokens that it held."""
+    def die(self, at_ps: int) -> int:
+        """The server is gone; what it did until then stays recorded. Returns the tokens that it held.
+
+        One that was switched off earlier has nothing to lose.
+        """
         self.catch_up()
         self.commit.turned_away.write_noted()
+        if self.server.now_ps < at_ps:
+            self._pass_until(at_ps)
+        self.until_ps = at_ps
         self._alarm.end()
         self._current = None
+        self.observers.clear()
         return self.server.tokens()[0] if self.server.batch.living() else 0
 
+    def _pass_until(self, at_ps: int) -> None:
+        """Count the step under way as far as it goes, without its tokens; or the rest."""
+        server, tally, passed_ps = self.server, self.recorder.tally, at_ps - self.server.now_ps
+        if self._current is not None:
+            tally.add(([passed_ps], (0, *self._planner.start[1:]), None))
+        else:
+            tally.idle(passed_ps, *self._resting)
+        server.now_ps = at_ps
+
+    def beyond(self, until_ps: int) -> Integrals:
+        """What was counted after that time, while it only stored what its requests had computed."""
+        found = Integrals()
+        for from_ps, to_ps, rest, kept in self._last:
+            if to_ps > until_ps:
+                found.add_idle(to_ps - max(from_ps, until_ps), rest, kept)
+        return found
+
+    def lost_tokens(self) -> dict[int, int]:
+        """By row, the tokens in memory of each request, including those of the step under way."""
+        lengths = self.server.lengths()
+        found: dict[int, int] = {}
+        for seq, request in self.server.batch.living().items():
+            found[request.index] = found.get(request.index, 0) + lengths.get(seq, 0)
+        return found
+
+    def comes_late(self, row: int) -> None:
+        """Record that a request is sent here later than it arrived."""
+        if self.events is not None:
+            self.events.sent(row, self.clock_ps, self.next_step)
+
+    @property
+    def next_step(self) -> int:
+        """Number of the first step that starts now or later."""
+        if self._current is None:
+            return self.server.steps
+        return self.server.steps + bisect_left(self._current, self.clock_ps - self.server.now_ps) + 1
+
     def follow(self, before: "Replica") -> None:
-        """Replace a replica that died: empty, and not serving yet."""
-        self._arrivals = before._arrivals
-        self.server.steps, self.server.now_ps = before.server.steps, before.server.now_ps
+        """Replace a replica that died or is off: empty, and not serving yet."""
+        self._arrivals, its = before._arrivals, before.server
+        self.server.steps = its.steps
+        self.server.now_ps = its.now_ps - before.beyond(before.until_ps).time_ps
         self.note_empty()
 
     def note_empty(self) -> None:
@@ -421,10 +485,17 @@ class Replica:
         server.batch.close()
         tier, totals = server.totals.tier, self.pricing.totals
         if tier is not None:
-            tier.end(self.recorder.end_ps)
             most_tokens = self.scheduler.config.max_num_batched_tokens
             tier.saved_ps = self.pricing.prompts_ps(tier.hit_tokens, tier.hit_pairs, most_tokens)
         found = self.recorder.result(server.totals, server.allocator, server.steps, totals, server.holds)
         if self._kinds is None:
             return found
         return replace(found, by_kind=self._kinds.counted(found.saturated, found.unsaturated))
+
+    def upto(self, found: Result, end_ps: int) -> Result:
+        """Its result, if the run ends then, or if its own end came before."""
+        until_ps = min(end_ps, self.until_ps)
+        beyond = self.beyond(until_ps)
+        if beyond.time_ps:
+            found = replace(found, unsaturated=found.unsaturated.less(beyond))
+        return found if found.tier is None else replace(found, tier=found.tier.until(until_ps))

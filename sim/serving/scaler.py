@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
+from kvsim.sim.serving.absences import Times
+from kvsim.sim.serving.decision import NEVER_PS
 from kvsim.sim.serving.gates import Gates
 from kvsim.sim.serving.lives import Lives
 from kvsim.sim.serving.scale_groups import Scaled
@@ -154,10 +156,8 @@ class Scaler:
             if state == DRAINING and not replica.has_requests:
                 done_ps = max(replica.recorder.end_ps, self._gates.left_ps(replica))
                 off_ps = max(done_ps, self._since_ps[place])
-                if replica.server.now_ps < off_ps:
-                    replica.wait_until(off_ps)
                 self._move(off_ps, place, OFF)
-                after, _ = self._lives.renew(place)
+                after, _ = self._lives.renew(place, off_ps)
                 self._gates.show(place, after)
 
     def _move(self, at_ps: int, place: int, state: str) -> None:
@@ -203,9 +203,17 @@ class Scaler:
             (each for each in self.changes if each.at_ps <= end_ps), key=lambda each: each.at_ps
         )
 
-    def off_ps(self, place: int, end_ps: int) -> int:
-        """For how long a replica cost nothing up to `end_ps`; called when the run is over."""
-        return end_ps - self.alive_ps(end_ps)[place]
+    def off_times(self, place: int) -> list[Times]:
+        """From when to when a replica cost nothing; called when the run is over."""
+        found: list[Times] = []
+        since_ps = NEVER_PS
+        for change in self.changes:
+            if change.place == place and change.state == OFF:
+                since_ps = min(since_ps, change.at_ps)
+            elif change.place == place and since_ps < NEVER_PS:
+                found.append((since_ps, change.at_ps))
+                since_ps = NEVER_PS
+        return [*found, (since_ps, NEVER_PS)] if since_ps < NEVER_PS else found
 
     def alive_ps(self, end_ps: int) -> list[int]:
         """By place, how long it cost something up to `end_ps`; called when the run is over."""

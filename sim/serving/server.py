@@ -160,7 +160,7 @@ class Server:
             if self.seats.count:
                 contexts += self.seats.contexts(progress.clock)
         held += memory.prefill_held
-        if memory.windows or allocator.shared_tokens:
+        if memory.windows or allocator.shared_tokens or allocator.state_slots:
             held = held * allocator.slots_per_token - allocator.expired_slots - allocator.shared_tokens
             held += allocator.state_slots
         return held, contexts

@@ -98,7 +98,6 @@ class SimpleOffload(Connector):
         self._jobs = 0
         self._events = {True: 0, False: 0}
         self.totals = TierTotals(second.blocks * block_bytes)
-        self._counted_ps = 0
         server.totals.tier, server.memory.below = self.totals, self.below
 
     def user(self, request: Request) -> User:
@@ -178,9 +177,7 @@ class SimpleOffload(Connector):
 
     def _count(self) -> None:
         """Count what was held until now."""
-        now_ps = self.server.now_ps
-        self.totals.held_bytes_ps += self.second.held * self.block_bytes * (now_ps - self._counted_ps)
-        self._counted_ps = now_ps
+        self.totals.count(self.second.held * self.block_bytes, self.server.now_ps)
 
     def end_step(self) -> None:
         """A step is decided: its loads and stores begin; preemptions wait for all earlier jobs."""

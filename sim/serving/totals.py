@@ -1,6 +1,6 @@
 """What a server counts from the start of a run to its end."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 
 @dataclass
@@ -87,6 +87,10 @@ class TierTotals:
     """now"""
     held_bytes_ps: int = 0
     """the integral of what it holds"""
+    counted_ps: int = 0
+    """until when"""
+    room_bytes_ps: int = 0
+    """the integral of its size, over the time for which the replica was there"""
     peak_bytes: int = 0
     hit_tokens: int = 0
     """prompt tokens that were loaded from it instead of being computed"""
@@ -117,10 +121,18 @@ class TierTotals:
     """offers that it had no room for"""
     evicted_bytes: int = 0
 
-    def end(self, now_ps: int) -> None:
-        """The run ends now: what is still queued on the link does not count."""
-        self.load_busy_ps = max(0, self.load_busy_ps - max(0, self.load_until_ps - now_ps))
-        self.store_busy_ps = max(0, self.store_busy_ps - max(0, self.store_until_ps - now_ps))
+    def count(self, held_bytes: int, now_ps: int) -> None:
+        """It held so much until now."""
+        self.held_bytes_ps += held_bytes * (now_ps - self.counted_ps)
+        self.counted_ps = now_ps
+
+    def until(self, end_ps: int) -> "TierTotals":
+        """The totals of a run that ends then: what is still queued on the link does not count."""
+        found = TierTotals(**{each.name: getattr(self, each.name) for each in fields(TierTotals)})
+        found.count(self.held_bytes, end_ps)
+        found.load_busy_ps = max(0, self.load_busy_ps - max(0, self.load_until_ps - end_ps))
+        found.store_busy_ps = max(0, self.store_busy_ps - max(0, self.store_until_ps - end_ps))
+        return found
 
     def hit(self, here: int, below: int) -> None:
         """Load `below` tokens of a prompt after the first `here`."""

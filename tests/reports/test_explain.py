@@ -491,7 +491,7 @@ def test_closed_loops_count_from_when_a_request_came():
 def test_every_event_state_and_reason_has_words():
     assert list(STATES) == list(STATE_NAMES)
     besides = {"admit again", "decode again", "cached", "forked", "candidates", "survivors"}
-    assert set(EVENTS) == set(HAPPENED) - besides | {"refuse"}
+    assert set(EVENTS) == set(HAPPENED) - besides | {"refuse", "lost", "send"}
     told = events.__doc__
     assert all(f"    {name} " in told for name in EVENTS)
     assert all(reason in told for reason in REASONS)

@@ -5,6 +5,7 @@ import pytest
 
 import kvsim
 from kvsim import cli
+from kvsim.reports.balance import Fleet, imbalance
 from kvsim.reports.figures.hand_over import _mean_sum
 from kvsim.sim.errors import KvsimError
 
@@ -85,6 +86,44 @@ def test_other_runs_lack_what_they_show(apart, scaled):
         scaled.plot("hand-over")
     with pytest.raises(KvsimError, match="figure scaling needs a fleet whose replicas come and go"):
         apart.plot("scaling")
+
+
+BY_HAND = {
+    "model": "llama-3.1-8b",
+    "gpu": "l40s",
+    "cost": "constant:1",
+    "async_scheduling": False,
+    "kv_tokens": 1024,
+    "replicas": 2,
+    "trace": "synthetic",
+    "input_len": "100",
+    "output_len": "5",
+    "request_rate": float("inf"),
+}
+
+
+@pytest.mark.parametrize("absent", [{"fail": "replica=1:at=0"}, {"scale": "schedule:0=1"}])
+def test_a_replica_that_is_not_there_is_compared_with_nobody(absent):
+    """All run on replica 0: it is its own mean, not twice the mean of itself and one that is off."""
+    run = kvsim.simulate(**BY_HAND, num_prompts=2, **absent)
+    words = imbalance(Fleet.of(run))
+    assert "requests at once on average while it is there, 1.00 times the mean" in words
+    figure = run.plot("replicas")
+    assert any(each.endswith("of 2 replicas; blank: dead or off") for each in texts(figure))
+    drawn = [np.ma.filled(axes.images[0].get_array(), np.nan) for axes in figure.axes if axes.images]
+    assert all(not np.isnan(values[0]).any() and np.isnan(values[1]).all() for values in drawn)
+
+
+def test_a_replica_that_dies_is_compared_while_it_is_there():
+    """Replica 0 runs 1 for 3 s, 2 for 2 s, 1 for 3 s; replica 1 runs 1 until it dies at 2.5 s."""
+    run = kvsim.simulate(**BY_HAND, num_prompts=2, fail="replica=1:at=2.5:for=9")
+    fleet = Fleet.of(run)
+    assert fleet.running(1)[:, 0] == pytest.approx([10 / 8, 1])
+    mean = (10 + 2.5) / (8 + 2.5)
+    assert f"{10 / 8 / mean:.2f} times the mean" in imbalance(fleet)
+    slices = fleet.running(16)
+    assert slices[1, :5] == pytest.approx([1] * 5)
+    assert np.isnan(slices[1, 5:]).all()
 
 
 def test_each_fleet_gets_its_own_figures(apart, scaled, tmp_path):

@@ -40,6 +40,18 @@ SEVERAL = {
               "--migrate", f"llumnix:source=200,target=200,last=2,link={BLOCK_PER_MS}"),
 }  # fmt: skip
 """Runs in which requests are on several replicas."""
+DIED = {
+    "died": ("--replicas", 3, "--fail", "replica=0:at=0.5:for=2", "--fail", "replica=1:at=1:for=1",
+             "--fail", "replica=2:at=1.25:for=1"),
+    "died-apart": ("--pool", "prefill:2:kv_tokens=6000", "--pool", "decode:2:kv_tokens=3000",
+                   "--kv-transfer-link", BLOCK_PER_MS, "--fail", "replica=2:at=0.5:for=2",
+                   "--fail", "replica=3:at=0.7:for=1", "--fail", "replica=0:at=0.9:for=1"),
+    "died-moving": (*SEVERAL["moved"], "--fail", "replica=1:at=1:for=1", "--fail", "replica=0:at=1.5:for=3"),
+    "died-answers": ("--replicas", 2, "--scheduler", "vllm-v0", "--n", 3, "--fail", "replica=1:at=1:for=1"),
+    "died-forever": ("--replicas", 2, "--fail", "replica=1:at=1:for=1", "--fail", "replica=0:at=1.5",
+                     "--fail", "replica=1:at=3"),
+}  # fmt: skip
+"""Runs in which replicas die with their requests."""
 FLEET = ("--model", "llama-3.1-8b", "--gpu", "l40s", "--cost", "constant:0.0117", "--request-rate", "inf")
 PATIENCE_S = 120
 SIZES = {"wide": (1280, 900), "narrow": (390, 800)}
@@ -75,9 +87,9 @@ def reports(tmp_path_factory):
     found = {each.name: write_report([each], root / f"{each.name}.html") for each in sorted(root.iterdir())}
     for name, choices in LIVES.items():
         record(root / name, *TIGHT, *choices, command="compare" if name == "alone" else "run")
-    for name, choices in SEVERAL.items():
+    for name, choices in (SEVERAL | DIED).items():
         record(root / name, "--num-prompts", 60, *FLEET, *choices)
-    pages = {"lives": [*LIVES], "several": [*SEVERAL]}
+    pages = {"lives": [*LIVES], "several": [*SEVERAL], "died": [*DIED]}
     return found | {
         page: write_report([root / name for name in names], root / f"{page}.html")
         for page, names in pages.items()
@@ -468,6 +480,29 @@ def test_a_request_that_was_on_several_replicas_has_one_life_on_the_page(browser
     opened.context.close()
 
 
+def test_a_request_whose_replica_died_has_one_life_on_the_page(browser, reports):
+    """Lines and spans are those of `sim explain`, through every death."""
+    opened = Opened(browser, reports["died"])
+    told = opened.page.evaluate(TELL_WHOLE)
+    runs = [read_run(reports["died"].parent / name) for name in DIED]
+    states = set()
+    for run, own in zip(runs, told, strict=True):
+        log, died = read_events(run.path), 0
+        assert len(own) == 60
+        for request, (lines, spans) in own.items():
+            found = story_of(run, log, int(request))
+            said = [f"{line.text[0].upper()}{line.text[1:]}." for line in found.lines]
+            assert lines == said, (run.label, request)
+            parts = [(span.state, span.start_ps, span.end_ps) for span in found.spans]
+            assert [(state, start * 10**6, stop * 10**6) for state, start, stop in spans] == parts
+            died += sum(line.event == "lost" for line in found.lines)
+            states |= {STATES[state] for state, _, _ in spans}
+        assert died == run.summary["faults"]["resent_requests"] > 5
+    assert {"down", "handed", "decode"} <= states
+    opened.check()
+    opened.context.close()
+
+
 def test_who_was_passed_over_reads_it_at_the_head_of_its_tale(browser, tmp_path):
     """One seat, the shortest answer first: 0 has the longest of three."""
     rows = [{"arrival_s": 0, "prompt_tokens": 5, "output_tokens": size} for size in (30, 9, 4)]
@@ -484,7 +519,7 @@ def test_who_was_passed_over_reads_it_at_the_head_of_its_tale(browser, tmp_path)
     opened.context.close()
 
 
-TELL_WHOLE = """() => [0, 1].map((system) => {
+TELL_WHOLE = """() => [...new Set(kvsim.lives.map(({ run }) => run.system))].map((system) => {
     const lives = kvsim.lives.filter(({ run }) => run.system === system), found = {};
     for (const life of lives) {
         for (const request of life.requests.request) {

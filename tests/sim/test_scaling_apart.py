@@ -5,7 +5,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from support.apart import all_free, apart, deaths, run, timeless
+from support.apart import all_free, apart, deaths, run
 from support.cases import draw_case, told
 
 import kvsim
@@ -167,9 +167,7 @@ def test_all_replicas_always_is_no_scaling_also_if_some_die():
             for scale in ("", "schedule:0=2", "prefill=schedule:0=2", "decode=schedule:0=2 0=schedule:0=2")
         ]
         for engine, result in found[1:]:
-            off_ps = [engine.scaler.off_ps(place, result.end_ps) for place in range(4)]
-            assert result.recorded_ps == found[0][1].recorded_ps - sum(off_ps), seed  # dead ones cost nothing
-            assert timeless(told(result)) == timeless(told(found[0][1])), seed
+            assert told(result) == told(found[0][1]), seed
             assert engine.hand_over.totals() == found[0][0].hand_over.totals()
 
 

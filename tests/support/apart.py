@@ -58,13 +58,6 @@ def run(deployment, case, max_span, watch=None, events=False):
     return engine, engine.run()
 
 
-def timeless(found):
-    """A result as `told`, without the time of its means: dead replicas count unless something scales."""
-    found = dict(found)
-    found["unsaturated"] = replace(found["unsaturated"], time_ps=0, beyond=0)
-    return found
-
-
 def deaths(rng, replicas, end_ps):
     """Deaths during the run; some replicas never come back."""
     found = []

@@ -13,7 +13,7 @@ function paintHeat(canvas, { rows, most }) {
   canvas.width = rows[0].length;
   canvas.height = rows.length;
   const image = new ImageData(canvas.width, canvas.height), cells = new Uint32Array(image.data.buffer);
-  rows.forEach((row, y) => row.forEach((value, x) => { cells[y * row.length + x] = pixel(shade(Math.min(1, value / most))); }));
+  rows.forEach((row, y) => row.forEach((value, x) => { if (value !== null) cells[y * row.length + x] = pixel(shade(Math.min(1, value / most))); })); // none: dead or off
   canvas.getContext("2d").putImageData(image, 0, 0);
 }
 
@@ -30,7 +30,8 @@ function heat(fleet, name, found, choose) {
   const said = element("output", { class: "hint" });
   canvas.addEventListener("pointermove", (event) => {
     const [row, column] = at(event);
-    said.textContent = `replica ${row} at ${moment(((column + 0.5) * fleet.end) / found.rows[0].length, fleet.end)}: ${figures(found.rows[row][column])}${found.unit}`;
+    const value = found.rows[row][column], here = value === null ? "dead or off" : `${figures(value)}${found.unit}`;
+    said.textContent = `replica ${row} at ${moment(((column + 0.5) * fleet.end) / found.rows[0].length, fleet.end)}: ${here}`;
   });
   canvas.addEventListener("pointerleave", () => { said.textContent = ""; });
   canvas.addEventListener("click", (event) => choose(at(event)[0]));
@@ -45,7 +46,10 @@ function heat(fleet, name, found, choose) {
 /** The range of the replicas' KV memory around their mean. */
 function band(fleet) {
   const { rows } = fleet.maps["KV memory in use"], x = across(rows[0], fleet.end);
-  const over = (pick) => rows[0].map((_, i) => pick(rows.map((row) => row[i])));
+  const over = (pick) => rows[0].map((_, i) => {
+    const there = rows.map((row) => row[i]).filter((value) => value !== null);
+    return there.length ? pick(there) : null;
+  });
   const colour = kindColour("token"), edge = { line: { width: 0 }, type: "scatter", mode: "lines", x, hovertemplate: "%{y:.1f} %" };
   const traces = [
     { ...edge, y: over((all) => Math.min(...all)), name: "least" },

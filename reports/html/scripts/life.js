@@ -110,8 +110,7 @@ function untold(life, row) {
     const moments = { wait: "Scheduled.", first: "First token.", whole: "Finished." };
     told.push(...Object.entries(moments).map(([name, text]) => ({ time: life.after(row, name), text })));
   }
-  const advice = { time: null, text: "Record the run with --record-map to see here why it waited." };
-  return systems.some(({ mappable }) => mappable) ? [...told, advice] : told;
+  return [...told, { time: null, text: "Record the run with --record-map to see here why it waited." }];
 }
 
 /** Move the line that says where in its life the map stands. */

@@ -1,7 +1,8 @@
 // The lives of all requests of one run: tracks, their spans and their events, as reports/lives/spans.py has them.
 //
 // A track is a request, or one of several answers to it; all times are whole ticks of the run. Where a request may
-// be on several replicas (`run.between` says what it does between two stays), each replica has a track per stay.
+// be on several replicas (`run.between` says what it does between two stays), each replica has a track per stay;
+// if replicas died, `resent` of a track or an event is how often its request had been sent again by then.
 
 const STATE = Object.fromEntries(data.states.map((name, place) => [name, place]));
 const WAITING = ["step", "behind", "head", "preempted", "loaded"].map((name) => STATE[name]);
@@ -35,11 +36,26 @@ class Lives {
     for (let row = lastUpTo(events.request, request - 1) + 1; events.request[row] === request; row++) {
       const amounts = AMOUNTS.map((name) => [name, events[name][row] ? events[name][row] - 1 : null]);
       found.push({
-        row, request, tick: events.time[row], sample: events.sample[row], event: data.events[events.event[row]],
+        row, request, tick: events.time[row], sample: events.sample[row], resent: events.resent?.[row] ?? 0, event: data.events[events.event[row]],
         reason: run.reasons[events.reason[row]], ...Object.fromEntries(amounts),
       });
     }
     return found;
+  }
+
+  /** How often the request of a track had been sent again. */
+  againOf(track) {
+    return this.spans.resent?.[track] ?? 0;
+  }
+
+  /** The events of one life of a request: all of them, unless its replica died. */
+  eventsOfTrack(track) {
+    return this.eventsOf(this.spans.request[track]).filter(({ resent }) => resent === this.againOf(track));
+  }
+
+  /** Whether requests are on several replicas for other reasons than deaths. */
+  get moves() {
+    return this.run.between && this.run.between !== "down";
   }
 
   /** The tracks of a request. */
@@ -55,52 +71,82 @@ class Lives {
     return this.all.find((life) => life.run.system === this.run.system && life.rowOf(request) >= 0) ?? this;
   }
 
-  /** The stays of a request on all replicas of the run, in order: { life, track }. */
-  staysOf(request) {
-    const replicas = this.all.filter(({ run }) => run.system === this.run.system);
-    const found = replicas.flatMap((life) => life.tracksOf(request).map((track) => ({ life, track })));
-    const number = ({ life, track }) => life.spans.sample[track], start = ({ life, track }) => life.startAt(track, life.first[track]);
-    return found.sort((one, other) => number(one) - number(other) || start(one) - start(other));
+  /** The replicas of its run. */
+  get replicas() {
+    return this.all.filter(({ run }) => run.system === this.run.system);
   }
 
-  /** The spans of all stays, and what lies between them. */
+  /** The stays of each life of a request on all replicas of the run, in order: [[{ life, track }]]. */
+  livesOf(request) {
+    const found = [], number = ({ life, track }) => life.spans.sample[track], start = ({ life, track }) => life.startAt(track, life.first[track]);
+    for (const life of this.replicas) for (const track of life.tracksOf(request)) (found[life.againOf(track)] ??= []).push({ life, track });
+    const order = (one, other) => number(one) - number(other) || start(one) - start(other);
+    return found.map((stays) => (this.moves ? stays.sort(order) : [{ life: stays[0].life, track: stays[0].life.lastOf(stays[0].track) }]));
+  }
+
+  /** The event of a request on any replica, sent again so often: { replica, reason, tick, tokens }; the first of its kind. */
+  happenedTo(request, kind, again) {
+    const found = this.replicas.flatMap((life) => life.eventsOf(request).filter(({ event, resent }) => event === kind && resent === again).map((event) => ({ ...event, replica: life.run.label })));
+    return found.sort((one, other) => one.tick - other.tick)[0];
+  }
+
+  /** All spans of a request, and what lies between its stays, and between its lives. */
   wholeOf(request) {
-    const found = [], state = STATE[this.run.between];
-    for (const { life, track } of this.staysOf(request)) {
-      const spans = life.spansOf(track);
-      if (found.length) found.push({ start: found.at(-1).stop, stop: spans[0].start, state, event: null, reason: "" });
-      found.push(...spans);
-    }
+    const found = [], between = STATE[this.run.between], home = this.homeOf(request);
+    const fill = (stop, state) => {
+      const start = found.length ? found.at(-1).stop : home.requests.arrival[home.rowOf(request)];
+      if (found.length ? start <= stop : start < stop) found.push({ start, stop, state, event: null, reason: "" });
+    };
+    this.livesOf(request).forEach((stays, again) => {
+      stays.forEach(({ life, track }, place) => {
+        const spans = life.spansOf(track);
+        if (place) fill(spans[0].start, between);
+        else if (this.spans.resent) fill(spans[0].start, STATE.down);
+        found.push(...spans);
+      });
+      const died = this.spans.resent && this.happenedTo(request, "lost", again);
+      if (died) fill(died.tick, between);
+    });
     return found;
+  }
+
+  /** The track that ends last of one life of a request: E2E is its own. */
+  lastOf(track) {
+    const { request } = this.spans, again = this.againOf(track);
+    const better = (one, other) => this.ends[other] > this.ends[one] || (this.ends[other] === this.ends[one] && this.rejected(one) && !this.rejected(other));
+    return this.tracksOf(request[track]).filter((each) => this.againOf(each) === again).reduce((one, other) => (better(one, other) ? other : one));
   }
 
   /** The track that this one was forked from: the last of its request. Null if it came by itself. */
   parentOf(track) {
-    if (this.run.between) return null;
-    const { request } = this.spans;
-    if (request[track + 1] !== request[track]) return null;
-    while (request[track + 1] === request[track]) track++;
-    return track;
+    if (this.moves) return null;
+    const { request } = this.spans, same = (other) => request[other] === request[track] && this.againOf(other) === this.againOf(track);
+    if (!same(track + 1)) return null;
+    let last = track;
+    while (same(last + 1)) last++;
+    return last;
   }
 
-  /** When each track ends: its last token, its rejection, or when it leaves for another replica. */
+  /** When each track ends: its last token, its rejection, its replica's death, or when it leaves for another replica. */
   get ends() {
     if (this.known) return this.known;
     const { events, spans } = this, many = spans.request.length;
-    const found = new Float64Array(many).fill(-1), reject = data.events.indexOf("reject");
+    const found = new Float64Array(many).fill(-1), cuts = ["reject", "lost"].map((name) => data.events.indexOf(name));
+    const again = (row) => events.resent?.[row] ?? 0;
     const leaves = ["finish", "hand_over", "move_out"].map((name) => data.events.indexOf(name));
-    this.cut = new Uint8Array(many); // which tracks were rejected
+    this.cut = new Uint8Array(many); // which tracks were rejected, or lost
     for (let row = 0, track = 0; row < events.request.length; row++) {
       while (spans.request[track] < events.request[row]) track++;
       if (!leaves.includes(events.event[row])) continue;
       let own = track;
-      while (spans.sample[own] !== events.sample[row]) own++;
+      while (spans.sample[own] !== events.sample[row] || this.againOf(own) !== again(row)) own++;
       found[own] = events.time[row];
     }
     for (let row = 0, track = 0; row < events.request.length; row++) {
       while (spans.request[track] < events.request[row]) track++;
-      if (events.event[row] !== reject) continue;
+      if (!cuts.includes(events.event[row])) continue;
       for (let own = track; spans.request[own] === events.request[row]; own++) {
+        if (this.againOf(own) !== again(row)) continue;
         if (found[own] >= 0 && !this.cut[own]) continue;
         found[own] = events.time[row];
         this.cut[own] = 1;
@@ -128,7 +174,7 @@ class Lives {
   }
 
   /** The spans of a track, with those that it shared before its fork; `event` is the refusal that begins one. */
-  spansOf(track, events = this.eventsOf(this.spans.request[track])) {
+  spansOf(track, events = this.eventsOfTrack(track)) {
     const refusals = events.filter(({ event, sample }) => event === "refuse" && sample === this.spans.sample[track]), found = [];
     for (let span = this.first[track]; span < this.first[track + 1]; span++) {
       const event = this.spans.state[span] >= data.said ? refusals.shift() : null;

@@ -41,13 +41,10 @@ async function mapsOf() {
     if (run.map) maps.push({ place, run, arena: new Arena(run.arena, await columnsOf(`map-${place}`, run.map)) });
   }
   const missing = systems.filter(({ first }, place) => first && !runs.some(({ system, map }) => system === place && map));
-  const advised = missing.filter(({ mappable }) => mappable);
-  const which = maps.length || advised.length < missing.length ? ` of ${advised.map(({ label }) => label).join(", ")}` : "";
+  const which = maps.length ? ` of ${missing.map(({ label }) => label).join(", ")}` : "";
   const notice = $("map-missing");
   notice.hidden = !missing.length;
-  notice.textContent = advised.length
-    ? `No map was recorded${which}: run again with --record-map to see who holds which slot.`
-    : "There are no maps of fleets whose replicas come and go, or die.";
+  notice.textContent = `No map was recorded${which}: run again with --record-map to see who holds which slot.`;
   $("player").hidden = $("map-lead").hidden = !maps.length;
   return maps;
 }

@@ -53,7 +53,8 @@ class Teller {
     this.request = life.spans.request[track];
     this.home = life.homeOf(this.request);
     this.engine = life.run.engine;
-    this.all = life.eventsOf(this.request);
+    this.all = life.eventsOfTrack(track);
+    this.over = life.againOf(track) < (this.home.requests.resent?.[this.home.rowOf(this.request)] ?? 0); // it starts over
     this.spans = life.spansOf(track, this.all);
   }
 
@@ -76,10 +77,13 @@ class Teller {
   /** The events of the track, those before a fork and of its own forks included. */
   rows() {
     const { life, track, all } = this, parent = life.parentOf(track);
-    const of = (each) => all.filter(({ sample, event }) => sample === life.spans.sample[each] && event !== "reject");
+    const of = (each) => all.filter(({ sample, event }) => sample === life.spans.sample[each] && !["reject", "lost", "send"].includes(event));
     const rows = of(track), opening = rows[0]?.row;
     if (parent !== null) rows.push(...of(parent).filter(({ row }) => row < opening));
-    else if (!life.run.between) rows.push(...life.tracksOf(this.request).filter((each) => each !== track).map((each) => of(each)[0]));
+    else if (!life.moves) {
+      const others = life.tracksOf(this.request).filter((each) => each !== track && life.parentOf(each) === track);
+      rows.push(...others.map((each) => of(each)[0]));
+    }
     if (life.rejected(track)) rows.push(...all.filter(({ event }) => event === "reject"));
     return rows.sort((one, other) => one.row - other.row);
   }
@@ -127,6 +131,7 @@ class Teller {
       return why + (what === "copy" && copies > 1 ? said("steps", { steps: copies }) : "");
     }
     if (what === "admit" && !again && event.tokens < requests.prompt_tokens[row]) return said("whole prompt", { prompt: requests.prompt_tokens[row] });
+    if (this.over) return "";
     if (what === "decode" && !again && first !== NOTHING) return said("ttft", { ttft: this.time(requests.ttft[row]) });
     if (what === "finish" && whole !== NOTHING && (run.between || this.life.ends[this.track] === this.life.ends[this.last()])) {
       return said("e2e", { e2e: this.time(requests.e2e[row]), tpot: duration(requests.tpot_s[row]), normalized: duration(requests.normalized_s_per_token[row]) });
@@ -134,11 +139,9 @@ class Teller {
     return "";
   }
 
-  /** The track of the request that ends last: E2E is its own. */
+  /** The track of its life that ends last. */
   last() {
-    const { life } = this;
-    const better = (one, other) => life.ends[other] > life.ends[one] || (life.ends[other] === life.ends[one] && life.rejected(one) && !life.rejected(other));
-    return life.tracksOf(this.request).reduce((one, other) => (better(one, other) ? other : one));
+    return this.life.lastOf(this.track);
   }
 
   arrived(arrival) {
@@ -223,7 +226,30 @@ function storyOf(life, request) {
 
 /** The same of a request that was on several replicas, one after the other: reports/lives/apart.py has the rules. */
 function storyOfStays(life, request) {
-  const stays = life.staysOf(request).map(({ life: there, track }) => ({ replica: there.run.label, lines: new Teller(there, track).lines() }));
+  const lived = life.livesOf(request), told = [];
+  lived.forEach((stays, again) => {
+    const sent = life.happenedTo(request, "send", again), own = linesOfStays(life, request, stays, again === lived.length - 1);
+    if (!again && sent && own[0].tick === sent.tick && !(life.run.between === "handed" && stays.length > 1)) {
+      const home = life.homeOf(request), arrival = home.requests.arrival[home.rowOf(request)];
+      if (arrival < sent.tick) told.push({ tick: arrival, event: "down", text: goesOn(life, "none at first", sent, arrival) });
+    }
+    told.push(...(again && !sent ? own.slice(1) : own));
+    const died = life.happenedTo(request, "lost", again);
+    if (!died) return;
+    const next = life.happenedTo(request, "send", again + 1), tokens = plural(died.tokens, "token");
+    const gone = said(died.tokens ? "died" : "died empty", { replica: died.reason, tokens });
+    const goes = next ? goesOn(life, next.tick === died.tick ? "sent again" : "none alive", next, died.tick) : "";
+    told.push({ tick: died.tick, event: "lost", text: gone + goes });
+  });
+  return told.map(({ tick, event, text }) => ({ tick, event, text: sentence(text) }));
+}
+
+/** Where the router sent a request late, and how long no replica was alive. */
+const goesOn = (life, how, { replica, tick }, since) => said(how, { replica, time: duration((tick - since) / Math.round(1 / life.run.tick)) });
+
+/** The lines of one life of a request; `last`: the one that was answered. */
+function linesOfStays(life, request, lived, last) {
+  const stays = lived.map(({ life: there, track }) => ({ replica: there.run.label, lines: new Teller(there, track).lines() }));
   const [first, ...later] = stays, handed = life.run.between === "handed";
   const told = later.length && handed ? first.lines.filter(({ event }) => event !== "decode") : [...first.lines];
   for (const { replica, lines } of later) {
@@ -232,15 +258,18 @@ function storyOfStays(life, request) {
       told.push({ tick, event: "move_in", text: said("moved", { replica }) }, ...lines.slice(2));
       continue;
     }
-    const answered = [read(life, request, replica), ...lines.slice(1).filter(({ event }) => event !== "loaded")].sort((one, other) => one.tick - other.tick);
+    const reading = last ? read(life, request, replica) : null;
+    const answered = reading ? [reading, ...lines.slice(1).filter(({ event }) => event !== "loaded")].sort((one, other) => one.tick - other.tick) : lines.slice(1);
     told.push({ tick, event: "arrive", text: said("comes", { replica }) }, ...answered);
   }
-  return told.map(({ tick, event, text }) => ({ tick, event, text: sentence(text) }));
+  return told;
 }
 
-/** When a decode replica had read a prompt. */
+/** When a decode replica had read a prompt; null: it never did. */
 function read(life, request, replica) {
   const home = life.homeOf(request), { requests, run } = home, row = home.rowOf(request);
-  const end = requests.read_end[row], time = duration((end - requests.read_begin[row]) / Math.round(1 / run.tick));
+  const end = requests.read_end[row];
+  if (end === NOTHING) return null;
+  const time = duration((end - requests.read_begin[row]) / Math.round(1 / run.tick));
   return { tick: requests.arrival[row] + end, event: "read", text: said("read", { replica, time }) };
 }

@@ -289,6 +289,30 @@ def test_several_answers_are_one_stream_and_several_replicas_one_server(schedule
     assert (run.gaps.seconds >= 0).all() and (together >= 40 or allocator == "contiguous")
 
 
+@pytest.mark.parametrize("scheduler", ["vllm-v1", "vllm-v0"])
+def test_tokens_that_died_with_a_replica_are_in_no_stream(scheduler):
+    server = server_with(
+        model="llama-3.1-8b",
+        gpu="l4",
+        cost="roofline",
+        max_model_len=2048,
+        kv_tokens=2000,
+        scheduler=scheduler,
+    )
+    lengths = {"trace": "synthetic", "input_len": "uniform:20:60", "output_len": "uniform:1:60"}
+    traffic = opened(Traffic(num_prompts=60, n=2, request_rate=20.0, **lengths))
+    fail = "replica=0:at=1:for=0.5 replica=1:at=2:for=0.5 replica=0:at=2.5:for=1"
+    where = replace(server.deployed(), fleet=FleetConfig(replicas=2, fail=fail))
+    logs = {"step_log": True, "events": True}
+    outcome = prepare(where, traffic.workload(), traffic.as_json(), **logs).outcome()
+    run, table = served(outcome), outcome.requests
+    assert table["resent"].max() > 1
+    assert run.requests.output_tokens.sum() == outcome.samples["output_tokens"].sum()
+    order = np.argsort(table["arrival_s"], kind="stable")
+    decoding = (table["finish_s"] - table["first_token_s"])[order]
+    np.testing.assert_allclose(run.gaps.sums(), decoding, atol=1e-9)
+
+
 # -- goodput --------------------------------------------------------------------------------------
 
 
