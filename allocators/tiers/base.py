@@ -30,15 +30,23 @@ class Found(NamedTuple):
     """whether one of them is still being written"""
 
 
-class Stored(NamedTuple):
-    """The result of an accepted store."""
+class Stored:
+    """The result of an accepted store.
 
-    pieces: Sequence[Piece]
-    """the offered chunks that it did not have and takes, in order"""
-    chunks: Sequence[int]
-    """the chunk number for each; only as many numbers if the tier notes none"""
-    evicted: Sequence[range]
-    """keys that it evicted for them, in order"""
+    Attributes
+    ----------
+    pieces : sequence of Piece
+        The offered chunks that it did not have and takes, in order.
+    chunks : sequence of int
+        The chunk number for each; only as many numbers if the tier notes none.
+    evicted : sequence of range
+        Keys that it evicted for them, in order.
+    """
+
+    __slots__ = ("chunks", "evicted", "pieces")
+
+    def __init__(self, pieces: Sequence[Piece], chunks: Sequence[int], evicted: Sequence[range]) -> None:
+        self.pieces, self.chunks, self.evicted = pieces, chunks, evicted
 
 
 class Tier:

@@ -67,7 +67,7 @@ class Chunks:
     def evict(self, keys: Iterable[range]) -> None:
         """Free the chunks of idle keys, given as descending ranges."""
         for each in keys:
-            first, end = each[-1], each[0] + 1
+            first, end = each.stop + 1, each.start + 1
             self._forget(first, end, IDLE)
             self.idle -= end - first
 

@@ -81,6 +81,12 @@ def by_depth(pieces: Iterable[Piece], larger_first: bool = False) -> list[Piece]
 def joined(pieces: Iterable[Piece]) -> list[Piece]:
     """Merge pieces into as few as possible."""
     found: list[Piece] = []
+    join(found, pieces)
+    return found
+
+
+def join(found: list[Piece], pieces: Iterable[Piece]) -> None:
+    """Append pieces to others, merged with the last one if they continue it."""
     for at, key, count in pieces:
         if found:
             before, first, length = found[-1]
@@ -88,4 +94,3 @@ def joined(pieces: Iterable[Piece]) -> list[Piece]:
                 found[-1] = before, first, length + count
                 continue
         found.append((at, key, count))
-    return found

@@ -7,19 +7,65 @@ The group of a running request is as old as its first use of the tier; when it f
 becomes a new group. So the tail of a chain is evicted first, and the rest can be found from its first token
 on. Reading pins a chunk and does not move it. If a user's pieces do not give their depths, each of its
 chunks is a group of its own from the time it is added.
+
+A group is a few runs of consecutive keys. All runs are also in one line by key, so that the runs of any keys
+are found there, and cut where these begin and end.
 """
 
-from array import array
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
-from typing import Final
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
 
 from kvsim.allocators.records import InvariantError
-from kvsim.allocators.tiers.chunks import ABSENT, IDLE, Chunks
+from kvsim.allocators.tiers.chunks import IDLE, Chunks
 from kvsim.allocators.tiers.order import EvictionOrder
-from kvsim.allocators.tiers.pieces import Piece, by_depth, joined, keys_of, split
+from kvsim.allocators.tiers.pieces import Piece, by_depth, join, joined
 
-NO_GROUP: Final = array("q", [0])
+
+class Run:
+    """Chunks of one group, consecutive in a text, with consecutive keys (like a piece)."""
+
+    __slots__ = ("at", "count", "group", "key")
+
+    def __init__(self, at: int, key: int, count: int, group: "Group") -> None:
+        self.at, self.key, self.count, self.group = at, key, count, group
+
+
+class Group:
+    """Chunks of one age.
+
+    Attributes
+    ----------
+    age : int
+        Older groups have smaller ones.
+    runs : list of Run
+        The last is evicted first.
+    running : bool
+        Whether it is the group of a running user.
+    unsorted : bool
+        Whether it has got runs since they were sorted by depth.
+    """
+
+    __slots__ = ("age", "running", "runs", "unsorted")
+
+    def __init__(self, age: int, running: bool) -> None:
+        self.age, self.running, self.unsorted = age, running, False
+        self.runs: list[Run] = []
+
+    def lengthen(self, at: int, key: int, count: int) -> bool:
+        """Add these chunks to the last run, if they continue it."""
+        if self.runs:
+            last = self.runs[-1]
+            if last.key + last.count == key and last.at + last.count == at:
+                last.count += count
+                return True
+        return False
+
+    def append(self, run: Run) -> None:
+        """Add a run."""
+        run.group = self
+        self.unsorted = self.running
+        self.runs.append(run)
 
 
 class VllmLru(EvictionOrder):
@@ -27,181 +73,190 @@ class VllmLru(EvictionOrder):
 
     Attributes
     ----------
-    group : array of int
-        Group by key; 0: not present.
+    groups : dict of Group
+        By age, the oldest first.
     """
 
     def __init__(self, chunks: Chunks) -> None:
         super().__init__(chunks)
-        self.group = array("q")  # compared and set by runs of keys
-        self._next = 0
-        self._pieces: dict[int, list[Piece]] = {}  # by group, oldest first; keys that moved elsewhere stay
-        self._running: set[int] = set()  # groups of running users
-        self._unsorted: set[int] = set()  # running groups that have grown since they were sorted
-        self._own: dict[int, int] = {}  # by user
+        self.groups: OrderedDict[int, Group] = OrderedDict()  # its first is found at once, whatever has left
+        self._keys: list[int] = []  # at which runs begin
+        self._runs: list[Run] = []  # in that order
+        self._age = 0  # of the newest group
+        self._own: dict[int, Group] = {}  # by user
         self._used: dict[int, list[Piece]] = {}  # by user, in the order of use
-
-    def know(self, keys: int) -> None:
-        self.group += NO_GROUP * (keys - len(self.group))
 
     def offer(self, user: int, missing: Sequence[Piece], usable: Sequence[Piece]) -> None:
         if usable != missing:
             self.use(user, usable)
         elif usable:  # most often: none of it is in any group
-            self._used.setdefault(user, []).extend(usable)
-            self._own_group(user)
+            self._own_group(user, usable)
 
     def insert(self, user: int, pieces: Sequence[Piece]) -> None:
-        if not pieces:
-            return
-        own = self._own_group(user)
-        if own is not None:
-            self._put(own, pieces)
-            return
-        for key in keys_of(pieces):
-            self._put(self._new_group(), [(0, key, 1)])
+        own = self._own.get(user)
+        for at, key, count in pieces:
+            if own is not None:
+                self._add(own, at, key, count)
+                continue
+            for each in range(key, key + count):
+                self._add(self._new_group(), 0, each, 1)
 
     def use(self, user: int, pieces: Sequence[Piece]) -> None:
         if not pieces:
             return
-        self._used.setdefault(user, []).extend(pieces)
-        own = self._own_group(user)
+        own = self._own_group(user, pieces)
         if own is not None:
-            for piece in pieces:
-                older = self._older(own, piece)
-                if older:
-                    self._put(own, older)
-
-    def _older(self, own: int, piece: Piece) -> list[Piece]:
-        """The parts of a piece that are in groups before `own`."""
-        at, key, count = piece
-        groups = self.group[key : key + count]
-        if groups == groups[:1] * count:  # usually
-            return [piece] if 0 < groups[0] < own else []
-        found: list[Piece] = []
-        for group, same in groupby(groups):
-            length = len(list(same))
-            if 0 < group < own:
-                found.append((at, key, length))
-            at, key = at + length, key + length
-        return joined(found)
+            self._move(own, pieces)
 
     def touch(self, user: int, pieces: Sequence[Piece]) -> None:
         self._renew(pieces)
 
     def remove(self, pieces: Sequence[Piece]) -> None:
         for _, key, count in pieces:
-            self.group[key : key + count] = NO_GROUP * count
+            for run in self._within(key, key + count):
+                self._shorten(run, run.key)
 
     def choose(self, count: int) -> list[range]:
         chosen: list[range] = []
         emptied: list[int] = []
-        for group, pieces in self._pieces.items():
-            if group in self._unsorted:
-                self._unsorted.discard(group)
-                pieces[:] = by_depth(pieces, larger_first=True)
-            count -= self._take_last(group, pieces, count, chosen)
-            if not pieces and group not in self._running:
-                emptied.append(group)
+        for group in self.groups.values():
+            if group.unsorted:
+                self._sort(group)
+            count -= self._take_last(group, count, chosen)
+            if not (group.runs or group.running):
+                emptied.append(group.age)
             if not count:
                 break
         else:
             raise InvariantError(f"{count} idle chunks are in no group")
-        for group in emptied:
-            del self._pieces[group]
+        for age in emptied:
+            del self.groups[age]
         return chosen
 
-    def _take_last(self, group: int, pieces: list[Piece], most: int, taken: list[range]) -> int:
+    def _sort(self, group: Group) -> None:
+        """Sort the runs of a running group by depth."""
+        group.unsorted = False
+        if len(group.runs) > 1:
+            pieces = [(run.at, run.key, run.count) for run in group.runs]
+            deep = by_depth(pieces, larger_first=True)
+            group.runs = [run for _, key, count in deep for run in self._within(key, key + count)]
+
+    def _take_last(self, group: Group, most: int, taken: list[range]) -> int:
         """Take up to `most` of the last idle keys of a group, the last first; returns how many."""
-        of, state, left, alone = self.group, self.chunks.state, most, array("q", [group])
-        for place in range(len(pieces) - 1, -1, -1):
-            at, key, count = pieces[place]
-            end = key + count
-            first = end - min(count, left)
-            length = end - first
-            if of[first:end] == alone * length and state.startswith(IDLE * length, first):  # usually
+        left, state = most, self.chunks.state
+        for run in reversed(group.runs[:]):
+            end = run.key + run.count
+            first = end - min(run.count, left)
+            if state.startswith(IDLE * (end - first), first):  # usually
                 taken.append(range(end - 1, first - 1, -1))
-                of[first:end] = NO_GROUP * length
-                left -= length
-                if place == len(pieces) - 1:
-                    pieces.pop()
-                    if first > key:
-                        pieces.append((at, key, first - key))
-            elif group in of[key:end]:  # otherwise all of it moved elsewhere
-                for run in self._idle_runs(group, key, end):
-                    keys = run[:left]
-                    taken.append(keys)
-                    of[keys[-1] : keys[0] + 1] = NO_GROUP * len(keys)
-                    left -= len(keys)
-                    if not left:
-                        break
+                self._shorten(run, first)
+                left -= end - first
+            else:
+                left -= self._take_idle(run, left, taken)
             if not left:
                 break
-        self._forget_gone(group, pieces)
         return most - left
 
-    def _idle_runs(self, group: int, key: int, end: int) -> Iterator[range]:
-        """Idle keys of a group from `key` up to `end`, the last first, as descending ranges."""
-        state, of = self.chunks.state, self.group[key:end]
-        of.reverse()
-        for each, same in groupby(of):
-            low = end - len(list(same))
-            while each == group and (last := state.rfind(IDLE, low, end)) >= 0:
-                run = state[low : last + 1]
-                first = low + len(run.rstrip(IDLE))
-                yield range(last, first - 1, -1)
-                end = first
-            end = low
-
-    def _forget_gone(self, group: int, pieces: list[Piece]) -> None:
-        """Drop trailing keys of a group that have left it."""
-        while pieces:
-            at, key, count = pieces[-1]
-            if self.group[key + count - 1] == group:
-                return
-            of = self.group[key : key + count]
-            pieces.pop()
-            if group in of:
-                of.reverse()
-                pieces.append((at, key, count - of.index(group)))
-                return
+    def _take_idle(self, run: Run, most: int, taken: list[range]) -> int:
+        """The same for a run of which not all are idle."""
+        left, state, key, end = most, self.chunks.state, run.key, run.key + run.count
+        while left and (last := state.rfind(IDLE, key, end)) >= 0:
+            states = state[max(key, last + 1 - left) : last + 1]
+            length = len(states) - len(states.rstrip(IDLE))
+            taken.append(range(last, last - length, -1))
+            left -= length
+            if last + 1 < end:
+                self._cut(bisect_left(self._keys, key), last + 1)
+            end = last + 1 - length
+            self._shorten(run, end)
+        return most - left
 
     def leave(self, user: int) -> None:
-        own = self._own.pop(user, -1)
-        self._running.discard(own)
-        self._unsorted.discard(own)
-        self._pieces.pop(own, None)  # all that is in it is used, and renewed
+        own = self._own.pop(user, None)
         self._renew(self.head_first(user, self._used.pop(user, ())))
+        if own is not None and not own.runs:  # all that was in it was used
+            del self.groups[own.age]
 
     def clear(self) -> None:
-        self.group = NO_GROUP * len(self.group)
-        for of in (self._pieces, self._running, self._unsorted, self._own, self._used):
-            of.clear()
+        self.groups.clear()
+        self._keys.clear()
+        self._runs.clear()
+        self._own.clear()
+        self._used.clear()
 
-    def _new_group(self) -> int:
-        self._next += 1
-        self._pieces[self._next] = []
-        return self._next
+    # -- groups -------------------------------------------------------------------------------
 
-    def _own_group(self, user: int) -> int | None:
-        """The group of a running user; None: the depth of its chunks is unknown."""
+    def _new_group(self, running: bool = False) -> Group:
+        self._age += 1
+        group = self.groups[self._age] = Group(self._age, running)
+        return group
+
+    def _own_group(self, user: int, used: Sequence[Piece]) -> Group | None:
+        """The group of a running user, who uses this now; None: the depth of its chunks is unknown."""
+        join(self._used.setdefault(user, []), used)
         own = self._own.get(user)
         if own is None and user in self._deep:
-            own = self._own[user] = self._new_group()
-            self._running.add(own)
+            own = self._own[user] = self._new_group(running=True)
         return own
 
     def _renew(self, pieces: Iterable[Piece]) -> None:
         """Make those of these chunks that are present the most recently used."""
-        state = self.chunks.state
-        there = [part for piece in joined(pieces) for part in split(state, piece, ABSENT)[1]]
-        if there:
-            self._put(self._new_group(), there)
+        group = self._new_group()
+        self._move(group, joined(pieces))
+        if not group.runs:
+            del self.groups[group.age]
 
-    def _put(self, group: int, pieces: Sequence[Piece]) -> None:
-        self._pieces[group] += pieces
-        if group in self._running:
-            self._unsorted.add(group)
-        alone = array("q", [group])
-        for _, key, count in pieces:
-            self.group[key : key + count] = alone * count
+    def _move(self, group: Group, pieces: Iterable[Piece]) -> None:
+        """Move to a group those of these chunks that are in older ones."""
+        for at, key, count in pieces:
+            for run in self._within(key, key + count):
+                if run.group.age < group.age:
+                    run.at = at + run.key - key
+                    if group.lengthen(run.at, run.key, run.count):
+                        self._shorten(run, run.key)
+                    else:
+                        run.group.runs.remove(run)
+                        group.append(run)
+
+    # -- runs by key --------------------------------------------------------------------------
+
+    def _add(self, group: Group, at: int, key: int, count: int) -> None:
+        """Add chunks that are in no group."""
+        if not group.lengthen(at, key, count):
+            run = Run(at, key, count, group)
+            group.append(run)
+            place = bisect_left(self._keys, key)
+            self._keys.insert(place, key)
+            self._runs.insert(place, run)
+
+    def _within(self, key: int, end: int) -> list[Run]:
+        """The runs of the keys from `key` up to `end`, without what is outside."""
+        place = bisect_left(self._keys, key)
+        if place:
+            before = self._runs[place - 1]
+            if before.key + before.count > key:
+                self._cut(place - 1, key)
+        stop = bisect_left(self._keys, end, place)
+        if stop > place:
+            last = self._runs[stop - 1]
+            if last.key + last.count > end:
+                self._cut(stop - 1, end)
+        return self._runs[place:stop]
+
+    def _cut(self, place: int, key: int) -> None:
+        """Cut a run in two; the second begins with `key`."""
+        run = self._runs[place]
+        kept, runs = key - run.key, run.group.runs
+        rest = Run(run.at + kept, key, run.count - kept, run.group)
+        run.count = kept
+        self._keys.insert(place + 1, key)
+        self._runs.insert(place + 1, rest)
+        runs.insert(runs.index(run) + 1, rest)
+
+    def _shorten(self, run: Run, end: int) -> None:
+        """Let a run end before this key; it leaves if that is its first."""
+        run.count = end - run.key
+        if not run.count:
+            place = bisect_left(self._keys, run.key)
+            del self._keys[place], self._runs[place]
+            run.group.runs.remove(run)

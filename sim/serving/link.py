@@ -70,6 +70,7 @@ class Link(Transfers):
         super().__init__()
         self.ways = {True: load, False: store}
         self.block_bytes = block_bytes
+        self._known_ps: dict[bool, dict[int, int]] = {True: {}, False: {}}  # durations by blocks
         self.free_ps = {True: 0, False: 0}
         self._busy_ps = {True: 0, False: 0}
         self.shared: Mapping[bool, Uplink] = {}
@@ -86,7 +87,10 @@ class Link(Transfers):
             moved, rate = blocks * self.block_bytes * self.gpus, way.bytes_per_s * self.gpus
             ends_ps = self.shared[loads].end_of(begins_ps + way.before_ps(blocks), moved, rate, now_ps)
         else:
-            ends_ps = begins_ps + way.duration_ps(blocks, blocks * self.block_bytes)
+            known = self._known_ps[loads]
+            if blocks not in known:
+                known[blocks] = way.duration_ps(blocks, blocks * self.block_bytes)
+            ends_ps = begins_ps + known[blocks]
         self._busy_ps[loads] += ends_ps - begins_ps
         self.free_ps[loads] = ends_ps
         return ends_ps

@@ -33,9 +33,10 @@ DONE = ("loads_done", "stores_done")
 def least_first(order):
     """All keys of vLLM's LRU in the order in which they would leave."""
     found = []
-    for group, pieces in order._pieces.items():
-        ordered = by_depth(pieces, larger_first=True) if group in order._unsorted else pieces
-        found += [key for key in reversed([*keys_of(ordered)]) if order.group[key] == group]
+    for group in order.groups.values():
+        pieces = [(run.at, run.key, run.count) for run in group.runs]
+        ordered = by_depth(pieces, larger_first=True) if group.unsorted else pieces
+        found += reversed([*keys_of(ordered)])
     return found
 
 
