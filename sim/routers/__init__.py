@@ -13,6 +13,7 @@ ROUTERS: dict[str, str] = {
     "d2lpm": "kvsim.sim.routers.d2lpm:D2lpm",
     "llm-d": "kvsim.sim.routers.llm_d:LlmD",
     "llumnix": "kvsim.sim.routers.llumnix:Llumnix",
+    "conductor": "kvsim.sim.routers.conductor:Conductor",
     "preble": "kvsim.sim.routers.preble:Preble",
 }
 """Name on the command line -> location of the class; `name:OPTION` passes an option."""

@@ -10,6 +10,7 @@ import pytest
 import kvsim
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.routers.cache_aware import CacheAware
+from kvsim.sim.routers.conductor import Conductor
 from kvsim.sim.routers.consistent_hash import ConsistentHash
 from kvsim.sim.routers.d2lpm import D2lpm
 from kvsim.sim.routers.dynamo import Dynamo
@@ -17,7 +18,7 @@ from kvsim.sim.routers.llm_d import LlmD
 from kvsim.sim.routers.power_of_two import PowerOfTwo
 from kvsim.sim.serving.request import Request
 
-KNOWING = ("dynamo", "llm-d", "cache-aware", "preble")
+KNOWING = ("dynamo", "llm-d", "cache-aware", "conductor", "preble")
 """Routers that know prefixes."""
 
 
@@ -60,6 +61,44 @@ def test_d2lpm_keeps_a_client_at_its_prefix_until_its_deficit_there_is_used_up()
     assert [found.choose(prompt(index=row), replicas) for row in range(3)] == [1, 1, 1]
     assert found.choose(prompt(index=3), replicas) == 0
     assert found.choose(prompt(index=4), replicas) == 1  # b has its own
+
+
+# -- Mooncake's Conductor ------------------------------------------------------------------------
+
+
+def timed(place, cached=0, **facts):
+    """A replica that computes a token in 1 ms, with 1 us per token of contexts."""
+    usual = {"role": "both", "running": 0, "decode_tokens": 0}
+    return replica(
+        place,
+        cached,
+        **{**usual, **facts},
+        step_s=lambda prompts, tokens, sequences, contexts: (
+            tokens / 1000 + (sequences + contexts / 1000) / 1000
+        ),
+    )
+
+
+def test_conductor_leaves_a_prefix_when_the_queue_in_front_takes_longer_than_the_prefix():
+    """160 tokens: 0.06 s behind the cached 100 and the queue, 0.16 s where nothing is cached."""
+    found = router(Conductor)
+    waits = {"waiting": 1, "prefill_tokens": 99}
+    assert found.time_s(prompt(), timed(0, cached=100)) == pytest.approx(0.060)
+    assert found.choose(prompt(), [timed(0), timed(1, cached=100, **waits)]) == 1  # 0.160, 0.159
+    waits["prefill_tokens"] = 101
+    assert found.choose(prompt(), [timed(0), timed(1, cached=100, **waits)]) == 0  # 0.160, 0.161
+    assert found.choose(prompt(), [timed(0), timed(1)]) == 0
+    assert found.choose(prompt(), [timed(0, running=1), timed(1)]) == 1  # 0.161, 0.160
+
+
+def test_conductor_sends_answers_where_steps_are_shortest():
+    """A decode replica of 3 sequences with 900 tokens is at 4 + 1.06 ms, one of 2 with 3,000 at 3 + 3.16."""
+    many = timed(0, role="decode", running=3, decode_tokens=900)
+    long = timed(1, role="decode", running=2, decode_tokens=3000)
+    assert [router(Conductor).time_s(prompt(), each) for each in (many, long)] == pytest.approx(
+        [0.00506, 0.00616]
+    )
+    assert router(Conductor).choose(prompt(), [long, many]) == 1
 
 
 # -- Dynamo --------------------------------------------------------------------------------------
