@@ -15,6 +15,8 @@ from collections.abc import Iterable
 from itertools import chain
 from typing import Any, ClassVar, TypeVar
 
+from mypy_extensions import mypyc_attr
+
 from kvsim.allocators.option import NoOptions
 from kvsim.sim.cost.step_cost import CostModel, StepShape
 from kvsim.sim.deployment.engine import EngineConfig
@@ -30,6 +32,7 @@ NEVER_PS = 1 << 62
 """Later than any clock goes."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Policy:
     """An order of the waiting requests, and perhaps of the running ones.
 

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from typing import Protocol
 
+from mypy_extensions import mypyc_attr
+
 from kvsim.sim.serving.decision import Decision
 from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.server import Server
@@ -32,6 +34,7 @@ class Turns(Protocol):
         """None of the client's requests waits any more."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class ByClient(dict[Request, None]):
     """Waiting requests, by client.
 
@@ -57,7 +60,9 @@ class ByClient(dict[Request, None]):
         entry = (request.index, request.sample, request)
         heappush(self.waiting.setdefault(self._turns.group(request), []), entry)
 
-    appendleft = append
+    def appendleft(self, request: Request) -> None:
+        """Add a request that comes back."""
+        self.append(request)
 
     def popleft(self) -> Request:
         """Take the head: it was admitted."""

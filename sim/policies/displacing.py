@@ -6,7 +6,9 @@ checked individually.
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, ClassVar
+
+from mypy_extensions import mypyc_attr
 
 from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.policies.predicted import Predicting
@@ -14,10 +16,11 @@ from kvsim.sim.policies.running import Running
 from kvsim.sim.serving.request import Request
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Displacing(Predicting):
     """Knows the largest key among running requests."""
 
-    preempts = True
+    preempts: ClassVar[bool] = True
 
     def __init__(self, config: EngineConfig, max_model_len: int) -> None:
         super().__init__(config, max_model_len)

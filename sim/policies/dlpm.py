@@ -10,13 +10,15 @@ Source: Cao et al., Locality-aware fair scheduling in LLM serving (arXiv 2501.14
 """
 
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
+from typing import ClassVar
 
-from kvsim.allocators.option import option
+from mypy_extensions import mypyc_attr
+
 from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.policies.answers import Answers
 from kvsim.sim.policies.base import Policy
+from kvsim.sim.policies.options import DeficitOptions
 from kvsim.sim.serving.decision import Decision
 from kvsim.sim.serving.queues import Queue
 from kvsim.sim.serving.request import Request
@@ -25,15 +27,6 @@ Entry = tuple[int, int, Request]
 """(row, sample, request)"""
 Head = tuple[bool, int, Entry, int, str]
 """(whether its client has used up its deficit, minus the tokens cached, entry, text, client)"""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DeficitOptions:
-    """How far ahead a client may be."""
-
-    deficit_quantum: int = option(
-        "Tokens of service that a client gets when no client has any left.", default=2048, value="N", least=1
-    )
 
 
 class ByPrefix(dict[Request, None]):
@@ -74,7 +67,9 @@ class ByPrefix(dict[Request, None]):
         heappush(texts.setdefault(self._text(request), []), (request.index, request.sample, request))
         self[request] = None
 
-    appendleft = append
+    def appendleft(self, request: Request) -> None:
+        """Add a request that comes back."""
+        self.append(request)
 
     def popleft(self) -> Request:
         """Take the head: it was admitted."""
@@ -146,16 +141,17 @@ class ByPrefix(dict[Request, None]):
         )
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Dlpm(Policy):
     """Deficit longest prefix match."""
 
-    family = "fair to clients"
-    idea = "the longest cached prefix first, within a deficit of each client"
-    why = "more of their prompts was cached, or client CLIENT was behind"
-    needs = "client, prefixes"
-    source = "arXiv 2501.14312, algorithm 1"
-    declares = DeficitOptions
-    moves = True
+    family: ClassVar[str] = "fair to clients"
+    idea: ClassVar[str] = "the longest cached prefix first, within a deficit of each client"
+    why: ClassVar[str] = "more of their prompts was cached, or client CLIENT was behind"
+    needs: ClassVar[str] = "client, prefixes"
+    source: ClassVar[str] = "arXiv 2501.14312, algorithm 1"
+    declares: ClassVar[type] = DeficitOptions
+    moves: ClassVar[bool] = True
 
     def __init__(self, config: EngineConfig, max_model_len: int) -> None:
         super().__init__(config, max_model_len)
@@ -169,6 +165,10 @@ class Dlpm(Policy):
 
     def key(self, request: Request, now_ps: int) -> tuple[bool, int]:
         return self.deficits[request.facts.client] <= 0, -self.cached(request)
+
+    def timeless(self) -> bool:
+        """Keys are asked for only when a seat is free; who comes meanwhile changes none of them."""
+        return True
 
     def cached(self, request: Request) -> int:
         """Tokens of its prompt that need not be computed."""

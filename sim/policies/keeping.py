@@ -14,7 +14,9 @@ policies; a note of the run says so.
 from abc import abstractmethod
 from collections.abc import Iterator
 from itertools import chain
-from typing import Any
+from typing import Any, ClassVar
+
+from mypy_extensions import mypyc_attr
 
 from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.policies.base import Policy
@@ -27,11 +29,12 @@ Keyed = tuple[Any, Request]
 """(key, request)"""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Keeping(Policy):
     """Displaced requests keep what they hold, while there is enough memory."""
 
-    preempts = True
-    displaced = "keep their memory while there is enough, if it is in blocks"
+    preempts: ClassVar[bool] = True
+    displaced: ClassVar[str] = "keep their memory while there is enough, if it is in blocks"
 
     def __init__(self, config: EngineConfig, max_model_len: int) -> None:
         super().__init__(config, max_model_len)

@@ -11,15 +11,17 @@ an exchange looks at its first few requests at no cost.
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Final, Protocol
+
+from mypy_extensions import mypyc_attr
 
 from kvsim.sim.policies.queue import FAR_PS, Keys, Sorted
 from kvsim.sim.serving.request import Request
 
-Place = tuple[int, int, Request]
-"""(row, sample, request)"""
-Turn = tuple[int, int, int, Place]
-"""(when it is promoted, number of its entry, its level until then, its place)"""
+SAMPLE_BITS: Final = 32
+"""A place in a queue is one integer, row << SAMPLE_BITS | sample: it compares faster than a tuple."""
+Turn = tuple[int, int, int, Request]
+"""(when it is promoted, its level until then, its place, request)"""
 
 
 class Feedback(Keys, Protocol):
@@ -29,30 +31,33 @@ class Feedback(Keys, Protocol):
         """A request waits from now on (called instead of `waits`): its level, and when it is promoted."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Levels(Sorted):
     """Requests by level, then by arrival; each is promoted to level 0 at the instant that the policy names.
 
-    Maps each waiting request to the number of its entry, as it was placed: at most one is in force. Requests
-    that come are placed when a step is decided; those that a decision sends back are at once.
+    Maps each waiting request to when it is promoted, 0 if it stands in level 0. Requests that come are placed
+    when a step is decided; those that a decision sends back are at once.
     """
 
     def __init__(self, policy: Feedback) -> None:
         super().__init__(policy)
         self._feedback = policy
-        self._levels: list[list[Place]] = [[]]
+        self._levels: list[list[int]] = [[]]
         self._lowest = 0  # all queues before this one are empty
+        self._at: dict[int, Request] = {}  # by place
         self._turns: deque[Turn] = deque()  # the next first; some have left
 
     def appendleft(self, request: Request) -> None:
         """Insert a request that gives up its seat in the step that is being decided."""
         level, turns_ps = self._feedback.stands(request)
-        self._number = number = self[request] = self._number + 1
-        place, levels = (request.index, request.sample, request), self._levels
+        place, levels = request.index << SAMPLE_BITS | request.sample, self._levels
+        self._at[place] = request
         if not level or turns_ps <= self.policy.server.now_ps:
-            self._lowest = 0
+            self[request] = self._lowest = 0
             insort(levels[0], place)
             return
-        turns, turn = self._turns, (turns_ps, number, level, place)
+        self[request] = turns_ps
+        turns, turn = self._turns, (turns_ps, level, place, request)
         if turns and turns[-1][0] > turns_ps:
             insort(turns, turn)
         else:
@@ -73,25 +78,28 @@ class Levels(Sorted):
                 self.appendleft(request)
         now_ps = self.policy.server.now_ps
         if self._next_ps <= now_ps:
-            turns, levels = self._turns, self._levels
-            while turns and turns[0][0] <= now_ps:
-                _, number, level, place = turns.popleft()
-                if self.get(place[2]) == number:
+            turns, levels, first = self._turns, self._levels, self._levels[0]
+            while turns:
+                turns_ps, level, place, request = turns[0]
+                if turns_ps > now_ps:
+                    break
+                turns.popleft()
+                if self.get(request) == turns_ps:
+                    self[request] = self._lowest = 0
                     queue = levels[level]
                     del queue[bisect_left(queue, place)]
-                    insort(levels[0], place)
-                    self._lowest = 0
+                    insort(first, place)
             self._next_ps = turns[0][0] if turns else FAR_PS
 
     def next_turn_ps(self) -> int:
         """When the next waiting request is promoted."""
         turns = self._turns
-        while turns and self.get(turns[0][3][2]) != turns[0][1]:
+        while turns and self.get(turns[0][3]) != turns[0][0]:
             turns.popleft()
         self._next_ps = turns[0][0] if turns else FAR_PS
         return self._next_ps
 
-    def _first(self) -> list[Place]:
+    def _first(self) -> list[int]:
         """The first queue that is not empty, with all placed; raises IndexError if nobody waits."""
         if self._fresh or self._next_ps <= self.policy.server.now_ps:
             self.place()
@@ -102,7 +110,7 @@ class Levels(Sorted):
 
     def popleft(self) -> Request:
         """Take the head: it was admitted."""
-        request = self._first().pop(0)[2]
+        request = self._at.pop(self._first().pop(0))
         del self[request]
         self.policy.entered(request)
         return request
@@ -110,18 +118,19 @@ class Levels(Sorted):
     def remove(self, request: Request) -> None:
         """Remove a request from anywhere in the queue."""
         self.place()
-        place = request.index, request.sample, request
+        place = request.index << SAMPLE_BITS | request.sample
         next(queue for queue in self._levels if place in queue).remove(place)
         del self[request]
+        del self._at[place]
 
     def __getitem__(self, index: int) -> Request:  # type: ignore[override]
         if index:
             raise IndexError(f"only the head can be seen, got {index}")
-        return self._first()[0][2]
+        return self._at[self._first()[0]]
 
     def __iter__(self) -> Iterator[Request]:
         self.place()
-        return (place[-1] for queue in self._levels for place in queue)
+        return (self._at[place] for queue in self._levels for place in queue)
 
     def least(self) -> int:
         """The first queue that is not empty; some is."""
@@ -130,5 +139,7 @@ class Levels(Sorted):
 
     def in_order(self) -> Iterator[tuple[int, Request]]:
         """(level, request) of a placed queue; nothing may move meanwhile."""
-        levels = self._levels
-        return ((level, place[2]) for level in range(self._lowest, len(levels)) for place in levels[level])
+        at, levels = self._at, self._levels
+        for level in range(self._lowest, len(levels)):
+            for place in levels[level]:
+                yield level, at[place]

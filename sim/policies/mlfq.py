@@ -20,13 +20,15 @@ is checked every 1,000 steps there, here when it is due.
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass
 from operator import itemgetter
+from typing import ClassVar
 
-from kvsim.allocators.option import option
+from mypy_extensions import mypyc_attr
+
 from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.policies.keeping import Keeping
 from kvsim.sim.policies.levels import Levels
+from kvsim.sim.policies.options import MlfqOptions
 from kvsim.sim.policies.running import Running
 from kvsim.sim.serving.facts import PS_PER_S
 from kvsim.sim.serving.request import Request, State
@@ -34,36 +36,17 @@ from kvsim.sim.serving.request import Request, State
 LAST_ADMITTED = itemgetter(1)
 
 
-@dataclass(frozen=True, kw_only=True)
-class MlfqOptions:
-    """The queues."""
-
-    mlfq_quantum: float = option(
-        "Seconds in the first queue; each further queue has twice as many.", default=0.01, value="S", above=0
-    )
-    mlfq_promotion: float = option(
-        "Seconds of waiting after which a request returns to the first queue.",
-        default=3.0,
-        value="S",
-        above=0,
-    )
-    mlfq_displaced: str = option(
-        "A displaced request keeps its memory, if there is enough and it is in blocks, or is recomputed.",
-        default="keep",
-        allowed=("keep", "recompute"),
-    )
-
-
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Mlfq(Keeping):
     """Multi-level feedback by time in the batch."""
 
-    family = "time in the batch"
-    why = "they were in higher queues"
-    displaces_as = "it was in a higher queue"
-    idea = "doubling quanta, skip-join; using one up demotes, waiting too long promotes"
-    needs = "the cost of a prefill"
-    source = "FastServe, arXiv 2305.05920; LLMServe/FastServe, fastserve/scheduler.py"
-    declares = MlfqOptions
+    family: ClassVar[str] = "time in the batch"
+    why: ClassVar[str] = "they were in higher queues"
+    displaces_as: ClassVar[str] = "it was in a higher queue"
+    idea: ClassVar[str] = "doubling quanta, skip-join; using one up demotes, waiting too long promotes"
+    needs: ClassVar[str] = "the cost of a prefill"
+    source: ClassVar[str] = "FastServe, arXiv 2305.05920; LLMServe/FastServe, fastserve/scheduler.py"
+    declares: ClassVar[type] = MlfqOptions
 
     def __init__(self, config: EngineConfig, max_model_len: int) -> None:
         super().__init__(config, max_model_len)

@@ -2,17 +2,20 @@
 
 from typing import ClassVar
 
+from mypy_extensions import mypyc_attr
+
 from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.policies.base import Policy
 from kvsim.sim.predictors.base import PredictorOptions, predictor_of
 from kvsim.sim.serving.request import Request
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Predicting(Policy):
     """Asks a predictor."""
 
-    why = "less is predicted of their answers"
-    displaces_as = "less is predicted of its answer"
+    why: ClassVar[str] = "less is predicted of their answers"
+    displaces_as: ClassVar[str] = "less is predicted of its answer"
 
     declares: ClassVar[type] = PredictorOptions
 

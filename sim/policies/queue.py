@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from typing import Any, Protocol
 
+from mypy_extensions import mypyc_attr
+
 from kvsim.sim.serving.decision import Decision
 from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.server import Server
@@ -36,6 +38,7 @@ class Keys(Protocol):
         """The request was admitted."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Sorted(dict[Request, int]):
     """The smallest key first; of equal keys, the first to arrive.
 
@@ -69,7 +72,9 @@ class Sorted(dict[Request, int]):
         key = self.policy.key(request, self.policy.server.now_ps)
         heappush(self._heap, (key, request.index, request.sample, number, request))
 
-    appendleft = append
+    def appendleft(self, request: Request) -> None:
+        """Add a request that comes back."""
+        self.append(request)
 
     def popleft(self) -> Request:
         """Take the head: it was admitted."""
@@ -106,6 +111,7 @@ class Sorted(dict[Request, int]):
         return (entry[-1] for entry in sorted(self._heap) if number_of(entry[-1]) == entry[3])
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Turning(Sorted):
     """Each request stands by its current key, and is moved at the instant at which that changes."""
 
@@ -140,6 +146,7 @@ class Turning(Sorted):
             self._uncover()
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Moving(dict[Request, None]):
     """Requests by arrival, and in the order of this step's keys once the head is asked for."""
 
@@ -155,7 +162,9 @@ class Moving(dict[Request, None]):
         self[request] = None
         self._step = None
 
-    appendleft = append
+    def appendleft(self, request: Request) -> None:
+        """Add a request that comes back."""
+        self.append(request)
 
     def popleft(self) -> Request:
         """Take the head: it was admitted."""

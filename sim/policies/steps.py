@@ -1,10 +1,13 @@
 """Steps under a policy: first it may displace running requests; last it says how long the decision holds."""
 
+from mypy_extensions import mypyc_attr
+
 from kvsim.sim.policies.base import Policy
 from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.steps import Around, Steps
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class ByPolicy(Around):
     """Decides as the scheduler does, in the policy's order."""
 

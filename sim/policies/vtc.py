@@ -11,43 +11,22 @@ admits in every step; the artefact, which departs from it, is the scheduler `vtc
 preempted is not charged twice.
 """
 
-from dataclasses import dataclass
+from typing import ClassVar
+
+from mypy_extensions import mypyc_attr
 
 from kvsim.allocators.base import InvariantError
-from kvsim.allocators.option import option
 from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.policies.answers import Answers
 from kvsim.sim.policies.base import Policy
 from kvsim.sim.policies.clients import ByClient
+from kvsim.sim.policies.options import ServiceOptions
 from kvsim.sim.serving.queues import Queue
 from kvsim.sim.serving.request import Request
 
 UNIT = 1_000_000
 """Service is counted in whole millionths, so that sums do not depend on their order."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServiceOptions:
-    """What a token costs a client."""
-
-    input_price: float = option(
-        "What a prompt token counts in a client's service.",
-        default=1.0,
-        value="X",
-        least=0,
-        most=1000,
-    )
-    output_price: float = option(
-        "What a generated token counts in a client's service.",
-        default=2.0,
-        value="X",
-        least=0,
-        most=1000,
-    )
-    client_weights: str = option(
-        "Shares of clients, as in A=2,B=1; others have 1.", default="", value="TEXT", shown="1 each"
-    )
 
 
 def weights_of(text: str) -> dict[str, float]:
@@ -64,15 +43,16 @@ def weights_of(text: str) -> dict[str, float]:
     return found
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Vtc(Policy):
     """Virtual token counters."""
 
-    family = "fair to clients"
-    idea = "the client with the least weighted service so far goes first"
-    why = "client CLIENT was behind"
-    needs = "client"
-    source = "OSDI '24, algorithm 2; Ying1123/VTC-artifact"
-    declares = ServiceOptions
+    family: ClassVar[str] = "fair to clients"
+    idea: ClassVar[str] = "the client with the least weighted service so far goes first"
+    why: ClassVar[str] = "client CLIENT was behind"
+    needs: ClassVar[str] = "client"
+    source: ClassVar[str] = "OSDI '24, algorithm 2; Ying1123/VTC-artifact"
+    declares: ClassVar[type] = ServiceOptions
 
     def __init__(self, config: EngineConfig, max_model_len: int) -> None:
         super().__init__(config, max_model_len)

@@ -53,6 +53,9 @@ run {WORK} --model gemma-3-27b --gpu h100 --out windows
 run {WORK} --model llama-3.1-8b --gpu h100 --cost measured-elsewhere --out calibrated
 run {WORK} --model gemma-3-27b --gpu h100 --cost measured-elsewhere --out measured-windows
 run --num-prompts 60 --request-rate 20 --no-plots --replicas 3 --router least-requests --out fleet
+run {WORK} --policy mlfq --max-num-seqs 6 --kv-tokens 6000 --clients-mix A:0.8,B:0.2 --out mlfq
+run {WORK} --policy vtc --max-num-seqs 6 --kv-tokens 6000 --clients-mix A:0.8,B:0.2 --out vtc
+run {WORK} --policy dlpm --max-num-seqs 6 --kv-tokens 6000 --clients-mix A:0.8,B:0.2 --out dlpm
 run {WORK} --allocator own:Mine --scheduler own:Later --patience 2 --out own
 compare {WORK} --kv-tokens 6000 --allocator contiguous,buddy,dynamic,paged --out several
 schedulers
