@@ -28,20 +28,27 @@ class Answers:
         """Whether the request was ever admitted."""
         return request in self._counted or request in self._base
 
-    def enter(self, request: Request) -> None:
-        """The request was admitted, perhaps again."""
-        self._counted.setdefault(request, 0)
+    def enter(self, request: Request) -> bool:
+        """The request was admitted; returns whether for the first time."""
+        if request in self._counted or request in self._base:
+            return False
+        self._counted[request] = 0
+        return True
 
     def rest(self, request: Request, tokens: int) -> int:
-        """The request stopped or finished with this many tokens: how many of them were not counted yet."""
+        """The request stopped with this many tokens: how many of them were not counted yet."""
         self._take_out(request)
         more = tokens - self._counted[request]
         self._counted[request] = tokens
         return more
 
-    def end(self, request: Request) -> None:
-        """The request is gone."""
-        del self._counted[request]
+    def end(self, request: Request, tokens: int) -> int:
+        """The request is gone, with this many tokens: how many of them were not counted yet."""
+        base = self._base.pop(request, None)
+        if base is None:
+            return tokens - self._counted.pop(request)
+        self.decoding[request.facts.client] -= 1
+        return tokens - base - self._clock
 
     def _take_out(self, request: Request) -> None:
         base = self._base.pop(request, None)
@@ -51,8 +58,9 @@ class Answers:
 
     def since(self, server: Server) -> dict[str, int]:
         """Client -> tokens of its answers since the last call, except for finished ones."""
-        for request in server.batch.departed.values():
-            self._take_out(request)
+        if server.batch.departed:
+            for request in server.batch.departed.values():
+                self._take_out(request)
         clock, generated = server.progress.clock, server.progress.generated
         steps = clock - self._clock
         found = {client: count * steps for client, count in self.decoding.items()} if steps else {}

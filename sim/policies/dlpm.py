@@ -196,11 +196,9 @@ class Dlpm(Policy):
 
     def admitted(self, request: Request, cached: int) -> None:
         """The request runs from now on, with this many tokens of its prompt cached."""
-        if request not in self._answers:
-            self._answers.enter(request)
+        if self._answers.enter(request):
             self.deficits[request.facts.client] -= request.prompt_tokens - cached
         self._refill()
 
     def finished(self, request: Request) -> None:
-        self.deficits[request.facts.client] -= self._answers.rest(request, request.output_tokens)
-        self._answers.end(request)
+        self.deficits[request.facts.client] -= self._answers.end(request, request.output_tokens)

@@ -58,7 +58,7 @@ class Vtc(Policy):
         super().__init__(config, max_model_len)
         own = self.own(ServiceOptions)
         self._prices, self._weights = (own.input_price, own.output_price), weights_of(own.client_weights)
-        self._priced: dict[tuple[str, int], int] = {}
+        self._priced: tuple[dict[str, int], dict[str, int]] = {}, {}
         self.counters: dict[str, int] = {}
         self._last = ""  # the client whose last request left the queue last
         self._answers = Answers()  # how much of each was charged
@@ -100,8 +100,7 @@ class Vtc(Policy):
         self._fresh.append(request)
 
     def entered(self, request: Request) -> None:
-        if request not in self._answers:
-            self._answers.enter(request)
+        if self._answers.enter(request):
             self._charge(request.facts.client, 0, request.prompt_tokens)
 
     def emptied(self, client: str) -> None:
@@ -109,36 +108,39 @@ class Vtc(Policy):
         self._last = client
 
     def finished(self, request: Request) -> None:
-        self._charge(request.facts.client, 1, self._answers.rest(request, request.output_tokens))
-        self._answers.end(request)
+        self._charge(request.facts.client, 1, self._answers.end(request, request.output_tokens))
 
     # -- counting -----------------------------------------------------------------------------
 
     def price(self, client: str, kind: int) -> int:
         """Price of a client's token: of a prompt (0), of an answer (1)."""
-        found = self._priced.get((client, kind))
+        priced = self._priced[kind]
+        found = priced.get(client)
         if found is None:
-            found = round(self._prices[kind] * UNIT / self._weights.get(client, 1.0))
-            self._priced[client, kind] = found
+            found = priced[client] = round(self._prices[kind] * UNIT / self._weights.get(client, 1.0))
         return found
 
     def _charge(self, client: str, kind: int, tokens: int) -> None:
-        price = self._priced.get((client, kind))
-        self.counters[client] += tokens * (self.price(client, kind) if price is None else price)
+        self.counters[client] += tokens * self.price(client, kind)
 
     def _settle(self) -> None:
         """Charge tokens generated since the last call, then lift clients that came meanwhile."""
+        counters, priced, active = self.counters, self._priced[1], self._active
         for client, count in self._answers.since(self.server).items():
-            self._charge(client, 1, count)
-        for request in self._fresh:
-            self._arrive(request.facts.client, back=request.preemptions > 0)
-        self._fresh.clear()
+            price = priced.get(client)
+            counters[client] += count * (self.price(client, 1) if price is None else price)
+        if self._fresh:
+            for request in self._fresh:
+                if request.facts.client not in active:
+                    self._arrive(request.facts.client, back=request.preemptions > 0)
+            self._fresh.clear()
 
     def _arrive(self, client: str, back: bool) -> None:
+        """A client that is not active has a waiting request from now on."""
         counters = self.counters
         if client not in counters:
             counters[client] = 0
-        if client not in self._active and not back:
+        if not back:
             others = [counters[other] for other in self._active]
             least = min(others) if others else counters.get(self._last, 0)
             counters[client] = max(counters[client], least)

@@ -44,20 +44,23 @@ def facts_of(labels: Mapping[str, npt.NDArray[np.generic]]) -> Sequence[Facts] |
     if rows is None:
         return None
     blank = [None] * rows
-    known: dict[Facts, Facts] = {}
+    of_row: dict[tuple[Any, ...], Facts] = {}
+    known: dict[Facts, Facts] = {}  # a value that is missing (NaN) makes a row unlike any other
     facts = []
-    for client, ttft, tpot, deadline, predicted, most in zip(
-        *(column or blank for column in found), strict=True
-    ):
-        one = Facts(
-            "" if client is None else str(client),
-            _ps(ttft),
-            _ps(tpot),
-            _ps(deadline),
-            _whole(predicted),
-            _whole(most),
-        )
-        facts.append(known.setdefault(one, one))
+    for row in zip(*(column or blank for column in found), strict=True):
+        one = of_row.get(row)
+        if one is None:
+            client, ttft, tpot, deadline, predicted, most = row
+            one = Facts(
+                "" if client is None else str(client),
+                _ps(ttft),
+                _ps(tpot),
+                _ps(deadline),
+                _whole(predicted),
+                _whole(most),
+            )
+            one = of_row[row] = known.setdefault(one, one)
+        facts.append(one)
     return facts
 
 
