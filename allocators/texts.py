@@ -47,10 +47,11 @@ class Texts:
         if known is None:
             if len(self._recent) >= RECENT:
                 self._recent.clear()
-            known = self._recent[content] = self._ranges_of(content)
+            known = self._recent[content] = self.keys_once(content)
         return known
 
-    def _ranges_of(self, content: Content) -> list[Keys]:
+    def keys_once(self, content: Content) -> list[Keys]:
+        """The same without memoization, for whoever looks up a text once."""
         size = self._size
         found: list[Keys] = []
         part: tuple[int, ...] = ()
@@ -83,10 +84,12 @@ class Texts:
         first, count = known
         if count > blocks:
             count = blocks
-        if found and sum(found[-1]) == first:
-            found[-1] = found[-1][0], found[-1][1] + count
-        else:
-            found.append((first, count))
+        if found:
+            start, length = found[-1]
+            if start + length == first:
+                found[-1] = start, length + count
+                return first, count
+        found.append((first, count))
         return first, count
 
     # -- private text of one sequence ---------------------------------------------------------

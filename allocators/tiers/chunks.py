@@ -18,6 +18,9 @@ WRITTEN: Final = b"\2"
 READ: Final = b"\3"
 KEPT: Final = b"\4"
 
+# a slice of a bytearray is set to another without a copy, unlike to bytes
+_ABSENT, _IDLE, _WRITTEN, _READ, _KEPT = (bytearray(each) for each in (ABSENT, IDLE, WRITTEN, READ, KEPT))
+
 
 class Chunks:
     """Chunks by their keys.
@@ -43,7 +46,9 @@ class Chunks:
 
     def know(self, keys: int) -> None:
         """Announce that keys are below `keys` from now on."""
-        self.state += bytes(max(keys - len(self.state), 0))
+        more = keys - len(self.state)
+        if more > 0:
+            self.state += bytes(more)
 
     def references(self, key: int) -> int:
         """-1: the key is being written; else its number of readers."""
@@ -60,23 +65,27 @@ class Chunks:
         """Start to write chunks, for which there must be room; returns as many numbers."""
         count = pieces[0][2] if len(pieces) == 1 else size(pieces)
         for _, key, length in pieces:
-            self.state[key : key + length] = WRITTEN * length
+            self.state[key : key + length] = _WRITTEN * length
         self.held += count
         return range(count)
 
     def evict(self, keys: Iterable[range]) -> None:
-        """Free the chunks of idle keys, given as descending ranges."""
+        """Free the chunks of these descending ranges of keys, chosen because they are idle."""
+        freed = 0
         for each in keys:
-            first, end = each.stop + 1, each.start + 1
-            self._forget(first, end, IDLE)
-            self.idle -= end - first
+            count = len(each)
+            first = each.stop + 1
+            self.state[first : first + count] = _ABSENT * count
+            freed += count
+        self.held -= freed
+        self.idle -= freed
 
     def keep(self, pieces: Iterable[Piece]) -> list[Piece]:
         """Protect the idle ones of these chunks until `let_go`; returns them."""
         kept: list[Piece] = []
         for piece in pieces:
             for at, key, count in split(self.state, piece, IDLE)[0]:
-                self.state[key : key + count] = KEPT * count
+                self.state[key : key + count] = _KEPT * count
                 self.idle -= count
                 kept.append((at, key, count))
         return kept
@@ -88,19 +97,15 @@ class Chunks:
     def discard(self, pieces: Iterable[Piece]) -> None:
         """Free the chunks of keys that could not be written."""
         for _, key, count in pieces:
-            self._forget(key, key + count, WRITTEN)
-
-    def _forget(self, first: int, end: int, state: bytes) -> None:
-        count = end - first
-        if not self.state.startswith(state * count, first):
-            raise InvariantError(f"of {count} keys to free from {first} on not all are in state {state[0]}")
-        self.state[first:end] = bytes(count)
-        self.held -= count
+            if not self.state.startswith(WRITTEN * count, key):
+                raise InvariantError(f"of {count} keys to free from {key} on not all are being written")
+            self.state[key : key + count] = _ABSENT * count
+            self.held -= count
 
     def written(self, pieces: Iterable[Piece]) -> None:
         """Mark chunks as written: they can be read from now on."""
         for _, key, count in pieces:
-            self.state[key : key + count] = IDLE * count
+            self.state[key : key + count] = _IDLE * count
             self.idle += count
 
     def read(self, pieces: Sequence[Piece]) -> Sequence[int]:
@@ -116,7 +121,7 @@ class Chunks:
                         readers[each] = readers.get(each, 1) + 1
                     elif state[each] != IDLE[0]:
                         raise InvariantError(f"key {each} is read in state {state[each]}")
-            state[key:end] = READ * count
+            state[key:end] = _READ * count
             self.idle -= idle
         return range(size(pieces))
 
@@ -128,7 +133,7 @@ class Chunks:
             if not state.startswith(READ * count, key):
                 raise InvariantError(f"of {count} keys from {key} on not all were being read")
             if not readers:
-                state[key:end] = IDLE * count
+                state[key:end] = _IDLE * count
                 self.idle += count
                 continue
             for each in range(key, end):

@@ -6,7 +6,7 @@ only when a request has finished. So its two orders are separate classes.
 """
 
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from kvsim.allocators.tiers.chunks import Chunks
 from kvsim.allocators.tiers.pieces import Piece, by_depth, one_by_one
@@ -26,7 +26,7 @@ class EvictionOrder:
         """Announce a user whose pieces say how deep in one text they are."""
         self._deep.add(user)
 
-    def head_first(self, user: int, pieces: Iterable[Piece]) -> list[Piece]:
+    def head_first(self, user: int, pieces: Sequence[Piece]) -> list[Piece]:
         """What a leaving user has used, the deepest last; if depths are unknown, the last used last."""
         if user in self._deep:
             self._deep.discard(user)

@@ -65,8 +65,15 @@ def overlap(some: Iterable[Piece], others: Sequence[Piece]) -> bool:
     )
 
 
-def by_depth(pieces: Iterable[Piece], larger_first: bool = False) -> list[Piece]:
+def by_depth(pieces: Sequence[Piece], larger_first: bool = False) -> list[Piece]:
     """Each chunk once, the deepest last; of equally deep ones the smaller key first, or the larger."""
+    deep = 0
+    for at, _, count in pieces:
+        if at < deep:
+            break
+        deep = at + count
+    else:  # usually: they are in this order
+        return list(pieces)
     sign = -1 if larger_first else 1
     ordered = sorted(dict.fromkeys(pieces), key=lambda piece: (piece[0], sign * piece[1]))
     deep = -1

@@ -60,7 +60,9 @@ class InFlight:
             return budget
         if request.state != State.PREFILL:
             return budget
-        tokens = min(request.known_tokens - request.computed, self.longest, budget)
+        tokens, most = request.known_tokens - request.computed, min(self.longest, budget)
+        if tokens > most:
+            tokens = most
         if tokens < 1:
             return budget
         if not self._prefill(request, tokens):

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from kvsim.allocators.base import Content
-from kvsim.allocators.texts import Keys, Texts, pieces
+from kvsim.allocators.texts import Texts, pieces
 from kvsim.allocators.tiers.base import Tier
 from kvsim.allocators.tiers.pieces import Piece, overlap
 from kvsim.sim.serving.connector import Connector
@@ -97,23 +97,20 @@ class Offload(Connector):
         found = self.users.get(request.own)
         if found is None:
             found = self.users[request.own] = User(request, request.own, [])
-            found.ranges = self._ranges(request)
+            found.ranges = self._texts.keys_once(text_of(request))
+            self.tier.know(self._texts.count)
             self.tier.introduce(found.number)
             if self.stack is not None:
                 self.stack.meet(found, self.server.now_ps)
-        return found
-
-    def _ranges(self, request: Request) -> list[Keys]:
-        """The keys of the chunks of a request's text."""
-        found = self._texts.keys(whole_text(request, request.prompt_tokens + request.output_tokens))
-        self.tier.know(self._texts.count)
         return found
 
     def below(self, request: Request, here: int) -> int:
         """Tokens of a prompt that the tier has after the first `here`; also for requests elsewhere."""
         size = self.rules.chunk_tokens
         start = here // size
-        found = self.tier.find(pieces(self._ranges(request), start, (request.prompt_tokens - 1) // size))
+        ranges = self._texts.keys(text_of(request))
+        self.tier.know(self._texts.count)
+        found = self.tier.find(pieces(ranges, start, (request.prompt_tokens - 1) // size))
         return max(0, (start + found.hits) * size - here)
 
     # -- loads ----------------------------------------------------------------------------------
@@ -275,7 +272,7 @@ class Offload(Connector):
         if stored is None:
             return False
         if stored.evicted:
-            self.totals.evicted_bytes += sum(map(len, stored.evicted)) * self.rules.chunk_bytes
+            self.totals.evicted_bytes += sum([len(each) for each in stored.evicted]) * self.rules.chunk_bytes
         user.offered = chunks
         if stored.pieces:
             parts = [table[at * count : (at + length) * count] for at, _, length in stored.pieces]
@@ -410,9 +407,14 @@ def seq_of(user: User) -> int:
     return user.request.seq
 
 
+def text_of(request: Request) -> Content:
+    """A request's prompt and answer."""
+    return whole_text(request, request.prompt_tokens + request.output_tokens)
+
+
 def whole_text(request: Request, tokens: int) -> Content:
     """A request's text: the part that others may share, and the rest, which has its own name."""
-    shared = sum(length for _, _, length in request.content)
+    shared = sum([length for _, _, length in request.content])
     if shared >= tokens:
         return request.content
     return (*request.content, (-1 - request.own, shared, tokens - shared))
