@@ -97,7 +97,7 @@ class Offload(Connector):
         found = self.users.get(request.own)
         if found is None:
             found = self.users[request.own] = User(request, request.own, [])
-            found.ranges = self._texts.keys_once(text_of(request))
+            found.ranges = self._texts.keys_once(full_text(request))
             self.tier.know(self._texts.count)
             self.tier.introduce(found.number)
             if self.stack is not None:
@@ -108,7 +108,7 @@ class Offload(Connector):
         """Tokens of a prompt that the tier has after the first `here`; also for requests elsewhere."""
         size = self.rules.chunk_tokens
         start = here // size
-        ranges = self._texts.keys(text_of(request))
+        ranges = self._texts.keys(full_text(request))
         self.tier.know(self._texts.count)
         found = self.tier.find(pieces(ranges, start, (request.prompt_tokens - 1) // size))
         return max(0, (start + found.hits) * size - here)
@@ -407,7 +407,7 @@ def seq_of(user: User) -> int:
     return user.request.seq
 
 
-def text_of(request: Request) -> Content:
+def full_text(request: Request) -> Content:
     """A request's prompt and answer."""
     return whole_text(request, request.prompt_tokens + request.output_tokens)
 
