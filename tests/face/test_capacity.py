@@ -191,7 +191,7 @@ def test_a_search_that_fails_is_an_error(tmp_path, capsys):
     told = capsys.readouterr()
     assert "No system meets" not in told.out
     assert told.err.splitlines()[-1] == (
-        "error: failed: all: no request finishes, so there is no load to look for"
+        "error: failed: a100-40gb: no request finishes, so there is no load to look for"
     )
     with pytest.raises(kvsim.KvsimError, match="no request finishes"):
         kvsim.capacity(slo=SLO, max_model_len=16, trace="synthetic", **FEW)

@@ -101,6 +101,7 @@ BESIDE = {
     "startup_time": "--startup-time 2 --scale schedule:0=1,2=2 --replicas 2",
     "load_bandwidth": "--load-bandwidth 4 --scale schedule:0=1,2=2 --replicas 2",
     "migrate": "--migrate llumnix:source=48,target=96 --replicas 2",
+    "mixed_pool": "--mixed-pool 100 --pool prefill:1 --pool decode:1",
     "clients_mix": "--clients-mix A:0.8:ttft=1,B:0.2:deadline=30",
     "closed_sessions": "--closed-sessions --trace agents --num-prompts 3",
 }
