@@ -250,11 +250,9 @@ def plot(
     else:
         runs = told_apart([run for directory in directories for run in read_runs(directory)])
         drawing = partial(draw, runs, names=names, choices=choices)
-    drawn = write_figures(out or first, drawing, force)
-    if not drawn:
+    if not (drawn := write_figures(out or first, drawing, force)):
         raise KvsimError(f"{first} has too few points for a figure: sim report makes its table")
-    for path in drawn:
-        print(path)
+    print(*drawn, sep="\n")
 
 
 @app.command(short_help="Make one HTML page of runs, with the memory map.", cls=Plain)

@@ -166,6 +166,12 @@ class Came(NamedTuple):
     resent: Int64
     time_ps: Int64
 
+    def enter(self, of: Int64, times: int, arrive_ps: Int64) -> None:
+        """Set when tracks came, those of request x `times` + resent in `of`, where this tells it."""
+        units = np.where(self.resent < times, self.request * times + self.resent, NOTHING)
+        which, found = _looked_up(of, units)
+        arrive_ps[which] = self.time_ps[found]
+
 
 def came_at(log: EventLog, event: int, later_ps: int = 0) -> Came:
     """When this event of requests took place, or so much later."""
@@ -181,9 +187,7 @@ def lives(log: EventLog, requests: Columns, where: str = "events", came: Came | 
     arrival_ps, ids = whole_ps(requests["arrival_s"]), np.asarray(requests["request"]).astype(np.int64)
     owner, time_ps, kind = log.numbers["request"], log.numbers["time_ps"], log.kind
     if not np.array_equal(np.unique(owner), ids):
-        raise KvsimError(
-            f"{where} is damaged: it does not tell of the {len(arrival_ps):,} requests of the run"
-        )
+        raise KvsimError(f"{where} is damaged: it does not tell of the {len(ids):,} requests of the run")
     times = int(log.resent.max(initial=0)) + 1
     whose = owner * times + log.resent
     sample, forked = _own_samples(log, whose)
@@ -196,10 +200,8 @@ def lives(log: EventLog, requests: Columns, where: str = "events", came: Came | 
     if NOTHING in last:
         broken = int(of[last == NOTHING][0] // times)
         raise KvsimError(f"{where} is damaged: request {broken} neither finishes nor is rejected")
-    child = np.zeros(len(keys), np.bool_)
-    child[track[forked]] = True
-    moved = np.zeros(len(keys), np.bool_)
-    moved[track[kind == MOVE_IN]] = True
+    child = np.isin(np.arange(len(keys)), track[forked])
+    moved = np.isin(np.arange(len(keys)), track[kind == MOVE_IN])
     inner = np.isin(kind, INNER) | forked
     born = np.flatnonzero(~(child | moved))
     arrive_ps = arrival_ps[np.searchsorted(ids, of // times)]
@@ -207,26 +209,20 @@ def lives(log: EventLog, requests: Columns, where: str = "events", came: Came | 
     arrive_ps[alone_cut] = time_ps[last[alone_cut]]
     for each in (came, came_at(log, SEND)):
         if each is not None:
-            units = np.where(each.resent < times, each.request * times + each.resent, NOTHING)
-            which, found = _looked_up(of, units)
-            arrive_ps[which] = each.time_ps[found]
-    table = (
-        _Rows(
-            np.concatenate([track[inner], born, np.arange(len(keys))]),
-            np.concatenate([np.flatnonzero(inner), np.full(len(born), NOTHING), last]),
-            np.concatenate([kind[inner], np.full(len(born), _ARRIVE), kind[last]]),
-            np.concatenate([time_ps[inner], arrive_ps[born], time_ps[last]]),
-        )
-        .ordered()
-        .without_beside()
+            each.enter(of, times, arrive_ps)
+    rows = _Rows(
+        np.concatenate([track[inner], born, np.arange(len(keys))]),
+        np.concatenate([np.flatnonzero(inner), np.full(len(born), NOTHING), last]),
+        np.concatenate([kind[inner], np.full(len(born), _ARRIVE), kind[last]]),
+        np.concatenate([time_ps[inner], arrive_ps[born], time_ps[last]]),
     )
+    table = rows.ordered().without_beside()
     alone = _came_alone(table, len(keys), cut)
     table = table.with_displaced(alone)
     end = np.isin(table.kind, (*ENDS, *CUTS))
     first = np.concatenate([[0], np.cumsum(np.bincount(table.track[~end], minlength=len(keys)))])
     opening = np.concatenate([[True], table.track[1:] != table.track[:-1]]) if len(keys) else end
-    parent = np.full(len(keys), NOTHING)
-    parent[child] = np.searchsorted(of, of[child], "right") - 1  # it has the highest number
+    parent = np.where(child, np.searchsorted(of, of, "right") - 1, NOTHING)  # it has the highest number
     return Lives(
         log=log,
         request=of // times,
