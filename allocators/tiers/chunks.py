@@ -70,15 +70,11 @@ class Chunks:
         return range(count)
 
     def evict(self, keys: Iterable[range]) -> None:
-        """Free the chunks of these descending ranges of keys, chosen because they are idle."""
-        freed = 0
+        """Free the chunks of idle keys, given as descending ranges."""
         for each in keys:
             count = len(each)
-            first = each.stop + 1
-            self.state[first : first + count] = _ABSENT * count
-            freed += count
-        self.held -= freed
-        self.idle -= freed
+            self._forget(each.stop + 1, count, IDLE)
+            self.idle -= count
 
     def keep(self, pieces: Iterable[Piece]) -> list[Piece]:
         """Protect the idle ones of these chunks until `let_go`; returns them."""
@@ -97,10 +93,13 @@ class Chunks:
     def discard(self, pieces: Iterable[Piece]) -> None:
         """Free the chunks of keys that could not be written."""
         for _, key, count in pieces:
-            if not self.state.startswith(WRITTEN * count, key):
-                raise InvariantError(f"of {count} keys to free from {key} on not all are being written")
-            self.state[key : key + count] = _ABSENT * count
-            self.held -= count
+            self._forget(key, count, WRITTEN)
+
+    def _forget(self, key: int, count: int, state: bytes) -> None:
+        if not self.state.startswith(state * count, key):
+            raise InvariantError(f"of {count} keys to free from {key} on not all are in state {state[0]}")
+        self.state[key : key + count] = _ABSENT * count
+        self.held -= count
 
     def written(self, pieces: Iterable[Piece]) -> None:
         """Mark chunks as written: they can be read from now on."""
