@@ -9,29 +9,36 @@ PATIENCE_S = 0.5
 _GLANCE_S = 0.1
 
 
-def left(done: float, total: float | None, elapsed_s: float | None) -> str:
-    """`1:05 left`, or "" while nothing is done."""
-    if not done or not total or elapsed_s is None:
+def left(done: float, total: float | None, elapsed_s: float | None, longest_s: float = 0.0) -> str:
+    """`1:05 left`; while nothing is done `up to 1:05 left`, or "" if it takes longer than `longest_s`."""
+    if not total or elapsed_s is None or (not done and elapsed_s >= longest_s):
         return ""
-    minutes, seconds = divmod(round(elapsed_s / done * (total - done)), 60)
+    minutes, seconds = divmod(round(elapsed_s / done * (total - done) if done else longest_s - elapsed_s), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{seconds:02d} left" if hours else f"{minutes}:{seconds:02d} left"
+    time = f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
+    return f"{time} left" if done else f"up to {time} left"
 
 
 @contextmanager
 def progress(
-    label: str, total: int | Callable[[], int], done: Callable[[], int], unit: str = "requests"
+    label: str,
+    total: int | Callable[[], int],
+    done: Callable[[], int],
+    unit: str = "requests",
+    longest_s: Callable[[], float] | None = None,
 ) -> Iterator[None]:
     """Show how many of `total` requests, or of another unit, are done while the block runs.
 
     A total that is not known yet is polled; 0 means unknown.
     A separate thread calls `done` ten times per second, so the block need not report anything.
+    `longest_s` is called once, for what to show while nothing is done yet.
     """
     if not sys.stderr.isatty():
         yield
         return
     over = Event()
-    watcher = Thread(target=_watch, args=(label, total, done, unit, over), daemon=True)
+    most = {"longest_s": longest_s() if longest_s else 0.0}
+    watcher = Thread(target=_watch, args=(label, total, done, unit, over), kwargs=most, daemon=True)
     watcher.start()
     try:
         yield
@@ -41,7 +48,13 @@ def progress(
 
 
 def _watch(
-    label: str, total: int | Callable[[], int], done: Callable[[], int], unit: str, over: Event
+    label: str,
+    total: int | Callable[[], int],
+    done: Callable[[], int],
+    unit: str,
+    over: Event,
+    *,
+    longest_s: float,
 ) -> None:
     if over.wait(PATIENCE_S):
         return
@@ -59,10 +72,10 @@ def _watch(
     word = "" if unit == "bytes" else f"{unit}, "
 
     class Share(TextColumn):
-        """The share done and, once the first one is done, the time left at the average speed so far."""
+        """The share done and the time left at the average speed so far."""
 
         def render(self, task: Task) -> Text:
-            time_left = left(task.completed, task.total, task.elapsed)
+            time_left = left(task.completed, task.total, task.elapsed, longest_s)
             return Text(", ".join(filter(None, [f"{word}{task.percentage:.0f} %", time_left])))
 
     size = total if callable(total) else lambda: total

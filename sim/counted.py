@@ -4,8 +4,9 @@ from math import isnan
 
 
 def several(count: int, what: str) -> str:
-    """`1 GPU`, `1,000 GPUs`."""
-    return f"{count:,} {what}{'s' * (count != 1)}"
+    """`1 GPU`, `1,000 GPUs`, `2 searches`."""
+    plural = "es" if what.endswith(("s", "ch")) else "s"
+    return f"{count:,} {what}{plural * (count != 1)}"
 
 
 def signed_percent(share: float) -> str:

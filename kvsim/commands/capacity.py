@@ -40,6 +40,7 @@ from kvsim.reports.sweeps.plan import setting, shown
 from kvsim.reports.sweeps.systems import name_of
 from kvsim.reports.sweeps.table import FAILED, IMPOSSIBLE, arrow_table
 from kvsim.reports.sweeps.words import duration
+from kvsim.sim.counted import several
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.files.whole_file import whole_file
 from kvsim.sim.option import checked
@@ -51,8 +52,8 @@ from kvsim.sim.plugins import trusting
 if TYPE_CHECKING:
     import pandas as pd
 
-RUNS_PER_SEARCH = 10
-"""Approximate runs per search, for an estimate: a start, a bracket, a bisection."""
+SEARCH_RUNS = 40, 400
+"""Runs of the usual length that take as long as a search: at least, at most. Runs that confirm are longer."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,12 @@ def carry_out(search: Search, journal: Journal, where: Where) -> None:
         return
     beside = search.sweep.goals, search.sought
     work = {key: (*job, *beside) for key, job in search.jobs.items() if key not in journal.done}
-    hand_out(capacity_runs.searched, work, journal, where, ("capacity", "searches"))
+
+    def longest_s() -> float:
+        return SEARCH_RUNS[1] * estimated_s(search.sweep, None, where) if work else 0.0
+
+    words = "capacity", "searches"
+    hand_out(capacity_runs.searched, work, journal, where, words, longest_s=longest_s)
 
 
 def told(search: Search, journal: Journal) -> tuple[list[dict[str, Any]], list[str]]:
@@ -183,11 +189,11 @@ def sized(file: Path | None, settings: Mapping[str, Any], goals: Goals, options:
     if not sweep.keys:
         raise KvsimError(f"none of the {len(sweep.points):,} systems can be")
     if options.dry_run:
-        left_s = RUNS_PER_SEARCH * estimated_s(sweep, None, where)
-        many = len(search.jobs)
+        run_s = estimated_s(sweep, None, where)
+        least, most = (duration(runs * run_s) for runs in SEARCH_RUNS)
         print(
-            f"{len(sweep.points):,} systems, {many:,} searches of about {RUNS_PER_SEARCH} runs: "
-            f"about {duration(left_s)} with {jobs_of(where):,} processes"
+            f"{several(len(sweep.points), 'system')}, {several(len(search.jobs), 'search')}: "
+            f"about {least} to {most} with {several(jobs_of(where), 'process')}"
         )
         return 0
     name = sha256("".join(search.jobs).encode()).hexdigest()[:8]

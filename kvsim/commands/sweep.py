@@ -167,15 +167,16 @@ def hand_out(
     words: tuple[str, str],
     *,
     heard: Callable[[int], None] = lambda left: None,
+    longest_s: Callable[[], float] | None = None,
 ) -> None:
     """Call `function` for each tuple of arguments, on all processes; save each row under its key.
 
-    `words`: what is done and what is counted, for the progress bar.
+    `words`: what is done and what is counted, for the progress bar; it shows `longest_s` until one is done.
     """
     keys, done = list(work), 0
     processes = jobs_of(where), where.backend, where.address
     with (
-        progress(words[0], len(keys), lambda: done, words[1]),
+        progress(words[0], len(keys), lambda: done, words[1], longest_s),
         results(function, list(work.values()), *processes, sweep_runs.lost) as found,
     ):
         for number, (row, cpu_s) in found:

@@ -732,6 +732,12 @@ def test_the_time_left_is_told_from_the_first_that_is_done(done, total, elapsed_
     assert progress.left(done, total, elapsed_s) == text
 
 
+def test_until_one_is_done_the_longest_time_is_told():
+    assert progress.left(0, 6, 9.0, longest_s=74.0) == "up to 1:05 left"
+    assert progress.left(0, 6, 75.0, longest_s=74.0) == ""
+    assert progress.left(1, 6, 13.0, longest_s=900.0) == "1:05 left"
+
+
 def test_progress_is_seen_within_a_second():
     assert progress.PATIENCE_S + progress._GLANCE_S < 1
 

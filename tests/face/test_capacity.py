@@ -133,7 +133,7 @@ def test_what_cannot_be_sought_is_one_line(flags, complaint, capsys):
 def test_a_dry_run_says_how_many_searches_there_are(tmp_path, capsys):
     flags = ["--slo", SLO, "--max-num-seqs", "64,128", *FLAGS, "--dry-run", "--out", str(tmp_path / "out")]
     assert main(["capacity", *flags]) == 0
-    assert capsys.readouterr().out.startswith("2 systems, 4 searches of about 10 runs: about ")
+    assert capsys.readouterr().out.startswith("2 systems, 4 searches: about ")
     assert not (tmp_path / "out").exists()
 
 
