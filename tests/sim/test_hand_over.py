@@ -9,6 +9,7 @@ import pytest
 from support.apart import apart
 from support.cases import COSTS, draw_case, told
 from support.event_rows import rows
+from support.seeded import noted
 
 import kvsim
 from kvsim import workloads
@@ -40,6 +41,7 @@ def run(deployment, case, max_span):
     return engine, result
 
 
+@noted
 def check_seed(seed):
     rng = Random(seed)
     case = draw_case(Random(seed), "vllm-v1@0.33.0")
@@ -62,11 +64,7 @@ def check_seed(seed):
 def test_every_request_is_served_once_and_fast_forward_equals_step_mode():
     preempted = held = 0
     for seed in range(40):
-        try:
-            engine, result = check_seed(seed)
-        except Exception as error:
-            error.add_note(f"check_seed({seed})")
-            raise
+        engine, result = check_seed(seed)
         preempted += result.preemptions > 0
         held += engine.hand_over.totals().peak_held_share > 0.5
     assert (preempted > 5, held > 5) == (True, True)

@@ -6,11 +6,13 @@ from random import Random
 import pytest
 from support.apart import all_free, apart, deaths, run
 from support.cases import draw_case, told
+from support.seeded import noted
 
 import kvsim
 from kvsim.sim.serving.faults import NEVER_ALIVE
 
 
+@noted
 def check_seed(seed):
     rng = Random(seed)
     case = draw_case(Random(seed), "vllm-v1@0.33.0")
@@ -36,11 +38,7 @@ def check_seed(seed):
 def test_whoever_dies_each_request_is_answered_once_and_all_blocks_are_free_in_the_end():
     counts = [0, 0, 0]
     for seed in range(40):
-        try:
-            found = check_seed(seed)
-        except Exception as error:
-            error.add_note(f"check_seed({seed})")
-            raise
+        found = check_seed(seed)
         counts = [before + now for before, now in zip(counts, found, strict=True)]
     died, resent, never = counts
     assert (died > 40, resent > 40, never > 5) == (True, True, True), counts

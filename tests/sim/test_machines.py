@@ -5,6 +5,7 @@ from random import Random
 
 import pytest
 from support.cases import Row, draw_case
+from support.seeded import noted
 from support.shared_tiers import ROUTERS, above_shared, differences, found, run
 from support.tiered import TOKEN_BYTES, engine_above, first_tokens_ps, mib, one_by_one, spaced
 
@@ -103,6 +104,7 @@ def on_machines(seed, size, uplink):
     return replace(case, engine=replace(case.engine, options=kept | {"tier": tier}))
 
 
+@noted
 def check_seed(seed):
     rng = Random(-seed)
     size, rate = rng.choice([2, 3]), rng.choice(["0.05", "0.4/0.1", "3"])
@@ -124,9 +126,6 @@ def test_fast_forward_equals_step_mode_in_more_cases():
             check_seed(seed)
         except NoProgress:
             continue
-        except Exception as error:
-            error.add_note(f"check_seed({seed})")
-            raise
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from support.apart import all_free, apart, deaths, run
 from support.cases import draw_case, told
+from support.seeded import noted
 
 import kvsim
 from kvsim.sim.errors import KvsimError
@@ -15,6 +16,7 @@ from kvsim.sim.run import prepare
 from kvsim.sim.workload import PS_PER_S, Workload
 
 
+@noted
 def check_seed(seed):
     rng = Random(seed)
     case = draw_case(Random(seed), "vllm-v1@0.33.0")
@@ -44,11 +46,7 @@ def check_seed(seed):
 def test_both_modes_agree_nothing_is_lost_and_all_blocks_are_free_in_the_end():
     counts = [0, 0, 0]
     for seed in range(60):
-        try:
-            found = check_seed(seed)
-        except Exception as error:
-            error.add_note(f"check_seed({seed})")
-            raise
+        found = check_seed(seed)
         counts = [before + now for before, now in zip(counts, found, strict=True)]
     prefill, decode, resent = counts
     assert (prefill > 20, decode > 20, resent > 20) == (True, True, True), counts

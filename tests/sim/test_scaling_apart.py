@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from support.apart import all_free, apart, deaths, run
 from support.cases import draw_case, told
+from support.seeded import noted
 
 import kvsim
 from kvsim.sim.record import metrics
@@ -59,6 +60,7 @@ def watched(engine):
         each.place = checked
 
 
+@noted
 def check_seed(seed, faulty):
     rng = Random(f"{seed} {faulty}")
     case = draw_case(Random(seed), "vllm-v1@0.33.0")
@@ -116,11 +118,7 @@ def is_there(scaler, place, at_ps):
 def test_all_are_served_and_fast_forward_equals_step_mode(faulty, request):
     moved = started = died = 0
     for seed in range(request.config.getoption("--fuzz") or 40):
-        try:
-            engine = check_seed(seed, faulty)
-        except Exception as error:
-            error.add_note(f"check_seed({seed}, {faulty})")
-            raise
+        engine = check_seed(seed, faulty)
         states = [each.state for each in engine.scaler.changes]
         moved += states.count("draining")
         started += states.count("starting")

@@ -4,6 +4,7 @@ from random import Random
 
 import pytest
 from support.cases import Row, draw_case
+from support.seeded import noted
 from support.shared_tiers import ROUTERS, above_shared, differences, found, run
 from support.tiered import TOKEN_BYTES, engine_above, mib, one_by_one, spaced
 
@@ -29,6 +30,7 @@ def test_a_server_that_shares_with_nobody_is_as_with_a_tier_of_its_own(max_span)
     assert promoted > 5
 
 
+@noted
 def check_seed(seed, router):
     case, fleet = drawn(seed), FleetConfig(replicas=Random(seed).choice([2, 3, 4]), router=router, seed=seed)
     slow, fast = (run(case, max_span, fleet, seed % 2 == 1) for max_span in (1, 1 << 20))
@@ -49,9 +51,6 @@ def test_fast_forward_equals_step_mode_in_more_cases(router):
             check_seed(seed, router)
         except NoProgress:
             continue
-        except Exception as error:
-            error.add_note(f"check_seed({seed}, {router!r})")
-            raise
 
 
 # -- laws ---------------------------------------------------------------------------------------------

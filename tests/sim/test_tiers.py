@@ -7,6 +7,7 @@ from random import Random
 import numpy as np
 import pytest
 from support.cases import COSTS, GPU, MODEL, Row, draw_case, events_of, told
+from support.seeded import noted
 from support.settings import deployed, engine_config, with_settings
 from support.tiered import TOKEN_BYTES, below, engine_above, first_tokens_ps, hits, mib, one_by_one, spaced
 
@@ -114,6 +115,7 @@ def one_answer_each(case):
     return replace(case, rows=[replace(row, answers=row.answers[:1]) for row in case.rows])
 
 
+@noted
 def check_seed(seed, below=tiered):
     case = one_answer_each(below(Random(seed), draw_case(Random(seed), "vllm-v1@0.33.0")))
     slow, told_slow = run(case, 1)
@@ -127,11 +129,7 @@ def check_seed(seed, below=tiered):
 def test_fast_forward_equals_step_mode(below):
     hits = waited = 0
     for seed in range(40):
-        try:
-            result = check_seed(seed, below)
-        except Exception as error:
-            error.add_note(f"check_seed({seed}, {below.__name__})")
-            raise
+        result = check_seed(seed, below)
         hits += result.tier.hit_tokens > 0
         waited += result.tier.waited_requests > 0 or result.tier.steps_waited_ps > 0
     assert (hits > 10, waited > 5) == (True, True)
@@ -149,9 +147,6 @@ def test_fast_forward_equals_step_mode_in_more_cases(below):
             case = one_answer_each(below(Random(seed), draw_case(Random(seed), "vllm-v1@0.33.0")))
             with pytest.raises(NoProgress, match="move blocks forever: 1,001 waits"):
                 run(case, 1 << 20)
-        except Exception as error:
-            error.add_note(f"check_seed({seed}, {below.__name__})")
-            raise
     assert futile < 5
 
 
