@@ -115,7 +115,10 @@ def _all_found(axes: Axes, style: Style, found: Mapping[str, Points]) -> None:
             for _, system in points
         ]
         look = style.look(place)
-        axes.plot(shares, look.dash, color=look.colour, marker=look.marker, markersize=2.7 * style.line)
+        axes.plot(
+            *(range(len(shares)), shares, look.dash),
+            **{"color": look.colour, "marker": look.marker, "markersize": 2.7 * style.line, "clip_on": False},
+        )
     points = next(iter(found.values()))
     axes.set_xticks(range(len(points)), [said.removesuffix(TIMES) for said, _ in points])
     axes.set_ylim(0, 100)
