@@ -143,6 +143,18 @@ def chosen_figures(paper: Paper, text: str | None) -> list[Figure]:
     return [paper.figures[number] for number in numbers]
 
 
+def traces_of(paper: Paper, figure: Figure) -> dict[str, list[str]]:
+    """The traces that each panel of a figure reads."""
+    cells = {
+        name: [paper.cell(figure, panel, system) for system in panel["systems"]]
+        for name, panel in figure.panels.items()
+    }
+    return {
+        name: [cell["arguments"]["trace"] for cell in own if "trace" in cell.get("arguments", {})]
+        for name, own in cells.items()
+    }
+
+
 def merged(one: Table, other: Table) -> Table:
     """A new table: `one` with the keys of `other` overriding its own, recursively."""
     found = dict(one)

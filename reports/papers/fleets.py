@@ -1,7 +1,8 @@
 """A fleet under a closed loop of clients whose prompts share prefixes in groups, as in cache benchmarks.
 
     group 1   [ system prompt 1        | question ] -> answer          each of `prompts` questions once,
-    group 2   [ system prompt 2        | question ] -> answer          in an order drawn by the seed
+    group 2   [ system prompt 2        | question ] -> answer          in an order drawn by the seed,
+                                                                      again from the first if more are asked
 
 The arguments are those of a figure's cell; the measures are those that such benchmarks print.
 """
@@ -21,11 +22,19 @@ Values = dict[str, float | None]
 
 
 def grouped(  # noqa: PLR0917 - the benchmark's own settings
-    groups: int, prompts: int, system: int, question: int, answer: int, clients: int, seed: int = 0
+    groups: int,
+    prompts: int,
+    system: int,
+    question: int,
+    answer: int,
+    clients: int,
+    requests: int | None = None,
+    seed: int = 0,
 ) -> Workload:
     """The requests of all groups, each of which arrives when its client has its last answer."""
-    count = groups * prompts
+    count = groups * prompts if requests is None else requests
     group = np.random.default_rng(seed).permutation(np.repeat(np.arange(groups), prompts))
+    group = np.resize(group, count)  # a prompt asked again is new behind its system prompt
     return Workload(
         "groups",
         np.zeros(count, dtype=np.int64),
@@ -39,7 +48,9 @@ def grouped(  # noqa: PLR0917 - the benchmark's own settings
 def tiered_fleet(
     *, server: Mapping[str, object], engine: Mapping[str, object], fleet: Mapping[str, object], **loop: int
 ) -> Values:
-    """Seconds to the first token and to the end, and the fleet's tokens per second, prompts included."""
+    """Seconds to the first token and to the end, the fleet's tokens per second, prompts included, and prompts
+    computed: the tokens found nowhere, as a number of whole prompts.
+    """
     work = grouped(**loop)
     deployment = Deployment(
         model=model_named(str(server["model"])),
@@ -53,11 +64,14 @@ def tiered_fleet(
     result = build_engine(deployment, work).run()
     first_s = (result.requests["first_token_ps"] - result.arrival_ps) / PS_PER_S
     end_s = (result.requests["finish_ps"] - result.arrival_ps) / PS_PER_S
-    tokens = int(work.prompt_tokens.sum() + work.output_tokens.sum())
+    prompts = int(work.prompt_tokens.sum())
+    tokens = prompts + int(work.output_tokens.sum())
+    found = result.hit_tokens + (result.tier.hit_tokens if result.tier is not None else 0)
     return {
         "ttft": float(first_s.mean()),
         "ttft_p90": float(np.quantile(first_s, 0.9)),
         "e2e": float(end_s.mean()),
         "e2e_p90": float(np.quantile(end_s, 0.9)),
         "rate": tokens / (result.end_ps / PS_PER_S),
+        "computed": len(work) * (1 - found / prompts),
     }

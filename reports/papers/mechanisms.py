@@ -12,6 +12,7 @@ from kvsim.allocators.llama.defrag import most_moves, moves_of
 from kvsim.allocators.options import Options
 from kvsim.allocators.size_classes.store import Segment
 from kvsim.allocators.size_classes.utilisation import SIZES, Objects, one_by_one, pairs, splitmix64
+from kvsim.reports.papers.copies import copies
 from kvsim.reports.papers.fleets import tiered_fleet
 from kvsim.sim.deployment.registry import allocator_class
 from kvsim.sim.serving.engine import no_cycle_collection
@@ -134,6 +135,7 @@ MEASURES: dict[str, Callable[..., Values]] = {
     "kvblock": kvblock,
     "full-store": full_store,
     "tiered-fleet": tiered_fleet,
+    "copies": copies,
 }
 
 

@@ -54,9 +54,10 @@ def _painter(judged: Judged, findings: Findings, colours: Mapping[str, str]) -> 
         systems = {(row.panel, row.system) for row in judged.rows}
         return partial(_stacks, judged=judged), 1.4 + 0.72 * len(systems)
     unplotted = reads == "crossing" and settings.get("plot", True) is False
-    if unplotted or reads in ("value", "mechanism", "served"):
-        headings = panels if _has_headings(judged) else 0
-        return partial(_dots, judged=judged), 1.5 + 0.2 * len(judged.rows) + 0.28 * headings
+    if unplotted or reads in ("value", "mechanism", "served", "endless"):
+        headings = (panels if _has_headings(judged) else 0) * len(_units(judged))
+        axes_in = 0.45 * (len(_units(judged)) - 1)
+        return partial(_dots, judged=judged), 1.5 + 0.2 * len(judged.rows) + 0.28 * headings + axes_in
     height = 1.6 + 2.6 * ceil(panels / _columns(judged.figure))
     if reads == "attainment":
         return partial(_attained, judged=judged, findings=findings, colours=colours), height
@@ -136,23 +137,40 @@ def _has_headings(judged: Judged) -> bool:
     return 1 < len(panels) < len(judged.rows)
 
 
+def _units(judged: Judged) -> dict[str, list[Row]]:
+    """The rows by unit; each unit has axes of its own."""
+    settings, found = judged.figure.settings, dict[str, list[Row]]()
+    for row in judged.rows:
+        found.setdefault(settings.get("units", {}).get(row.value, settings["unit"]), []).append(row)
+    return found
+
+
 def _dots(sheet: Any, style: Style, judged: Judged) -> None:  # noqa: ANN401
     """A line per number: published hollow, simulated filled, the range over the open choices as a bar."""
-    axes = sheet.subplots()
-    headings, one_each = (
-        _has_headings(judged),
-        len({row.panel for row in judged.rows}) == len(judged.rows) > 1,
-    )
+    units, headings = _units(judged), _has_headings(judged)
+    named = "units" in judged.figure.settings  # the values of a system are named beside it
+    lines = [len(rows) + 1.5 * headings * len({row.panel for row in rows}) for rows in units.values()]
+    grid = sheet.subplots(len(units), 1, squeeze=False, height_ratios=lines)
+    for axes, (unit, rows) in zip(grid.flat, units.items(), strict=True):
+        _lines(axes, style, rows, headings, named and len({row.value for row in rows}) > 1)
+        axes.set_xlabel(unit)
+        if named:
+            axes.xaxis.set_major_formatter(lambda x, _: f"{x:,g}")
+    _legend_of_dots(sheet, style, grid.flat[0], judged)
+
+
+def _lines(axes: Any, style: Style, rows: Sequence[Row], headings: bool, named: bool) -> None:  # noqa: ANN401
+    one_each = len({row.panel for row in rows}) == len(rows) > 1 and not headings
     names, y, panel = [], 0.0, None
     places: list[float] = []
-    for row in judged.rows:
+    for row in rows:
         if headings and row.panel != panel:
             y += 0.5 if panel is not None else 0.0
             axes.text(-0.01, y, row.panel, **_beside(axes, style), ha="right", va="center", weight="bold")
             y += 1
         panel = row.panel
         places.append(y)
-        names.append(row.panel if one_each else row.system)
+        names.append(row.panel if one_each else f"{row.system}: {row.name}" if named else row.system)
         axes.axhline(y, color=style.grid, linewidth=0.8, zorder=0)
         if row.low is not None and row.high is not None:
             axes.plot([row.low, row.high], [y, y], color=RANGE, linewidth=5, solid_capstyle="butt")
@@ -167,8 +185,6 @@ def _dots(sheet: Any, style: Style, judged: Judged) -> None:  # noqa: ANN401
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="x")
     axes.set_xlim(left=0)
-    axes.set_xlabel(judged.figure.settings["unit"])
-    _legend_of_dots(sheet, style, axes, judged)
 
 
 def _curves(

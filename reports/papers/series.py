@@ -9,6 +9,7 @@ mechanism  a closed form, or one mechanism of an allocator (reports/papers/mecha
 attainment the share of requests within limits at each rate that the paper ran, and the largest rate with 90 %
            (reports/papers/disaggregated.py)
 served     the rate that a cluster serves within limits on percentiles, or else (reports/papers/served.py)
+endless    what a cache that forgets nothing finds in a trace: no run (reports/papers/endless.py)
 """
 
 import math
@@ -21,12 +22,14 @@ from typing import Any
 from kvsim.reports.papers.cells import Bench, Cell, Numbers, deployment_of
 from kvsim.reports.papers.declared import Figure, Paper, Table, merged
 from kvsim.reports.papers.disaggregated import attainment_of
+from kvsim.reports.papers.endless import found_percent
 from kvsim.reports.papers.mechanisms import measured
 from kvsim.reports.papers.served import cluster_of
 from kvsim.sim.cost.named import cost_named
 from kvsim.sim.cost.published import AnalyticProfile
 from kvsim.sim.cost.step_cost import StepShape
 from kvsim.sim.errors import KvsimError
+from kvsim.sim.workload import Workload
 
 CLOSE, OTHERS_CLOSE = 1.03, 1.06
 """A crossing is searched until its bracket is narrower than this factor; the second is for other answers."""
@@ -55,7 +58,7 @@ class Series:
     @property
     def weight(self) -> int:
         """Approximate requests that its runs serve."""
-        if self.reads in ("swap", "mechanism"):
+        if self.reads in ("swap", "mechanism", "endless"):
             return 1
         if self.reads == "attainment":
             rates = 10 + (0 if self.choice else len(self.rates))
@@ -156,6 +159,10 @@ class _Counter:
     def kept(self, cell: Any, find: Callable[[], Any]) -> Any:  # noqa: ANN401
         """As `Bench.kept`."""
         return self._bench.kept(cell, find)
+
+    def trace(self, name: str) -> Workload:
+        """All requests of a trace, as it has them."""
+        return self._bench.build(name, num_prompts=None, request_rate=None, burstiness=None, seed=0)
 
 
 def _count(cell: Cell, settings: Table) -> int:
@@ -320,6 +327,12 @@ def _mechanism(series: Series, bench: _Counter) -> Found:
     return bench.found
 
 
+def _endless(series: Series, bench: _Counter) -> Found:
+    work = bench.trace(series.cell["arguments"]["trace"])
+    bench.found.values = {"found": found_percent(work, series.settings["block_tokens"])}
+    return bench.found
+
+
 def _attainment(series: Series, bench: _Counter) -> Found:
     settings, published = series.settings, series.published
     rates = [] if series.choice else series.rates
@@ -374,4 +387,5 @@ READINGS = {
     "mechanism": _mechanism,
     "attainment": _attainment,
     "served": _served,
+    "endless": _endless,
 }

@@ -26,9 +26,12 @@ Points = list[tuple[str, System]]
 
 
 def curves(systems: Sequence[System]) -> dict[str, Points]:
-    """Systems of different tier sizes, by their other differences; empty unless sizes are compared."""
+    """Systems of different tier sizes, by their other differences; empty unless sizes are compared.
+
+    Each has one load, which may differ between the kinds of traffic of a study.
+    """
     setting = next((name for name in SIZES if all(name in system.settings for system in systems)), None)
-    if setting is None:
+    if setting is None or any(len(system.points) > 1 for system in systems):
         return {}
     found: dict[str, list[tuple[float, str, System]]] = {}
     for system in systems:
@@ -38,7 +41,11 @@ def curves(systems: Sequence[System]) -> dict[str, Points]:
             found.setdefault(name_of(others), []).append((*size, system))
     by_size = {name: sorted(each, key=lambda point: point[0]) for name, each in found.items()}
     sized = {name: [(said, system) for _, said, system in each] for name, each in by_size.items()}
-    return {name: points for name, points in sized.items() if len(points) > 1}
+    return {
+        name: points
+        for name, points in sized.items()
+        if len(points) > 1 and len({load for _, system in points for load in system.points}) < 2
+    }
 
 
 def _size(setting: str, system: System) -> tuple[float, str] | None:
@@ -68,6 +75,17 @@ def _by_ratio(system: System) -> float | None:
 def gains(by_name: Mapping[str, Points]) -> list[str]:
     """The gain from a tier in each system; named if systems differ otherwise."""
     return [gain(points) if name == "all" else f"{name}: {gain(points)}" for name, points in by_name.items()]
+
+
+def headline(by_name: Mapping[str, Points]) -> str:
+    """What the tier gains where it gains most."""
+
+    def times(name: str) -> float:
+        means = [_mean(system, "latency.ttft_s.mean") or 0.0 for _, system in by_name[name]]
+        return means[0] / min(means) if min(means) else 0.0
+
+    most = max(by_name, key=times)
+    return gains({most: by_name[most]})[0]
 
 
 def gain(points: Points) -> str:

@@ -29,9 +29,9 @@ MOST_NAMED = 3
 _LOAD_UNITS = {"request_rate": "requests/s", "clients": "clients", "rate_scale": "x the trace's speed"}
 
 
-def _gains(found: Sequence[System], load: str | None) -> list[RenderableType]:
+def _gains(found: Sequence[System]) -> list[RenderableType]:
     """The gain from a tier below the memory, if sizes are compared: a line per system."""
-    told = gains({} if load is not None else curves(found))
+    told = gains(curves(found))
     return [*(Text(f"{each}.") for each in told[:MOST_LINES]), ""] if told else []
 
 
@@ -74,7 +74,7 @@ def sweep_words(rows: Sequence[Row], names: Sequence[str], slo: Slo | None) -> R
     found = [system for system in systems(rows, varying) if system.points]
     parts: list[RenderableType] = [Text(headline(found, load, slo), style="bold"), ""] if found else []
     if found:
-        parts += [_table(found, load, slo), "", *_gains(found, load), Text(foot(found), style="dim")]
+        parts += [_table(found, load, slo), "", *_gains(found), Text(foot(found), style="dim")]
     for status, words in ((IMPOSSIBLE, "impossible"), (FAILED, "failed")):
         reasons = [str(row["reason"]) for row in rows if row["status"] == status]
         for reason in dict.fromkeys(reasons):
@@ -106,10 +106,22 @@ def first_words(found: Sequence[System]) -> str:
         return ""
     if len(found) > 1 and len({_counts(system) for system in found}) == 1:
         return f"Requests served: {_served_words(found[0])} each. "
+    apart = "" if len(ranked(found)) == len(found) else "; not ranked with the others"
+    if by_case := _served_by_case(found):
+        return f"Requests served: {', '.join(by_case)}{apart}. "
     named = [f"{_called(system, found)}{_served_words(system)}" for system in fewer[:MOST_NAMED]]
     more = [f"{len(fewer) - MOST_NAMED:,} more systems not all"] if len(fewer) > MOST_NAMED else []
-    apart = "" if len(ranked(found)) == len(found) else "; not ranked with the others"
     return f"Requests served: {', '.join([*named, *more])}{apart}. "
+
+
+def _served_by_case(found: Sequence[System]) -> list[str]:
+    """What each case served, if not everything; empty unless all systems of a case serve as many."""
+    cases: dict[str, list[System]] = {}
+    for system in found:
+        cases.setdefault(str(system.settings.get("case")), []).append(system)
+    if len(cases) < 2 or any(len({_counts(system) for system in own}) > 1 for own in cases.values()):
+        return []
+    return [f"{name} {_served_words(own[0])}" for name, own in cases.items() if _served_share(own[0]) < 1]
 
 
 def foot(found: Sequence[System]) -> str:

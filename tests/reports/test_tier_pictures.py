@@ -91,7 +91,7 @@ def test_each_of_several_systems_is_told_what_it_gains():
     assert "seats 2: No size gains a tenth: the mean TTFT is 10.0 s" in text
     assert "seats 64: With 64 GiB below the GPU's memory the mean TTFT is 2.00 s" in text
     assert "seats 128:" not in text  # one size says nothing
-    assert drawn(rows, (SIZE, "max_num_seqs")).get_label().startswith("seats 2: No size gains")
+    assert drawn(rows, (SIZE, "max_num_seqs")).get_label().startswith("seats 64: With 64 GiB")
 
 
 def test_a_size_of_hicache_that_the_ratio_says_is_as_large_as_it_was():
@@ -111,9 +111,43 @@ def test_systems_that_differ_in_more_have_a_curve_each():
         for size, time in (("0", 8.0), ("64GiB", 2.0))
         for gpu, factor in (("h100", 1), ("l40s", 3))
     ]
-    left, _ = drawn(rows, (SIZE, "gpu")).axes
+    figure = drawn(rows, (SIZE, "gpu"))
+    left, right = figure.axes
     assert [line.get_ydata().tolist() for line in left.lines] == [[8.0, 2.0], [24.0, 6.0]]
-    assert [text.get_text() for text in left.get_legend().get_texts()] == ["h100", "l40s"]
+    assert [list(line.get_ydata()) for line in right.lines] == [pytest.approx([30, 50])] * 2
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["h100", "l40s"]
+    assert left.get_yscale() == "linear"
+
+
+def test_kinds_of_traffic_that_come_at_rates_of_their_own_are_compared_on_one_axis():
+    rows = [
+        row(size, time * factor, case=name, request_rate=rate)
+        for size, time in (("0", 0.1), ("64GiB", 0.05))
+        for name, rate, factor in (("chat", 9, 1), ("agents", 0.3, 90))
+    ]
+    figure = drawn(rows, (SIZE, "case", "request_rate"))
+    assert [line.get_ydata().tolist() for line in figure.axes[0].lines] == [
+        pytest.approx([0.1, 0.05]),
+        pytest.approx([9.0, 4.5]),
+    ]
+    assert figure.axes[0].get_yscale() == "log", "times that are 180 times apart"
+    two_rates = [*rows, row("0", 0.2, case="chat", request_rate=18)]
+    assert drawn(two_rates, (SIZE, "case", "request_rate")) is None
+    unlike = [row("0", 0.1, case="chat", request_rate=9), row("64GiB", 0.1, case="chat", request_rate=8)]
+    assert drawn(unlike, (SIZE, "request_rate")) is None, "no size is compared at the same load"
+
+
+def test_what_each_traffic_of_a_study_served_is_said_once_for_all_sizes():
+    rows = [
+        row(size, 1.0, **{"case": name, "requests.finished": finished})
+        for size in ("0", "64GiB")
+        for name, finished in (("chat", 10), ("agents", 7))
+    ]
+    text = " ".join(plain(sweep_words(rows, [SIZE, "case"], None)).split())
+    assert text.startswith("Requests served: agents 7 of 10; not ranked with the others. ")
+    rows[-1]["requests.finished"] = 6
+    text = " ".join(plain(sweep_words(rows, [SIZE, "case"], None)).split())
+    assert text.startswith("Requests served: no tier, agents 7 of 10, tier 64GiB, agents 6 of 10")
 
 
 def test_there_is_no_such_figure_without_sizes():

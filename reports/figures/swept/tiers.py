@@ -3,7 +3,7 @@
     left     TTFT, mean and 99th percentile; the first point has no tier, if that was asked for
     right    the shares of prompt tokens found in the GPU's memory and in the tier, stacked
 
-If systems also differ in something else, the left panel has a curve for each.
+If systems also differ in something else, such as the traffic of a study, both panels have a curve for each.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,31 +18,53 @@ from kvsim.reports.figures.systems import short
 from kvsim.reports.palette import number, seconds
 from kvsim.reports.seeds.intervals import Interval
 from kvsim.reports.sweeps.systems import System
-from kvsim.reports.sweeps.tier_gain import TIMES, Points, curves, gains
+from kvsim.reports.sweeps.tier_gain import TIMES, Points, curves, headline
 from kvsim.sim.record.slo import Slo
+
+APART = 30
+"""Times that are this many times apart are drawn on a logarithmic axis."""
 
 
 def tiers(systems: Sequence[System], load: str | None, slo: Slo | None, style: Style) -> Figure | None:
-    """Draw the figure; None unless sizes of a tier are compared at one load."""
-    found = {} if load is not None else curves(systems)
+    """Draw the figure; None unless sizes of a tier are compared, each at one load."""
+    found = curves(systems)
     if not found:
         return None
-    figure = new_sheet(style, 3.9, gains(found)[0])
+    one = len(found) == 1
+    figure = new_sheet(style, 3.9 if one else 4.2, headline(found))
     left, right = figure.subplots(1, 2)
     for place, (name, points) in enumerate(found.items()):
         _times(left, style, place, name, points)
-    _found(right, style, next(iter(found.values())))
+    if one:
+        left.set_ylim(bottom=0)
+        _found(right, style, next(iter(found.values())))
+    else:
+        _scale(left)
+        _all_found(right, style, found)
     for axes in (left, right):
         axes.set_xlabel(
             "host memory below the GPU's" if not _ratios(found) else "host memory / the GPU's memory"
         )
         axes.grid(axis="y")
-    one = len(found) == 1
     left.set_title("time to the first token" if one else "time to the first token, mean")
-    right.set_title(f"found of the prompts (%){'' if one else f': {short(next(iter(found)), 40)}'}")
-    for axes in (left, right):
-        axes.legend(frameon=False, fontsize=style.small_pt)
+    right.set_title("found of the prompts (%)")
+    if one:
+        for axes in (left, right):
+            axes.legend(frameon=False, fontsize=style.small_pt)
+    else:
+        figure.legend(loc="outside lower center", ncols=min(len(found), 5), fontsize=style.small_pt)
     return figure
+
+
+def _scale(axes: Axes) -> None:
+    """From 0, or logarithmic where a linear axis would hide the lower curves."""
+    times = [time for line in axes.get_lines() for time in line.get_ydata() if time > 0]
+    if times and max(times) > APART * min(times):
+        axes.set_yscale("log")
+        axes.minorticks_off()
+        axes.yaxis.set_major_formatter(lambda value, _: seconds(value))
+    else:
+        axes.set_ylim(bottom=0)
 
 
 def _ratios(found: Mapping[str, Points]) -> bool:
@@ -59,7 +81,6 @@ def _times(axes: Axes, style: Style, place: int, name: str, points: Points) -> N
         dots = [(x, numbers[0][1]) for x, numbers in found if numbers]
         _plot(axes, style, dots, {"color": look.colour, "linestyle": look.dash, "label": words}, look.marker)
     axes.set_xticks(range(len(points)), [said.removesuffix(TIMES) for said, _ in points])
-    axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(lambda value, _: seconds(value) if value else "0")
 
 
@@ -83,6 +104,24 @@ def _found(axes: Axes, style: Style, points: Points) -> None:
     axes.set_xticks(range(len(points)), [said.removesuffix(TIMES) for said, _ in points])
     axes.set_ylim(0, 1.35 * max(*bottom, 1.0))  # room for the legend
     axes.set_yticks([tick for tick in axes.get_yticks() if tick <= 100])
+
+
+def _all_found(axes: Axes, style: Style, found: Mapping[str, Points]) -> None:
+    """A curve per system: the share of finished requests' prompts found in either memory."""
+    for place, points in enumerate(found.values()):
+        shares = [
+            100
+            * sum(_share(system, column) or 0.0 for column in ("engine.prefix_hit_tokens", "tier.hit_tokens"))
+            for _, system in points
+        ]
+        look = style.look(place)
+        axes.plot(
+            *(range(len(shares)), shares, look.dash),
+            **{"color": look.colour, "marker": look.marker, "markersize": 2.7 * style.line, "clip_on": False},
+        )
+    points = next(iter(found.values()))
+    axes.set_xticks(range(len(points)), [said.removesuffix(TIMES) for said, _ in points])
+    axes.set_ylim(0, 100)
 
 
 def _share(system: System, column: str) -> float | None:
