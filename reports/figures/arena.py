@@ -34,6 +34,7 @@ def memory_map(systems: Sequence[System], choices: Choices) -> Figure:
 
     For a fleet, a panel per replica, up to the `MOST_REPLICAS` that served the most; one per pool.
     """
+    replicas = max(len(system.first.replicas) for system in systems) or 1
     systems = [each for system in systems for each in _servers(system, named=len(systems) > 1)]
     runs = [system.first for system in systems]
     lacking = [run.label for run in runs if not (run.path / FILE).is_file()]
@@ -60,10 +61,11 @@ def memory_map(systems: Sequence[System], choices: Choices) -> Figure:
     height_in = _PANEL_IN if max(rows) >= _LEAST_ROWS / 2 else 0.35 + 0.4 * max(rows)
     height_in *= {3: 0.8, 4: 0.6}.get(columns, 1.0)
     height_in += 0.2 * max(part.title.count("\n") for part in parts)
-    figure = new_sheet(style, 1.3 + (height_in + 0.45) * lines, _headline(systems, arenas, at_s))
+    headline = _headline(systems, arenas, at_s, replicas)
+    figure = new_sheet(style, 1.3 + (height_in + 0.45) * lines, headline)
     grid = figure.subplots(lines, columns, sharey=alike, squeeze=False)
     panels = [
-        Panel(axes, style, part.arena, part.slots, row_slots)
+        Panel(axes, style, part.arena, part.slots, row_slots, replicas)
         for axes, part, row_slots in zip(grid.flat, parts, scales, strict=False)
     ]
     for part, panel, its_rows in zip(parts, panels, rows, strict=True):
@@ -172,12 +174,13 @@ def _marks(style: Style, arenas: Sequence[Arena]) -> list[Any]:
     return [*marks, free]
 
 
-def _headline(systems: Sequence[System], arenas: Sequence[Arena], at_s: float) -> str:
+def _headline(systems: Sequence[System], arenas: Sequence[Arena], at_s: float, replicas: int) -> str:
     counts = [_requests(arena) for arena in arenas]
     if len(systems) > 1:
         found = [interval([count]) for count in counts]
         words = pieces.listed([system.name for system in systems], found, palette.count)
-        return f"Requests in the KV memory after {palette.seconds(at_s)}{which_seed(systems)}: {words}"
+        of = f" of the {MOST_REPLICAS} busiest of {replicas} replicas" if replicas > MOST_REPLICAS else ""
+        return f"Requests in the KV memory{of} after {palette.seconds(at_s)}{which_seed(systems)}: {words}"
     ((system,), (arena,)) = systems, arenas
     slots, sizes = max(int(arena.size.sum()), 1), arena.size[arena.allocated]
     allocated, filled = (100 * int(part.sum()) / slots for part in (sizes, arena.filled))

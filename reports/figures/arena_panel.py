@@ -24,15 +24,19 @@ OWNERS = (
     *("#4477AA", "#EE8866", "#44AA77", "#DDCC55", "#AA4477", "#77BBDD", "#A0522D", "#99AA44"),
     *("#7766BB", "#EE6677", "#228899", "#E0A030", "#CC77AA", "#55BB55", "#8899AA", "#C45A2C"),
 )
-_STRIDE = 7  # coprime to their number, so that neighbours in the trace differ
+_STRIDE, _ASIDE = 7, 5  # coprime to their number, so that neighbours in the trace differ
 EMPTY_HATCH = "//////"
 _TOP, _BOTTOM = 0.06, 0.94  # of a row
 
 
-def colours_of(owners: Sequence[str]) -> FloatArray:
-    """Colours by the number of the first request only: the same at every instant and in every run."""
+def colours_of(owners: Sequence[str], replicas: int = 1) -> FloatArray:
+    """Colours by the number of the first request only: the same at every instant and in every run.
+
+    Neighbours differ, and so do requests that are `replicas` apart: those of one replica, by turns.
+    """
     firsts = [owners_of(text)[0][0] if text else 0 for text in owners]
-    return np.array([to_rgb(OWNERS[_STRIDE * first % len(OWNERS)]) for first in firsts]).reshape(-1, 3)
+    places = [_STRIDE * (first // replicas) + _ASIDE * (first % replicas) for first in firsts]
+    return np.array([to_rgb(OWNERS[place % len(OWNERS)]) for place in places]).reshape(-1, 3)
 
 
 def pale(style: Style, colours: FloatArray) -> FloatArray:
@@ -54,6 +58,7 @@ class Panel:
     arena: Arena
     slots: int
     row_slots: int
+    replicas: int = 1
 
     def paint(self, rows: int) -> None:
         """Draw the rows' frame, then cached, idle, allocated, filled slots; `rows`: the most of any panel."""
@@ -70,7 +75,7 @@ class Panel:
                 continue
             one, hatch = np.array([to_rgb(style.kinds[kind].colour)]), style.kinds[kind].hatch
             self._fill(arena.start[there], arena.size[there], one.repeat(int(there.sum()), axis=0), hatch)
-        colours = colours_of(arena.owners)[arena.owner]
+        colours = colours_of(arena.owners, self.replicas)[arena.owner]
         empty = arena.allocated & (arena.filled < arena.size)
         begin, size = (arena.start + arena.filled)[empty], (arena.size - arena.filled)[empty]
         self._fill(begin, size, pale(style, colours[empty]), EMPTY_HATCH)

@@ -863,6 +863,15 @@ def test_a_request_has_one_colour_and_its_neighbours_have_others():
     assert colours[17] == tuple(arena_panel.colours_of(["17.3 2"])[0])
 
 
+@pytest.mark.parametrize("replicas", [2, 4, 16, 64])
+def test_requests_of_one_replica_have_different_colours_and_so_have_neighbours(replicas):
+    for step in (1, replicas):
+        numbers = [str(3 + step * each) for each in range(16)]
+        colours = [tuple(colour) for colour in arena_panel.colours_of(numbers, replicas)]
+        assert all(one != other for one, other in itertools.pairwise(colours))
+        assert step == 1 or len(set(colours)) == 16
+
+
 def test_a_damaged_map_is_named(tmp_path):
     record(tmp_path, [(0.0, 0, 0, "", 0, 0)])
     with pytest.raises(KvsimError, match=r"map.parquet is damaged: ranges must have a size"):

@@ -76,6 +76,8 @@ def reports(tmp_path_factory):
     record(root / "shared", *small, "--shared-prefix", "2x64", "--enable-prefix-caching")
     pools = ("--allocator", "split", "--model", "gemma-3-12b", "--gpu", "b200", "--num-gpu-blocks", 500)
     record(root / "pools", "--num-prompts", 12, "--request-rate", "inf", *pools)
+    large = (*pools[:-2], "--num-gpu-blocks", 90_000)
+    record(root / "large", "--num-prompts", 12, "--request-rate", "inf", *large)
     write_run(root / "rejected", **fake_run(requests=4, rejected=4))
     write_run(root / "one", **fake_run(requests=1))
     write_run(root / "empty", **fake_run(requests=0))
@@ -356,6 +358,23 @@ def test_pools_of_unlike_layers_stand_apart_below_their_names(browser, reports):
     assert (slots, pools, beside) == ([1], ["window 1,024", "full"], 0)
     said = opened.page.inner_text(".map figcaption")
     assert re.search(r"On average window 1,024 [\d.]+ %, full [\d.]+ % of their pools; fullest after", said)
+    opened.check()
+    opened.context.close()
+
+
+def test_every_line_of_a_large_memory_is_drawn_also_on_a_phone(browser, reports):
+    opened = Opened(browser, reports["large"], "narrow")
+    slots, drawn, lines = opened.page.evaluate(
+        """() => {
+            const { player } = kvsim, { arena, painter } = player.maps[0], drawn = new Set();
+            const { fillLine } = painter;
+            painter.fillLine = (line, ...more) => fillLine.call(painter, drawn.add(line) && line, ...more);
+            painter.draw(player.view);
+            return [arena.slots, [...drawn], painter.lines];
+        }"""
+    )
+    assert slots > 1_000_000
+    assert drawn == list(range(lines))
     opened.check()
     opened.context.close()
 

@@ -38,7 +38,7 @@ class Painter {
     const quantum = unit * Math.ceil(16 / unit), even = quantum * 40 > slots ? 16 : quantum;
     const wanted = Math.min(440, Math.max(190, width * 0.55));
     const height = Math.min(34, Math.sqrt((width * wanted * Math.min(quantum, 32)) / (1.6 * slots)));
-    const lines = Math.max(1, Math.round(wanted / height));
+    const lines = Math.max(1, Math.min(Math.round(wanted / height), Math.floor(wanted))); // at least a pixel each
     this.perLine = Math.ceil(slots / lines / even) * even;
     this.lineHeight = Math.min(34, wanted / lines);
     this.lines = 0;
