@@ -21,14 +21,14 @@ Floats = npt.NDArray[np.float64]
 
 _SLICES = 240
 _HELD = (
-    ("prompt_computed_s", "read_begin_s", "wait to be read", 1),
-    ("read_begin_s", "read_end_s", "link", 2),
+    ("prompt_computed_s", "link_begin_s", "wait to be read", 1),
+    ("link_begin_s", "read_end_s", "link", 2),
     ("read_end_s", "held_until_s", "read, not free yet", 4),
 )
 _FIRST = (
     ("arrival_s", "prompt_computed_s", "prefill", 0),
-    ("prompt_computed_s", "read_begin_s", "wait to be read", 1),
-    ("read_begin_s", "read_end_s", "link", 2),
+    ("prompt_computed_s", "link_begin_s", "wait to be read", 1),
+    ("link_begin_s", "read_end_s", "link", 2),
     ("read_end_s", "first_token_s", "first decode step", 3),
 )
 """Begin, end, words and look of each stage: a stage has the same colour in both panels."""
@@ -131,10 +131,11 @@ def _mean_held(run: Run, edges: Floats) -> Floats:
 
 
 def _served(run: Run) -> dict[str, Any]:
-    """The rows of the requests that were handed over."""
+    """The rows of the requests that were handed over; `link_begin_s`: from when the link alone took time."""
     table = run.columns.requests
     served = np.isfinite(np.asarray(table["held_until_s"], dtype=np.float64))
-    return {name: np.asarray(column)[served] for name, column in table.items()}
+    found = {name: np.asarray(column)[served] for name, column in table.items()}
+    return {**found, "link_begin_s": np.maximum(found["read_begin_s"], found["prompt_computed_s"])}
 
 
 def _until_s(run: Run) -> float:

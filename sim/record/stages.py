@@ -40,6 +40,7 @@ def shares(table: Numbers, limit: Limit) -> dict[str, float]:
     for name, side in (*_TO_FIRST, (_REACH[limit.column], "decode")):
         until = np.asarray(table[name], dtype=np.float64)[late]
         until = np.where(np.isnan(until), before, until)  # computed on the decode server
+        until = np.maximum(until, before)  # pieces are sent before the rest is computed
         spent[side] += float((until - before).sum())
         before = until
     whole = sum(spent.values())

@@ -387,7 +387,7 @@ class Server:
         last_ps = request.last_token_ps if request.first_token_ps is not None else None
         if last_ps is None:
             request.first_token_ps = self.now_ps
-            request.first_token_step = self.steps - 1
+            request.first_token_step = max(self.steps - 1, 0)
         request.generated += 1
         request.last_token_ps = self.now_ps
         self.totals.prompts += 1
