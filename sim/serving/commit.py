@@ -176,8 +176,7 @@ class Commit:
         request.move(State.FINISHED)
         for observer in self._observers:
             observer.finished(request)
-        last_step = max(server.steps - 1, 0)
-        if self._recorder.finish(request, now_ps, last_step) and self._arrivals.wait_for_answers:
+        if self._recorder.finish(request, now_ps, server.last_step) and self._arrivals.wait_for_answers:
             self._arrivals.answered(request.index, now_ps)
         self._scheduler.finish(server, request)
 

@@ -1,5 +1,6 @@
 """Prefill and decode on separate SGLang servers: room is reserved first, and prompts are sent in pieces."""
 
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -15,6 +16,7 @@ from kvsim.sim.build import resolve
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.options.scenario import Scenario
 from kvsim.sim.run import deployment_of, prepare
+from kvsim.sim.workload import PS_PER_S
 
 SGLANG = {
     "scheduler": "sglang",
@@ -54,6 +56,7 @@ def check_seed(seed):
     assert engine.hand_over.totals() == fast_engine.hand_over.totals()
     for first, second in zip(engine.replicas, fast_engine.replicas, strict=True):
         assert rows(first.events) == rows(second.events)
+        assert all(row["step"] >= 0 for row in rows(first.events))
     assert slow.finished.sum() + sum(slow.rejected.values()) == len(case.work)
     assert engine.hand_over.totals().requests == slow.finished.sum()
     assert (slow.replica[slow.finished] >= deployment.pools[0].replicas).all()
@@ -76,6 +79,34 @@ def test_every_request_is_served_once_and_fast_forward_equals_step_mode():
         held += engine.hand_over.totals().peak_held_share > 0.5
         hits += any(each.server.totals.hit_tokens for each in engine.replicas if not each.server.holds)
     assert (preempted > 5, held > 20, hits > 10, stuck < 12) == (True,) * 4
+
+
+def scaled(seed):
+    """The deployment of a seed with replicas that start and stop on both sides, and its case; or None."""
+    deployment, case = pushed(Random(seed), draw_case(Random(seed), "sglang"), 2, 2)
+    _, plain = outcome(deployment, case, 1 << 20)
+    if plain is None:
+        return None
+    end_s = plain.end_ps / PS_PER_S
+    scale = f"schedule:0=1,{end_s / 5:.9f}=2,{end_s / 2:.9f}=1"
+    fleet = replace(deployment.fleet, scale=scale, startup_time=end_s / 20, load_bandwidth=1e9)
+    return replace(deployment, fleet=fleet), case
+
+
+def test_both_sides_scale_and_fast_forward_equals_step_mode():
+    drained = 0
+    for seed in range(30):
+        if (found := scaled(seed)) is None:
+            continue
+        (engine, slow), (other, fast) = (outcome(*found, max_span) for max_span in (1, 1 << 20))
+        if slow is None:
+            assert engine == other
+            continue
+        assert told(slow) == told(fast), seed
+        assert engine.hand_over.totals() == other.hand_over.totals()
+        assert slow.finished.sum() + sum(slow.rejected.values()) == len(found[1].work)
+        drained += any(each.state == "draining" for each in engine.scaler.changes)
+    assert drained > 10
 
 
 def test_with_a_free_link_and_endless_memory_first_tokens_are_those_of_prefill_servers_alone():
