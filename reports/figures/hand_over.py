@@ -32,6 +32,12 @@ _FIRST = (
     ("read_end_s", "first_token_s", "first decode step", 3),
 )
 """Begin, end, words and look of each stage: a stage has the same colour in both panels."""
+_PUSHED = (
+    ("arrival_s", "reserved_s", "wait for room to answer", 5),
+    ("reserved_s", "prompt_computed_s", "prefill", 0),
+    *_FIRST[1:],
+)
+"""The same where room is reserved before the prompt is computed."""
 
 
 def is_apart(system: System) -> bool:
@@ -77,6 +83,7 @@ def _held(axes: Axes, style: Style, run: Run) -> None:
 def _first(axes: Axes, style: Style, run: Run) -> None:
     """The mean time of each stage, for the requests that arrived in a slice of time."""
     table, until_s = _served(run), _until_s(run)
+    stages = _PUSHED if "reserved_s" in table else _FIRST
     arrival_s = np.asarray(table["arrival_s"], dtype=np.float64)
     slices = max(4, min(60, len(arrival_s) // 20))
     edges = np.linspace(0, float(arrival_s.max(initial=0.0)) or 1.0, slices + 1)
@@ -84,9 +91,9 @@ def _first(axes: Axes, style: Style, run: Run) -> None:
     counts = np.maximum(np.bincount(which, minlength=slices), 1)
     layers = [
         np.bincount(which, weights=table[end] - table[begin], minlength=slices) / counts
-        for begin, end, *_ in _FIRST
+        for begin, end, *_ in stages
     ]
-    _stack(axes, style, (edges[1:] + edges[:-1]) / 2, layers, _FIRST)
+    _stack(axes, style, (edges[1:] + edges[:-1]) / 2, layers, stages)
     axes.set(xlim=(0, until_s), ylabel="seconds")
 
 

@@ -174,7 +174,7 @@ class SglangAnswers(Sglang):
             if tokens + self.options.num_reserved_decode_tokens <= self._allocatable(0, woken):
                 here.ask_again()  # what running requests may still need shrinks while they decode
             return False
-        self._hand_over.reserved(request, cached)
+        self._hand_over.reserved(request, cached, here.now_ps)
         return True
 
     def _enter_landed(self) -> bool:

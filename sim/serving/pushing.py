@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Final, Protocol, overload
 
+import numpy as np
+
 from kvsim.allocators.base import InvariantError
 from kvsim.sim.serving.arrivals import NOT_NOW, Door
 from kvsim.sim.serving.decision import NEVER_PS
@@ -28,6 +30,7 @@ from kvsim.sim.serving.replica import Replica
 from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.server import Server
 from kvsim.sim.serving.sglang_parts import WaitingList
+from kvsim.sim.workload import Int64Column
 
 NO_LEASE: Final = Lease(NEVER_PS, 0)
 """The prefill server sends by itself, so it knows when it is done."""
@@ -154,6 +157,7 @@ class Pushes(HandOver):
         self._answer_at: dict[int, int] = {}  # by row, the place of the decode replica
         self._sending: dict[int, Sending] = {}  # by name
         self._reads: list[Read] = []
+        self._reserved_ps: dict[int, int] = {}  # by row
         self._bytes = 0
         self._decode: dict[int, tuple[Link, int]] = {}  # by the server's identity: its link and its GPUs
         self._schedulers: list[Answers] = []
@@ -196,9 +200,10 @@ class Pushes(HandOver):
         """Why a decode server can never hold a request, or ""."""
         return next((reason for each in self._schedulers if (reason := each.never_fits(request))), "")
 
-    def reserved(self, request: Request, cached: int) -> None:
+    def reserved(self, request: Request, cached: int, now_ps: int) -> None:
         """Room is reserved for a prompt, of which the decode server has `cached` tokens."""
         sending = self._sending[request.own]
+        self._reserved_ps[request.index] = now_ps
         sending.sent = cached
         replica = self._replicas[sending.prefill]
         assert isinstance(replica.server.waiting, Bootstrap)
@@ -254,6 +259,13 @@ class Pushes(HandOver):
     def reads(self) -> list[Read]:
         """Prompts that were sent: from the first piece to the end of the last."""
         return self._reads
+
+    def stages(self, rows: int) -> dict[str, Int64Column]:
+        """As in the base, and when room was reserved."""
+        reserved_ps = np.zeros(rows, np.int64)
+        for row, at_ps in self._reserved_ps.items():
+            reserved_ps[row] = at_ps
+        return {"reserved_ps": reserved_ps, **super().stages(rows)}
 
     def read_bytes(self) -> int:
         """Bytes that were sent."""

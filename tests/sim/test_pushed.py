@@ -15,6 +15,8 @@ import kvsim
 from kvsim.sim.build import resolve
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.options.scenario import Scenario
+from kvsim.sim.record.slo import Slo
+from kvsim.sim.record.stages import shares
 from kvsim.sim.run import deployment_of, prepare
 from kvsim.sim.workload import PS_PER_S
 
@@ -192,6 +194,10 @@ def test_a_prompt_waits_on_the_prefill_side_while_decode_memory_is_full():
     most = 8000 // 1512  # a prompt and 512 tokens for each
     assert (began[most:] >= ended[: len(ended) - most]).all()
     assert began[most] > 0.5
+    assert (requests["reserved_s"] <= requests["first_scheduled_s"]).all()
+    for limit in ("ttft=0.1s", "queueing=0.1s"):
+        sides = shares(requests, Slo.parse(limit).limits[0])
+        assert sides["decode"] > 0.9
     prefill, decode = run.summary["replicas"]
     assert prefill["load"]["held_back_share"]["kv_memory"] > 0.9
     assert 5000 < decode["memory"]["peak_used_tokens"] <= 8000 - 512
