@@ -65,9 +65,9 @@ def check_seed(seed):
     return engine, slow
 
 
-def test_every_request_is_served_once_and_fast_forward_equals_step_mode():
+def test_every_request_is_served_once_and_fast_forward_equals_step_mode(request):
     preempted = held = hits = stuck = 0
-    for seed in range(120):
+    for seed in range(request.config.getoption("--fuzz") or 120):
         try:
             found = check_seed(seed)
         except Exception as error:
@@ -80,7 +80,8 @@ def test_every_request_is_served_once_and_fast_forward_equals_step_mode():
         preempted += result.swap_outs > 0
         held += engine.hand_over.totals().peak_held_share > 0.5
         hits += any(each.server.totals.hit_tokens for each in engine.replicas if not each.server.holds)
-    assert (preempted > 5, held > 20, hits > 10, stuck < 12) == (True,) * 4
+    found = preempted, held, hits, stuck
+    assert (preempted > 5, held > 20, hits > 10, stuck < 12) == (True,) * 4, found
 
 
 def scaled(seed):
