@@ -125,7 +125,7 @@ class HandOver:
         """The prompts that were copied."""
 
     @abstractmethod
-    def read_bytes(self) -> int:
+    def copied_bytes(self) -> int:
         """Bytes that decode servers got, on all of their GPUs."""
 
     def stages(self, rows: int) -> dict[str, Int64Column]:
@@ -144,7 +144,7 @@ class HandOver:
         reads = self.reads()
         return Totals(
             requests=len(reads),
-            read_bytes=self.read_bytes(),
+            read_bytes=self.copied_bytes(),
             transfer_ps=sum(ended_ps - begun_ps for _, begun_ps, ended_ps in reads),
             held_ps=sum(freed_ps - computed_ps for _, computed_ps, freed_ps in self._all_freed()),
             peak_held_share=max(each.peak_held / each.allocator.capacity_slots for each in self._prefill),

@@ -259,6 +259,6 @@ class Pulls(HandOver):
         """The prompts that were read."""
         return [read for _, pull, _ in self._decode for read in pull.reads]
 
-    def read_bytes(self) -> int:
+    def copied_bytes(self) -> int:
         """Bytes that were read."""
         return sum(pull.blocks * pull.block_bytes * gpus for _, pull, gpus in self._decode)

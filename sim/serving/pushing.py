@@ -267,6 +267,6 @@ class Pushes(HandOver):
             reserved_ps[row] = at_ps
         return {"reserved_ps": reserved_ps, **super().stages(rows)}
 
-    def read_bytes(self) -> int:
+    def copied_bytes(self) -> int:
         """Bytes that were sent."""
         return self._bytes
