@@ -366,7 +366,7 @@ def build_engine(
     log = RequestLog(workload, fleet.replicas)
     map_tokens = -(-workload.tokens // fleet.replicas) if map_instants else 0
     makers: list[_Maker] = []
-    hand_over = _hand_over(workload, fleet.direct_decode, fleet.mixed_pool) if deployment.apart else None
+    hand_over = _hand_over(found, workload) if deployment.apart else None
     shared = SharedTiers()
     roles = [pool.role for pool in deployment.every_pool]
     for pool, role in zip(found.every_pool, roles, strict=True):
@@ -385,7 +385,7 @@ def build_engine(
         return shared.join(place, replica)
 
     replicas = [
-        put(place, maker, maker.found.scheduler if maker.is_plain and maker not in makers[:place] else None)
+        put(place, maker, maker.found.scheduler if not maker.side and maker not in makers[:place] else None)
         for place, maker in enumerate(makers)
     ]
     return Engine(
@@ -408,13 +408,12 @@ def build_engine(
     )
 
 
-def _hand_over(workload: Workload, direct_tokens: int, mixed_tokens: int) -> "HandOver":
+def _hand_over(found: Resolved, workload: Workload) -> "HandOver":
     """Takes prompts from prefill to decode servers."""
-    from kvsim.sim.deployment.hand_over import check_work  # late: most fleets do without
-    from kvsim.sim.serving.hand_over import HandOver
+    from kvsim.sim.deployment.hand_over import check_work, hand_over_of  # late: most fleets do without
 
     check_work(workload)
-    return HandOver(direct_tokens, mixed_tokens)
+    return hand_over_of(found.deployment, found.scheduler)
 
 
 def _migrations(found: Resolved, workload: Workload) -> "Migrations":
@@ -453,20 +452,15 @@ class _Maker:
     mortal: bool
     side: "tuple[HandOver, str] | None" = None
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether the scheduler is used as resolved."""
-        return self.side is None or self.side[1] != "prefill"
-
     def another(self) -> Replica:
         """Make a replica with a new scheduler."""
         deployment = self.found.deployment
-        if self.side is None or self.is_plain:
+        if self.side is None:
             return self.replica(build_scheduler(deployment))
-        from kvsim.sim.schedulers.prompts_only import PromptsOnly  # late: most fleets do without
+        from kvsim.sim.deployment.hand_over import scheduler_of  # late: most fleets do without
 
         config = replace(deployment.served_engine, scheduler=deployment.scheduler_name)
-        return self.replica(PromptsOnly(config, deployment.max_model_len, self.side[0]))
+        return self.replica(scheduler_of(config, deployment.max_model_len, *self.side))
 
     def replica(self, scheduler: Scheduler) -> Replica:
         """Make a replica with its own scheduler."""

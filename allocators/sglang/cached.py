@@ -176,6 +176,11 @@ class SglangCached(Allocator):
         self.tree.unlock(row.node)
         self._count()
 
+    def rename(self, seq: int, name: int) -> None:
+        """Give a sequence another id."""
+        self._rows[name] = self._rows.pop(seq)
+        self._pages[name] = self._pages.pop(seq)
+
     # -- keeping prefixes ---------------------------------------------------------------------
 
     def match(self, content: Content, own: int, most: int) -> SglangMatch:

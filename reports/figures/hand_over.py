@@ -21,17 +21,23 @@ Floats = npt.NDArray[np.float64]
 
 _SLICES = 240
 _HELD = (
-    ("prompt_computed_s", "read_begin_s", "wait to be read", 1),
-    ("read_begin_s", "read_end_s", "link", 2),
+    ("prompt_computed_s", "link_begin_s", "wait to be read", 1),
+    ("link_begin_s", "read_end_s", "link", 2),
     ("read_end_s", "held_until_s", "read, not free yet", 4),
 )
 _FIRST = (
     ("arrival_s", "prompt_computed_s", "prefill", 0),
-    ("prompt_computed_s", "read_begin_s", "wait to be read", 1),
-    ("read_begin_s", "read_end_s", "link", 2),
+    ("prompt_computed_s", "link_begin_s", "wait to be read", 1),
+    ("link_begin_s", "read_end_s", "link", 2),
     ("read_end_s", "first_token_s", "first decode step", 3),
 )
 """Begin, end, words and look of each stage: a stage has the same colour in both panels."""
+_PUSHED = (
+    ("arrival_s", "reserved_s", "wait for room to answer", 5),
+    ("reserved_s", "prompt_computed_s", "prefill", 0),
+    *_FIRST[1:],
+)
+"""The same where room is reserved before the prompt is computed."""
 
 
 def is_apart(system: System) -> bool:
@@ -77,6 +83,7 @@ def _held(axes: Axes, style: Style, run: Run) -> None:
 def _first(axes: Axes, style: Style, run: Run) -> None:
     """The mean time of each stage, for the requests that arrived in a slice of time."""
     table, until_s = _served(run), _until_s(run)
+    stages = _PUSHED if "reserved_s" in table else _FIRST
     arrival_s = np.asarray(table["arrival_s"], dtype=np.float64)
     slices = max(4, min(60, len(arrival_s) // 20))
     edges = np.linspace(0, float(arrival_s.max(initial=0.0)) or 1.0, slices + 1)
@@ -84,9 +91,9 @@ def _first(axes: Axes, style: Style, run: Run) -> None:
     counts = np.maximum(np.bincount(which, minlength=slices), 1)
     layers = [
         np.bincount(which, weights=table[end] - table[begin], minlength=slices) / counts
-        for begin, end, *_ in _FIRST
+        for begin, end, *_ in stages
     ]
-    _stack(axes, style, (edges[1:] + edges[:-1]) / 2, layers, _FIRST)
+    _stack(axes, style, (edges[1:] + edges[:-1]) / 2, layers, stages)
     axes.set(xlim=(0, until_s), ylabel="seconds")
 
 
@@ -131,10 +138,11 @@ def _mean_held(run: Run, edges: Floats) -> Floats:
 
 
 def _served(run: Run) -> dict[str, Any]:
-    """The rows of the requests that were handed over."""
+    """The rows of the requests that were handed over; `link_begin_s`: from when the link alone took time."""
     table = run.columns.requests
     served = np.isfinite(np.asarray(table["held_until_s"], dtype=np.float64))
-    return {name: np.asarray(column)[served] for name, column in table.items()}
+    found = {name: np.asarray(column)[served] for name, column in table.items()}
+    return {**found, "link_begin_s": np.maximum(found["read_begin_s"], found["prompt_computed_s"])}
 
 
 def _until_s(run: Run) -> float:

@@ -18,6 +18,7 @@ from kvsim.reports.lives.event_log import (
     LOST,
     NOTHING,
     REJECT,
+    RESERVE,
     SEND,
     EventLog,
     whole_ps,
@@ -28,7 +29,7 @@ from kvsim.reports.lives.story import Story, divided, story
 from kvsim.reports.lives.words import line_text, many
 from kvsim.reports.palette import seconds
 from kvsim.reports.rundir.run import Run
-from kvsim.sim.serving.hand_over import LATENCY_PS
+from kvsim.sim.serving.pulling import LATENCY_PS
 from kvsim.sim.workload import PS_PER_S
 
 COMPUTED = "prompt_computed_s"
@@ -40,11 +41,12 @@ def lives_of(run: Run, server: Run, log: EventLog) -> Lives:
     """All lives on one server of a run: a replica, or the run itself."""
     here, requests = log.of_replica(server.place), seen_by(run, server, log).columns.requests
     came: Came | None = None
+    later_ps = 0 if (log.kind == RESERVE).any() else LATENCY_PS  # what is pushed needs no proxy
     if _role(run, server.place) == "decode" and AGAIN in log.numbers:
-        came = came_at(log, HAND_OVER, LATENCY_PS)
+        came = came_at(log, HAND_OVER, later_ps)
     elif _role(run, server.place) == "decode":
         computed_s = np.asarray(requests[COMPUTED], dtype=np.float64)
-        came_s = np.where(np.isnan(computed_s), requests["arrival_s"], computed_s + LATENCY_PS / PS_PER_S)
+        came_s = np.where(np.isnan(computed_s), requests["arrival_s"], computed_s + later_ps / PS_PER_S)
         requests = {**requests, "arrival_s": came_s}
     return lives(here, requests, str(run.path), came)
 
@@ -166,7 +168,14 @@ def _once(run: Run, log: EventLog, request: int, how: str, again: int | None = N
         *told.spans,
     ]
     decode = run.replicas[places[-1]].label
-    lines = [*_of_prompt(before.lines), Line(told.arrival_ps, "arrive", line_text("comes", replica=decode))]
+    reserved = [
+        replace(line, text=line_text("reserved", replica=decode))
+        for line in told.lines
+        if line.event == "reserve"
+    ]
+    told = replace(told, lines=[line for line in told.lines if line.event != "reserve"])
+    lines = sorted([*_of_prompt(before.lines), *reserved], key=lambda line: line.time_ps)
+    lines.append(Line(told.arrival_ps, "arrive", line_text("comes", replica=decode)))
     read_s = [told.facts[name] for name in ("read_begin_s", "read_end_s")]
     if last and None not in read_s:
         lines += _of_answer(told, decode, whole_ps(np.array(read_s)).tolist())
@@ -185,7 +194,8 @@ def _places(log: EventLog, request: int, again: int | None) -> list[int]:
     """The replicas on which a request was, in order; empty for a single server."""
     if "replica" not in log.numbers:
         return []
-    return list(dict.fromkeys(log.numbers["replica"][_rows(log, request, again)].tolist()))
+    rows = [row for row in _rows(log, request, again) if log.kind[row] != RESERVE]
+    return list(dict.fromkeys(log.numbers["replica"][rows].tolist()))
 
 
 def _moved(run: Run, log: EventLog, request: int, how: str, again: int | None) -> Story:

@@ -19,11 +19,11 @@ NOTHING = -1
 EVENTS = (
     *("refuse", "admit", "decode", "preempt", "swap_out", "swap_in", "fork", "copy", "finish", "reject"),
     *("load", "hand_over", "load_beside", "loaded", "ask", "fetched", "load_first", "move_out", "move_in"),
-    *("set_aside", "resume", "lost", "send"),
+    *("set_aside", "resume", "lost", "send", "reserve"),
 )
 (REFUSE, ADMIT, DECODE, PREEMPT, SWAP_OUT, SWAP_IN, FORK, COPY, FINISH, REJECT, LOAD, HAND_OVER) = range(12)
 LOAD_BESIDE, LOADED, ASK, FETCHED, LOAD_FIRST, MOVE_OUT, MOVE_IN, SET_ASIDE, RESUME = range(12, 21)
-LOST, SEND = range(21, len(EVENTS))
+LOST, SEND, RESERVE = range(21, len(EVENTS))
 
 _OF_FLEETS = ("replica", "resent")
 _NUMBERS = ("step", "request", "sample", "tokens", "cached", "by", "need", "free", "largest")

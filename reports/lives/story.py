@@ -32,7 +32,7 @@ _KNOWN |= {
     "first_token_step",
     "finish_step",
 }
-_KNOWN |= {"prompt_computed_s", "read_begin_s", "read_end_s", "held_until_s"}
+_KNOWN |= {"prompt_computed_s", "read_begin_s", "read_end_s", "held_until_s", "reserved_s"}
 _KNOWN |= {"migration_begin_s", "migration_stop_s", "migration_end_s", "resent"}
 
 

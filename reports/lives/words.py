@@ -49,6 +49,7 @@ REASONS: dict[str, str] = {
     "swapped": "swapped requests come first",
     "storage": "its prompt was being read from the storage",
     "tier": "its prefix was being copied to or from a tier",
+    "reservation": "the decode replica had no room for it yet",
 }
 """Why the head of the queue is not admitted."""
 IN_PIECES = "needs {need} contiguous slots, largest free extent {largest}; {free} free in total"
@@ -60,6 +61,7 @@ SHORT_REASONS = {
     "eviction": "step that evicts",
     "swapped": "swapped come first",
     "tier": "prefix being copied",
+    "reservation": "no room on the decode replica",
 }
 """Shown beside a number if the reason's name alone does not say it."""
 
@@ -75,6 +77,7 @@ HAPPENED: dict[str, str] = {
     "swap_out": "swapped out to the host pool with {tokens}: {by} needed the room",
     "swap_in": "swapped in again with {tokens}",
     "load": "{tokens} found elsewhere: loading them",
+    "reserve": "room reserved for {tokens}, which another replica computes",
     "load_beside": "{tokens} found on the host: loading them layer by layer, beside the step",
     "load_first": "{tokens} found on the host: the step waits until they are loaded",
     "loaded": "{tokens} loaded",
@@ -123,6 +126,7 @@ LINES: dict[str, str] = {
     "ttft": ": TTFT {ttft}",
     "e2e": ": E2E {e2e}, TPOT {tpot}, {normalized} per token overall",
     "comes": "came to {replica}",
+    "reserved": "{replica} has reserved room for it",
     "moved": "decodes on at {replica}",
     "died": "{replica} died with {tokens} in memory",
     "died empty": "{replica} died",

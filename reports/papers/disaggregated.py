@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvsim.reports.papers.declared import Table
+from kvsim.reports.papers.prompts import computed_ps
 from kvsim.reports.sweeps.search import Tried, search
 from kvsim.sim.build import build_engine, engine_defaults
 from kvsim.sim.deployment.deployment import Deployment, Pool
@@ -67,11 +68,7 @@ class Attainment:
             result = build_engine(self.fleet, work).run()
             self.runs += 1
             self.heard(len(work))
-            first = (
-                result.requests["first_token_ps"]
-                if result.stages is None
-                else result.stages["prompt_computed_ps"]
-            )
+            first = computed_ps(result)
             ttft_s = (first - result.arrival_ps) / PS_PER_S
             rest_s = (result.requests["finish_ps"] - first) / PS_PER_S
             tpot_s = np.where(result.output_tokens > 1, rest_s / np.maximum(result.output_tokens - 1, 1), 0.0)

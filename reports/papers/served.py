@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvsim.reports.papers.declared import Table
+from kvsim.reports.papers.prompts import computed_ps
 from kvsim.reports.sweeps.search import Tried, search
 from kvsim.sim.build import build_engine, engine_defaults
 from kvsim.sim.cost.dgx import Machine
@@ -127,9 +128,7 @@ class Cluster:
         result = build_engine(self.fleet, work).run()
         self.runs += 1
         self.heard(len(work))
-        stages = result.stages
-        first_ps = result.requests["first_token_ps"] if stages is None else stages["prompt_computed_ps"]
-        return np.array([result.arrival_ps, first_ps, result.requests["finish_ps"]])
+        return np.array([result.arrival_ps, computed_ps(result), result.requests["finish_ps"]])
 
 
 def cluster_of(

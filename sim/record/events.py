@@ -6,7 +6,8 @@
                watermark; seats; token budget; eviction (no request enters in such a step); batch (it is not
                over); swapped (they come first); future peak (it and the running requests would need too much
                at once, or it is not yet its turn); same prefix (another computes what it could share);
-               storage (it waits for a read from storage)
+               storage (it waits for a read from storage); reservation (the server that is to answer it has
+               no room yet)
     decode     its prompt, or its recomputation, is done and produced a token
     preempt    it is evicted and will be recomputed: `tokens` are lost; request `by` took the room, or with a
                `reason` the policy put `by` first
@@ -15,6 +16,7 @@
     resume     it has a seat again and decodes on
     swap_out   it goes to the host pool with `tokens`, for the room that `by` took
     swap_in    it is back
+    reserve    room for `tokens` of its prompt is set aside here, and another server may compute them
     load       `tokens` of its prompt are found elsewhere: it holds memory and waits for them
     load_beside  `tokens` are loaded from the host while the step that it enters computes, layer by layer
     load_first  `tokens` are loaded from the host before the step that it enters computes
@@ -55,6 +57,7 @@ TOKEN_BUDGET = "token budget"
 FUTURE_PEAK = "future peak"
 SAME_PREFIX = "same prefix"
 STORAGE = "storage"
+RESERVATION = "reservation"
 TIER = "tier"
 NUMBERS = ("time_ps", "step", "request", "sample", "tokens", "cached", "by", "need", "free", "largest")
 AT_ONCE = 4096
@@ -202,6 +205,10 @@ class Events:
         """Loading `tokens` of a prompt begins."""
         self._last_refusal = None
         self._add("load", request, now_ps, step, tokens=tokens)
+
+    def reserves(self, request: Request, now_ps: int, step: int) -> None:
+        """There is room for the tokens of a prompt that another server is to compute."""
+        self._add("reserve", request, now_ps, step, tokens=request.computed)
 
     def loads_beside(self, request: Request, now_ps: int, step: int, tokens: int) -> None:
         """`tokens` of a prompt are loaded while the step being decided computes."""

@@ -1,6 +1,6 @@
 """What holds requests back: while the head of the queue is not admitted, one limit blocks the whole queue."""
 
-from kvsim.sim.record.events import FUTURE_PEAK, NO_ROOM, SAME_PREFIX, STORAGE, TIER
+from kvsim.sim.record.events import FUTURE_PEAK, NO_ROOM, RESERVATION, SAME_PREFIX, STORAGE, TIER
 from kvsim.sim.schedulers.base import Scheduler
 from kvsim.sim.serving.server import Server
 
@@ -10,6 +10,7 @@ LIMITS = (KV_MEMORY, SEATS, TOKEN_BUDGET, BATCH)
 _OF_REASON = {
     NO_ROOM: KV_MEMORY,
     FUTURE_PEAK: KV_MEMORY,
+    RESERVATION: KV_MEMORY,
     "watermark": KV_MEMORY,
     "eviction": KV_MEMORY,
     "swapped": KV_MEMORY,

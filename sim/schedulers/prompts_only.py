@@ -16,9 +16,9 @@ from kvsim.allocators.base import Allocator
 from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.schedulers.vllm_v1 import InTurn, VllmV1
 from kvsim.sim.serving.batch import Batch
-from kvsim.sim.serving.hand_over import HandOver, Prompts
 from kvsim.sim.serving.held import HoldingServer, Lease
 from kvsim.sim.serving.memory import KvMemory
+from kvsim.sim.serving.pulling import Prompts, Pulls
 from kvsim.sim.serving.request import Request, State
 from kvsim.sim.serving.server import Rules, Server
 from kvsim.sim.workload import PS_PER_S
@@ -29,7 +29,7 @@ LEASE: Final = Lease(30 * PS_PER_S, 30 * PS_PER_S)
 class PromptsOnly(VllmV1):
     """Serves prompts and hands them over."""
 
-    def __init__(self, config: EngineConfig, max_model_len: int, hand_over: HandOver) -> None:
+    def __init__(self, config: EngineConfig, max_model_len: int, hand_over: Pulls) -> None:
         super().__init__(config, max_model_len)
         self._hand_over = hand_over
         self._began_ps = self._decided_ps = -1  # times of the last two decisions

@@ -102,7 +102,7 @@ class Sglang(Scheduler):
 
     def new_server(self, allocator: Allocator, bound: Callable[[Request], int]) -> Server:
         """A server whose queue it sorts."""
-        self._memory, self._waiting = SglangMemory(allocator), WaitingList()
+        self._memory, self._waiting = SglangMemory(allocator), self._new_queue()
         self._batch = SglangBatch(self._memory)
         self._cached, self._windowed = self._memory.cached, self._memory.windowed
         if self.config.policy == "dfs-weight" and self._cached is None:
@@ -111,7 +111,13 @@ class Sglang(Scheduler):
         if self._cached is not None:
             self._capacity = self._cached.pool.pages * self._page
         self._retries = self._preempts or self._windowed is not None
-        return Server(self._batch, Rules(bound, publishes_late=True), self._waiting)
+        return self._server_of(Rules(bound, publishes_late=True))
+
+    def _new_queue(self) -> WaitingList:
+        return WaitingList()
+
+    def _server_of(self, rules: Rules) -> Server:
+        return Server(self._batch, rules, self._waiting)
 
     def put_below(self, server: Server, deployment: "Deployment", shared: "SharedTiers") -> None:
         """HiCache, if its options ask for it."""
@@ -198,11 +204,14 @@ class Sglang(Scheduler):
 
     def finish(self, server: Server, request: Request) -> None:
         """The memory is free, and the batch no longer full."""
+        self._forget(request)
+        super().finish(server, request)
+
+    def _forget(self, request: Request) -> None:
         self._left = True
         self._waiting.forget(request)
         self.orders.forget(request)
         self._looked.pop(request, None)
-        super().finish(server, request)
 
     def held_back(self, server: Server) -> str:
         """Why the batch counts as full."""
@@ -262,7 +271,7 @@ class Sglang(Scheduler):
         if self.cut is None:
             if self.full or not self._waiting:
                 return False
-            if running >= config.max_num_seqs and not self._preempts:
+            if self._seated(server) >= config.max_num_seqs and not self._preempts:
                 self.full, self._held = True, "seats"
                 return False
         self.orders.sort(self._waiting, self._memory, server.running.values(), self._below)
@@ -302,11 +311,11 @@ class Sglang(Scheduler):
         chosen: list[Admission] = []
         preempted: list[Request] = []
         passed = False
-        for request in list(self._waiting):
+        for request in self._waiting.ready():
             if budget.spent:
                 self._held = "token budget"
                 break
-            if budget.admitted >= self.config.max_num_seqs - server.decoding:
+            if budget.admitted >= self.config.max_num_seqs - self._seated(server):
                 self.full, self._held = True, "seats"
             if self.full and not (self._preempts and self._preempt(server, budget, request, preempted)):
                 break
@@ -337,6 +346,10 @@ class Sglang(Scheduler):
                     f"request {request.index} finds no memory, and SGLang would end: what the GPU could give "
                     "up finds no room on the host, which waits for its storage; use a higher hicache_ratio"
                 )
+
+    def _seated(self, server: Server) -> int:
+        """Requests that have a seat before this step."""
+        return server.decoding
 
     def _go_on(self, server: Server, budget: Budget, cut: Request) -> int:
         """The next piece of the cut prompt; 0: it waits."""

@@ -58,6 +58,28 @@ class SglangOptions:
         doc="seed of the order in which `--policy random` shuffles the queue",
     )
 
+    kv_transfer_link: str = option(
+        "Link of a decode pool to the prefill servers: a name, or GB/s.",
+        default="400gb",
+        value="NAME|GB/S",
+        doc="the link over which each GPU of a [decode pool](fleet.md#prefill-and-decode-apart) gets "
+        "prompts: as `--kv-offloading-link`",
+    )
+    num_reserved_decode_tokens: int = option(
+        "Tokens that a decode pool keeps free for each request that it has.",
+        default=512,
+        value="N",
+        least=0,
+        doc="the tokens that a server of a [decode pool](fleet.md#pushed-as-in-sglang) keeps free for each "
+        "request that it has, when it reserves room for another",
+    )
+    disaggregation_decode_enable_radix_cache: bool = option(
+        "Keep prefixes in a decode pool, too.",
+        default=False,
+        doc="whether servers of a [decode pool](fleet.md#pushed-as-in-sglang) keep prefixes, so that only "
+        "what they lack is sent",
+    )
+
     enable_hierarchical_cache: bool = option(
         "HiCache: a tier in host memory.",
         default=False,

@@ -149,7 +149,7 @@ class VllmV1Options:
         "Link of a decode pool to the prefill servers: a name, or GB/s.",
         default="400gb",
         value="NAME|GB/S",
-        doc="the link over which each GPU of a [decode pool](fleet.md#prefill-and-decode-apart) reads "
+        doc="the link over which each GPU of a [decode pool](fleet.md#prefill-and-decode-apart) gets "
         "prompts: as `--kv-offloading-link`",
     )
     offload_prompt_only: bool = option(

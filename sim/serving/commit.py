@@ -150,28 +150,33 @@ class Commit:
 
     def _give_tokens(self, step: Decision) -> None:
         """A request whose prompt is now computed gets a token, then decodes or is finished."""
-        server, now_ps = self._server, self._server.now_ps
+        server = self._server
         for request in step.chunks:
             if server.rules.publishes_late:
                 server.memory.publish(request, step)
             if request.computed < request.known_tokens:
                 continue
-            for observer in self._observers:
-                observer.prompt_done(request)
-            last_ps = server.prompt_done(request)
-            if last_ps is not None:
-                self._tally.late(now_ps - last_ps, 1)
-            else:
-                self._tally.first_tokens += 1 if request.group is None else request.group.seats
-            for done in self._scheduler.start_decode(server, request):
-                self._finish(done)
+            self.give_token(request)
+
+    def give_token(self, request: Request) -> None:
+        """A prompt is computed, here or elsewhere: its request has a token."""
+        server = self._server
+        for observer in self._observers:
+            observer.prompt_done(request)
+        last_ps = server.prompt_done(request)
+        if last_ps is not None:
+            self._tally.late(server.now_ps - last_ps, 1)
+        else:
+            self._tally.first_tokens += 1 if request.group is None else request.group.seats
+        for done in self._scheduler.start_decode(server, request):
+            self._finish(done)
 
     def _finish(self, request: Request) -> None:
         server, now_ps = self._server, self._server.now_ps
         request.move(State.FINISHED)
         for observer in self._observers:
             observer.finished(request)
-        if self._recorder.finish(request, now_ps, server.steps - 1) and self._arrivals.wait_for_answers:
+        if self._recorder.finish(request, now_ps, server.last_step) and self._arrivals.wait_for_answers:
             self._arrivals.answered(request.index, now_ps)
         self._scheduler.finish(server, request)
 

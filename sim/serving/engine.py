@@ -17,7 +17,7 @@ from kvsim.sim.record.recorder import Result
 from kvsim.sim.record.request_log import RequestLog
 from kvsim.sim.routers.base import Router
 from kvsim.sim.serving.absences import Absences, Times
-from kvsim.sim.serving.arrivals import Arrivals, Process
+from kvsim.sim.serving.arrivals import Arrivals, Door, Process
 from kvsim.sim.serving.deaths import Deaths
 from kvsim.sim.serving.decision import NEVER_PS
 from kvsim.sim.serving.dispatcher import Dispatcher, sessions_of
@@ -180,9 +180,11 @@ class Engine:
     def run(self) -> Result:
         """Serve every request and return the result; for a fleet, of all replicas together."""
         place = self._dispatcher.place if self._dispatcher else None
+        doors: Sequence[Door] = self.replicas
         if self._dispatcher is not None and self.hand_over is not None:
             place = partial(self.hand_over.place, first=self._dispatcher)
-        self.arrivals.begin(self.replicas, place)
+            doors = self.hand_over.doors(self.replicas)
+        self.arrivals.begin(doors, place)
         self._begin_around()
         for index, replica in enumerate(self.replicas):
             if self.scaler is None or self.scaler.serves(index):

@@ -6,7 +6,7 @@
 
 Held blocks are in no queue and take no seat and no budget; to every other request they count as used.
 In the ledger they are a separate kind; one that a running request has found in the cache is `token`.
-Follows vLLM 0.33.0 (pull mode).
+Follows vLLM 0.33.0 (pull mode). Where prompts are pushed, they are "read" when their last piece has arrived.
 """
 
 from collections.abc import Callable, Iterable
@@ -16,6 +16,7 @@ from typing import ClassVar
 
 from kvsim.allocators.base import InvariantError
 from kvsim.allocators.paged import Paged
+from kvsim.allocators.sglang.cached import SglangCached
 from kvsim.sim.serving.batch import Batch
 from kvsim.sim.serving.decision import NEVER_PS
 from kvsim.sim.serving.request import Request, State
@@ -65,7 +66,7 @@ class HoldingServer(Server):
     ) -> None:
         super().__init__(batch, rules)
         self.hand_over = hand_over
-        assert isinstance(batch.allocator, Paged)
+        assert isinstance(batch.allocator, Paged | SglangCached)
         self._tables = batch.allocator
         self.lease = lease
         self.answers: set[int] = set()

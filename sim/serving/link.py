@@ -95,6 +95,16 @@ class Link(Transfers):
         self.free_ps[loads] = ends_ps
         return ends_ps
 
+    def copied_from_ps(self, out: "Link", blocks: int, now_ps: int) -> int:
+        """When a copy of `blocks` blocks from another server's link `out` to this one ends.
+
+        It begins when both are free, and occupies both for as long as the slower one needs.
+        """
+        begin_ps = max(now_ps, self.free_ps[True], out.free_ps[False])
+        ends_ps = max(self.copied_ps(True, blocks, begin_ps), out.copied_ps(False, blocks, begin_ps))
+        self.free_ps[True] = out.free_ps[False] = ends_ps
+        return ends_ps
+
     def tell(self, totals: TierTotals) -> None:
         """Say how long the jobs so far occupy each direction, and until when."""
         totals.load_busy_ps, totals.store_busy_ps = self._busy_ps[True], self._busy_ps[False]

@@ -114,10 +114,10 @@ class EventLog(Observer):
         events.refused(head, server.now_ps, server.steps, reason, need, server.allocator, happened)
 
     def prompt_done(self, request: Request) -> None:
-        self._events.decodes(request, self._server.now_ps, self._server.steps - 1)
+        self._events.decodes(request, self._server.now_ps, self._server.last_step)
 
     def finished(self, request: Request) -> None:
-        self._events.finished(request, self._server.now_ps, self._server.steps - 1)
+        self._events.finished(request, self._server.now_ps, self._server.last_step)
 
     def rejected(self, row: int, now_ps: int, step: int, reason: str) -> None:
         self._events.rejected(row, now_ps, step, reason)

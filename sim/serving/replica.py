@@ -252,6 +252,8 @@ class Replica:
         elif step.no_room and not server.allocator.used_slots:  # evicted, now longer than on arrival
             server.drop_head(f"finds no room in an empty arena of {server.allocator.capacity_slots:,} slots")
             self.commit.write_facts(step.of_refusals())
+        elif server.wakes.outside:
+            yield from self._idle(takes=False)
         else:
             raise InvariantError(
                 f"step {server.steps}: nobody runs and request {server.waiting[0].index}, the head of "

@@ -124,6 +124,11 @@ class Server:
         """Whether any request may enter when memory is free."""
         return len(self.waiting) > 0 or self.swapped > 0
 
+    @property
+    def last_step(self) -> int:
+        """Number of the step that ended last; 0 if none has, where prompts are computed elsewhere."""
+        return max(self.steps - 1, 0)
+
     # -- the step -----------------------------------------------------------------------------
 
     def wait(self, until_ps: int) -> None:
@@ -387,7 +392,7 @@ class Server:
         last_ps = request.last_token_ps if request.first_token_ps is not None else None
         if last_ps is None:
             request.first_token_ps = self.now_ps
-            request.first_token_step = self.steps - 1
+            request.first_token_step = self.last_step
         request.generated += 1
         request.last_token_ps = self.now_ps
         self.totals.prompts += 1

@@ -49,6 +49,10 @@ class WaitingList:
         """Forget a finished request."""
         del self._came[request]
 
+    def ready(self) -> list[Request]:
+        """Those that may enter, in order."""
+        return list(self._waiting)
+
     @property
     def number(self) -> int:
         """How often a request came, or came back."""

@@ -17,6 +17,8 @@ class Wakes:
         Everything that ended before this time has been checked, in the last span or while idle.
     polls : bool
         Whether it checks continuously for ends while it computes nothing; otherwise once per step.
+    outside : bool
+        Whether what waits here may wait for another server, which then rings.
     works : bool
         Whether it decides without requests, because transfers are in flight that depend on decisions.
     waits : int
@@ -31,6 +33,7 @@ class Wakes:
         self.beside = False
         self.polls = False
         self.before_ps = 0
+        self.outside = False
         self.works = False
         self.waits = 0
         self.in_vain = 0

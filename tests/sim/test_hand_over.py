@@ -21,8 +21,8 @@ from kvsim.sim.build import build_engine, resolve
 from kvsim.sim.errors import KvsimError
 from kvsim.sim.options.scenario import Scenario
 from kvsim.sim.run import deployment_of, prepare
-from kvsim.sim.serving.hand_over import Pull
 from kvsim.sim.serving.link import Link, Way
+from kvsim.sim.serving.pulling import Pull
 from kvsim.sim.serving.tier_jobs import Job
 
 
@@ -182,9 +182,9 @@ def test_a_config_makes_the_same_fleet():
         ({"pool": "prefill:1 decode:1 both:1"}, "roles of pools must be both everywhere"),
         (
             {"scheduler": "vllm-v1@0.11.0"},
-            "scheduler must be vllm-v1@0.33.0 with prefill and decode pools, got",
+            "scheduler must be vllm-v1@0.33.0 or sglang with prefill and decode pools",
         ),
-        ({"scheduler": "orca"}, "scheduler must be vllm-v1@0.33.0 with prefill and decode pools, got orca"),
+        ({"scheduler": "orca"}, "scheduler must be vllm-v1@0.33.0 or sglang with prefill and decode"),
         ({"allocator": "radix"}, "allocator must be paged with prefill and decode pools, got radix"),
         ({"policy": "sjf"}, "policy must be fcfs with prefill and decode pools, got 'sjf'"),
         (
