@@ -34,7 +34,7 @@ KINDS: dict[str, Kind] = {
     "internal": Kind("empty, never written", "#E69F00", "black", "▚", "////"),
     "external": Kind("free, in pieces too small", "#A63C00", "white", "▓"),
     "cached": Kind("prefix that may be hit again", "#7CCBB0", "black", "+"),
-    "idle": Kind("empty, kept mapped", "#B79AC8", "black", "o", ".."),
+    "idle": Kind("empty, kept by the allocator", "#B79AC8", "black", "o", ".."),
     "free": Kind("room for the next request", "#E8E8E8", "black", "·"),
 }
 """In the order in which a bar stacks them: used, wasted, available."""

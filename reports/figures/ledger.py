@@ -128,9 +128,10 @@ def _layers_bar(axes: Axes, style: Style, row: float, words: str, percent: Mappi
         how: Any = {"color": look.colour, "hatch": look.hatch, "edgecolor": style.seam}
         axes.barh(row, share, _LAYERS_BAR, left, linewidth=0.53 * style.line, **how)
         left += share
-    pool = f" of a pool of {pieces.percent(left)}" if "free" in percent else ""
+    pool = f" (its pool: {pieces.percent(left)})" if "free" in percent else ""
+    padding = " with the padding" if ", padded to " in words else ""
     held = pieces.percent(left - percent.get("free", 0.0))
-    said = wrapped(f"{words}: {held}{pool}".replace(" %", "\u00a0%"), 54 if style.narrow else 90)
+    said = wrapped(f"{words}: {held}{padding}{pool}".replace(" %", "\u00a0%"), 54 if style.narrow else 90)
     text: Any = {"textcoords": "offset points", "va": "bottom", "fontsize": style.small_pt}
     axes.annotate(said, (0, row - _LAYERS_BAR / 2), (0, 1), color=style.ink, **text)
 

@@ -91,7 +91,7 @@ def test_the_figure_of_waste_draws_them_below_their_system(summaries, style):
     assert len(layers) == 6
     assert layers[0].startswith("1 group of 10 full-attention layers: ")
     assert layers[5].startswith("1 group of 52 sliding-window layers (1,024 tokens): ")
-    assert "of a pool of" in layers[5]
+    assert "(its pool: " in layers[5]
     named = [text for text in axes.texts if " layers" in text.get_text()]
     boxes = [text.get_window_extent() for text in named]
     assert all(box.x1 <= figure.bbox.x1 for box in boxes)

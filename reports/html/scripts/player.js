@@ -221,7 +221,7 @@ class Player {
   about({ arena }, range) {
     const line = (text) => element("p", { text });
     const place = `slots ${count(range.start)} to ${count(range.start + range.size - 1)}`;
-    if (!range.owners.length) return [element("strong", { text: { cached: "Cached prefix", idle: "Idle: empty, kept mapped", free: "Free" }[range.kind] }), line(place)];
+    if (!range.owners.length) return [element("strong", { text: { cached: "Cached prefix", idle: "Idle: empty, kept by the allocator", free: "Free" }[range.kind] }), line(place)];
     const named = range.owners.slice(0, 6).map(({ request, sample }) => `${count(request)}${sample ? `, answer ${sample}` : ""}`);
     const more = range.owners.length > 6 ? ` and ${range.owners.length - 6} more` : "";
     const swatch = element("i");
@@ -253,7 +253,7 @@ function legend(palette) {
     ["shared by several", own, "shared"],
     ...(data.kinds.held ? [["held: computed, waits to be read", palette.held]] : []),
     ["cached prefix, nobody's", palette.cached],
-    ...(data.kinds.idle ? [["idle: empty, kept mapped", palette.idle]] : []),
+    ...(data.kinds.idle ? [["idle: empty, kept by the allocator", palette.idle]] : []),
     ["free", palette.free],
   ];
   $("map-legend").replaceChildren(...items.map(([text, colour, pattern]) => {
