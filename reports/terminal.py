@@ -164,13 +164,14 @@ def _mean(seeds: System, *path: str) -> float:
 
 
 def _latency_table(seeds: System) -> Table:
-    """A row per latency, in the unit that suits its largest number; the spread is below the mean."""
+    """A row per latency, in the unit that suits its median; the spread is below the mean."""
     table = ruled_table("latency, mean ±95 %" if len(seeds) > 1 else "latency")
     for point in POINTS:
         table.add_column(point, justify="right", no_wrap=True)
     for latency in LATENCIES.values():
         found = [_found(seeds, "latency", latency.column, point) for point in POINTS]
-        short = max((each.mean for each in found if each is not None), default=1.0) < 1
+        median = found[POINTS.index("p50")]
+        short = median is not None and median.mean < 1
         factor, unit = (1e3, "ms") if short else (1.0, "s")
         cells = [Text(figures(None if each is None else each.mean * factor)) for each in found]
         for cell, each in zip(cells, found, strict=True):

@@ -95,6 +95,8 @@ def _legend_above(  # noqa: PLR0917
     for look, system, seeds in zip(looks, systems, columns, strict=True):
         p50, p99 = (with_spread(palette.seconds, found) for found in _percentiles(seeds))
         said = f"p50 {p50}, p99 {p99}" if all(values.size for values in seeds) else "none finished"
+        if len(system.name) + 2 + len(said) > room:
+            said = said.partition(",")[0]
         marks.append(pieces.line(style, look, f"{short(system.name, max(room - len(said) - 2, 6))}: {said}"))
     above = {"loc": "lower left", "bbox_to_anchor": (-0.02, 1.0), "borderpad": 0.1, "handlelength": 1.8}
     legend = axes.legend(handles=marks, title=title, **above)

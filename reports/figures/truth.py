@@ -1,6 +1,6 @@
 """truth-points: measured beside simulated, a dot per server; truth-requests: the same per request.
 
-points     TPOT and TTFT, simulated over measured, with the lines of equality and of 10 % off
+points     TPOT and TTFT, simulated against measured, with the lines of equality and of 10 % off
 requests   the distributions of TTFT, TPOT and E2E of each run, measured and simulated
 """
 
@@ -29,22 +29,21 @@ def draw_truth(found: Validation, directory: Path, style: Style) -> None:
 
 def _points(found: Validation, style: Style) -> Figure:
     by_model = groups(found, model_only)
-    size, bias = off([each for group in by_model.values() for each in group["TPOT"]])
-    figure = new_sheet(
-        style, 5.2, f"{len(found.points)} servers: median error of TPOT {size:.1f} %, bias {bias:+.1f} %"
-    )
+    errors = (f"{what} {off(group_of(by_model, what))[0]:.1f} %" for what in ("TPOT", "TTFT"))
+    headline = f"{len(found.points)} servers: median absolute error of {', of '.join(errors)}"
+    figure = new_sheet(style, 5.2, headline)
     panels = figure.subplots(1, 2)
-    for axes, what in zip(panels, ("TPOT", "TTFT"), strict=True):
+    for axes, (what, unit, factor) in zip(panels, (("TPOT", "ms", 1e3), ("TTFT", "s", 1.0)), strict=True):
         for place, (key, group) in enumerate(by_model.items()):
             look = style.look(place)
             measured, simulated = (
-                [1e3 * value for value in values]
+                [factor * value for value in values]
                 for values in zip(*((each.measured, each.simulated) for each in group[what]), strict=True)
             )
             axes.plot(measured, simulated, look.marker, color=look.colour, ms=3, label=key[0], alpha=0.7)
-        every = [1e3 * value for one in group_of(by_model, what) for value in (one.measured, one.simulated)]
-        pieces.equality(axes, style, min(every) / 1.3, max(every) * 1.3)
-        axes.set(title=what, xlabel="measured, ms", ylabel="simulated, ms")
+        every = [each for one in group_of(by_model, what) for each in (one.measured, one.simulated)]
+        pieces.equality(axes, style, factor * min(every) / 1.3, factor * max(every) * 1.3)
+        axes.set(title=what, xlabel=f"measured, {unit}", ylabel=f"simulated, {unit}")
     names, words = panels[0].get_legend_handles_labels()
     figure.legend(names, words, loc="outside lower center", ncols=3, fontsize=style.small_pt, frameon=False)
     return figure
