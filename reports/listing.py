@@ -27,7 +27,7 @@ def models_table() -> FittingTable:
         (
             (
                 model.name,
-                f"{model.parameters / 1e9:.1f} B",
+                f"{model.parameters / 1e9:,.1f} B",
                 f"{model.weight_bytes / GIB:,.1f} GiB",
                 _layers(model),
                 f"{model.heads}/{'MLA' if model.kv_latent_dim else model.kv_heads}",
@@ -62,7 +62,7 @@ def gpus_table() -> FittingTable:
         (
             (
                 gpu.name,
-                f"{gpu.memory_bytes / GIB:g} GiB",
+                f"{round(gpu.memory_bytes / GIB, 1):g} GiB",
                 f"{gpu.bandwidth_bytes_per_s / 1e9:,.0f}",
                 f"{gpu.flops_per_s / 1e12:,.0f}",
                 f"{gpu.link_bytes_per_s / 1e9:,.0f}" if gpu.link_bytes_per_s else "-",

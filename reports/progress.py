@@ -7,6 +7,8 @@ from threading import Event, Thread
 
 PATIENCE_S = 0.5
 _GLANCE_S = 0.1
+LEAST_WIDTH = 60
+"""Terminals at least so wide have a bar; in narrower ones only the numbers fit."""
 
 
 def left(done: float, total: float | None, elapsed_s: float | None, longest_s: float = 0.0) -> str:
@@ -80,14 +82,10 @@ def _watch(
 
     size = total if callable(total) else lambda: total
     of = DownloadColumn() if unit == "bytes" else MofNCompleteColumn()
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=None),
-        of,
-        Share(""),
-    )
     console = Console(stderr=True)
     console.width -= len("^C ")  # the terminal's echo must not break the line
+    bars = [BarColumn(bar_width=None)] if console.width >= LEAST_WIDTH else []
+    columns = (TextColumn("{task.description}"), *bars, of, Share(""))
     with Progress(*columns, console=console, transient=True, speed_estimate_period=120) as bar:
         task = bar.add_task(label, total=size() or None)
         while not over.wait(_GLANCE_S):
