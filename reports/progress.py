@@ -8,7 +8,7 @@ from threading import Event, Thread
 PATIENCE_S = 0.5
 _GLANCE_S = 0.1
 LEAST_WIDTH = 60
-"""Terminals at least so wide have a bar; in narrower ones only the numbers fit."""
+"""Terminals at least so wide show the bar and what is counted; in narrower ones only the numbers fit."""
 
 
 def left(done: float, total: float | None, elapsed_s: float | None, longest_s: float = 0.0) -> str:
@@ -71,8 +71,6 @@ def _watch(
     )
     from rich.text import Text
 
-    word = "" if unit == "bytes" else f"{unit}, "
-
     class Share(TextColumn):
         """The share done and the time left at the average speed so far."""
 
@@ -84,9 +82,10 @@ def _watch(
     of = DownloadColumn() if unit == "bytes" else MofNCompleteColumn()
     console = Console(stderr=True)
     console.width -= len("^C ")  # the terminal's echo must not break the line
-    bars = [BarColumn(bar_width=None)] if console.width >= LEAST_WIDTH else []
-    columns = (TextColumn("{task.description}"), *bars, of, Share(""))
-    with Progress(*columns, console=console, transient=True, speed_estimate_period=120) as bar:
+    wide = console.width >= LEAST_WIDTH
+    word = "" if unit == "bytes" or not wide else f"{unit}, "
+    named = (TextColumn("{task.description}"), BarColumn(bar_width=None)) if wide else ()
+    with Progress(*named, of, Share(""), console=console, transient=True, speed_estimate_period=120) as bar:
         task = bar.add_task(label, total=size() or None)
         while not over.wait(_GLANCE_S):
             bar.update(task, completed=done(), total=size() or None)
