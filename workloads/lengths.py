@@ -111,7 +111,8 @@ def take(
         return lengths.rows(np.arange(num_prompts) % rows)
     if num_prompts < rows:
         chosen = np.arange(num_prompts)
-        first = f"{FIRST_OF}{num_prompts:,} of the {rows:,} rows of {lengths.name}"
+        many = f"{num_prompts:,} " if num_prompts > 1 else ""
+        first = f"{FIRST_OF}{many}of the {rows:,} rows of {lengths.name}"
         note = f"{first}, with any seed (see --shuffle)." if lengths.arrival_s is None else f"{first}."
     elif lengths.arrival_s is not None:
         raise KvsimError(

@@ -140,4 +140,6 @@ def _headline(systems: Sequence[System]) -> str:
         words = pieces.listed([each.name for each in systems], [p50 for p50, _ in waits], palette.seconds)
         return f"Median time to first token{under_loads(systems)}: {words}"
     half, nearly_all = (with_spread(palette.seconds, found) for found in waits[0])
+    if half == nearly_all:
+        return f"{systems[0].name}: first token within {half}"
     return f"{systems[0].name}: first token within {half} for half of the requests, {nearly_all} for 99 %"

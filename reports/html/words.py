@@ -243,7 +243,7 @@ def _arrivals(run: Run) -> str:
     if rate == "inf":
         return "all at once"
     if rate is not None:
-        return (
-            f"{figures(number(rate))} requests/s ({kind})" if kind else f"{figures(number(rate))} requests/s"
-        )
+        if kind == "gamma" and workload.get("burstiness") == 1:
+            kind = "Poisson"
+        return f"{figures(number(rate))} requests/s" + (f" ({kind})" if kind else "")
     return "as in the trace" if workload else ""

@@ -297,7 +297,7 @@ def test_runs_of_different_loads_are_not_ranked_but_those_of_one_load_are(tmp_pa
     assert "The runs had different traffic, so they are not ranked against each other: " in said
     assert said.count("as many requests at once as contiguous") <= 1
     assert "at-0.5 holds" not in said and "as at-0.5" not in said
-    assert "At 3.00 requests/s (gamma): " in said
+    assert "At 3.00 requests/s (Poisson): " in said
     found = numbers(runs)
     assert not found["ranked"] and not any(any(row["best"]) for row in found["rows"])
     assert any(any(row["best"]) for row in numbers(runs[:2])["rows"])
