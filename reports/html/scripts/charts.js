@@ -108,10 +108,10 @@ function bars() {
 
 let latency = Object.keys(data.charts.latency)[0];
 
-/** A logarithmic axis of seconds, with a label per decade where there are many. */
+/** A logarithmic axis of seconds: a label per decade where there are many, else at 1, 2 and 5. */
 function logarithmic() {
   const { edges, words } = data.charts.latency[latency], decades = edges.length ? Math.log10(edges.at(-1) / edges[0]) : 1;
-  return axis({ type: "log", title: `${words} (s)`, tickformat: "~r", ...(decades > (roomy() && innerWidth > 1000 ? 5 : 2.5) ? { dtick: 1 } : { nticks: 6 }) });
+  return axis({ type: "log", title: `${words} (s)`, tickformat: "~r", ...(decades > (roomy() && innerWidth > 1000 ? 5 : 2.5) ? { dtick: 1 } : decades > 0.8 ? { dtick: "D2" } : { nticks: 6 }) });
 }
 
 /** How many requests are how slow. */
