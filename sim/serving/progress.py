@@ -104,31 +104,25 @@ class Progress:
 
     @abstractmethod
     def _begin(self, request: Request) -> None:
-        """Set `base` and `finish_clock` of a sequence that joins."""
+        """Set `base` and `finish_clock` of a sequence that joins, and note that finish if it is known."""
 
     # -- in and out ---------------------------------------------------------------------------
 
     def join(self, request: Request, now_ps: int) -> None:
         """A sequence decodes from the next decode step on."""
         self._begin(request)
+        seq, last_ps = request.seq, request.last_token_ps
         self._base_sum += request.base
         self.size += 1
-        self._members[request.seq] = request
-        request.joined_as = request.seq
+        self._members[seq] = request
+        request.joined_as = seq
         if self.spread is not None:
             self.spread.add(request.base)
-        self._joined[request.seq] = request.last_token_ps
-        if request.last_token_ps != now_ps:
+        self._joined[seq] = last_ps
+        if last_ps != now_ps:
             self.late = True
         if request.open_stream is not None:
             self._streams.setdefault(request.open_stream, []).append(request)
-        self._note_finish(request)
-
-    def _note_finish(self, request: Request) -> None:
-        finish = request.finish_clock
-        heappush(self._finishes, finish << SEQ_BITS | request.seq)
-        if finish < self.next_finish:
-            self.next_finish = finish
 
     def leave(self, request: Request) -> None:
         """A sequence stops decoding before its end: write back its progress."""
@@ -208,13 +202,14 @@ class Progress:
 
         Otherwise empty: the time between two tokens is then the duration of a step.
         """
-        last: dict[int, int] = {}
-        for when in self._joined.values():
-            last[when] = last.get(when, 0) + 1
-        others = self.size - len(self._joined)
+        last = [(when, 1) for when in self._joined.values()]
+        others = self.size - len(last)
         if others:
-            last[self._last_ps] = last.get(self._last_ps, 0) + others
-        return list(last.items()) if len(last) > 1 or now_ps not in last else []
+            last.append((self._last_ps, others))
+        for when, _ in last:
+            if when != now_ps:
+                return last
+        return []
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -248,5 +243,9 @@ class Lockstep(Progress):
         return steps * self.size
 
     def _begin(self, request: Request) -> None:
-        request.base = request.computed - self.clock
-        request.finish_clock = self.clock + request.output_tokens - request.generated
+        clock = self.clock
+        finish = clock + request.output_tokens - request.generated
+        request.base, request.finish_clock = request.computed - clock, finish
+        heappush(self._finishes, finish << SEQ_BITS | request.seq)
+        if finish < self.next_finish:
+            self.next_finish = finish
