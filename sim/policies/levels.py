@@ -12,7 +12,7 @@ Queue k spans 2^k to 2^(k + 1) quanta of the scale. Nothing stays behind where a
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Iterator
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import Final
 
 from kvsim.sim.policies.base import Policy
@@ -48,7 +48,7 @@ class Standing:
         self.level = self.admission = 0
 
 
-WHEN, LAST_ADMITTED = itemgetter(0), attrgetter("admission")
+WHEN = itemgetter(0)
 
 
 class Levels:
@@ -73,7 +73,8 @@ class Levels:
         self._turns: deque[tuple[int, Standing]] = deque()  # the next promotion first; some are void
         self._next_ps = FAR_PS  # none before this
         self._marks: list[int] = []  # `reached_ps` of those with a seat, the smallest first
-        self._seated: list[Standing] = []
+        self._seated: list[int] = []  # the numbers of their admissions, in the same order
+        self._admitted: dict[int, Standing] = {}  # by that number
         self._admissions = 0
 
     # -- as a queue ---------------------------------------------------------------------------
@@ -112,11 +113,12 @@ class Levels:
         now_ps = self._policy.server.now_ps
         mark = (standing.reached_ps if now_ps < standing.promoted_ps else self._quantum_ps) - now_ps
         self._waiting -= 1
-        self._admissions += 1
-        standing.reached_ps, standing.level, standing.admission = mark, 0, self._admissions
+        admission = self._admissions = self._admissions + 1
+        standing.reached_ps, standing.level, standing.admission = mark, 0, admission
         index = bisect_right(self._marks, mark)
         self._marks.insert(index, mark)
-        self._seated.insert(index, standing)
+        self._seated.insert(index, admission)
+        self._admitted[admission] = standing
         return standing.request
 
     def remove(self, request: Request) -> None:
@@ -233,11 +235,12 @@ class Levels:
 
     def _unseat(self, standing: Standing) -> None:
         """The request has no seat any more."""
-        index = bisect_left(self._marks, standing.reached_ps)
-        while self._seated[index] is not standing:
+        admission, index = standing.admission, bisect_left(self._marks, standing.reached_ps)
+        while self._seated[index] != admission:
             index += 1
         del self._marks[index]
         del self._seated[index]
+        del self._admitted[admission]
         standing.admission = 0
 
     def behind(self, least: int, now_ps: int) -> Iterator[tuple[int, Request]]:
@@ -248,17 +251,17 @@ class Levels:
             level = ((marks[end - 1] + now_ps) // quantum_ps).bit_length() - 1
             start = bisect_left(marks, (quantum_ps << level) - now_ps, 0, end)
             queue = self._seated[start:end]
-            if end - start > 1:
-                queue.sort(key=LAST_ADMITTED, reverse=True)
-            for standing in queue:
-                if standing.request.state is State.DECODE:
-                    yield level, standing.request
+            queue.sort(reverse=True)
+            for admission in queue:
+                request = self._admitted[admission].request
+                if request.state is State.DECODE:
+                    yield level, request
             end = start
 
     def next_fall_ps(self, level: int, now_ps: int) -> int:
         """When the next of those with a seat falls below this queue; `FAR_PS`: none is in it or above."""
         below_ps = self._quantum_ps << level + 1
         for index in range(bisect_left(self._marks, below_ps - now_ps) - 1, -1, -1):
-            if self._seated[index].request.state is not State.FINISHED:
+            if self._admitted[self._seated[index]].request.state is not State.FINISHED:
                 return below_ps - self._marks[index]
         return FAR_PS
