@@ -36,6 +36,9 @@ class Keeping(Policy):
     preempts: ClassVar[bool] = True
     displaced: ClassVar[str] = "keep their memory while there is enough, if it is in blocks"
 
+    levels: Levels
+    """Its queue."""
+
     def __init__(self, config: EngineConfig, max_model_len: int) -> None:
         super().__init__(config, max_model_len)
         self.keeps = True
@@ -55,6 +58,12 @@ class Keeping(Policy):
         key, now_ps = self.key, self.server.now_ps
         aside = self.server.batch.aside.values()
         return max(aside, key=lambda request: (key(request, now_ps), request.index, request.sample))
+
+    def queue(self) -> Levels:
+        return self.levels
+
+    def place(self) -> None:
+        self.levels.place()
 
     # -- victims ------------------------------------------------------------------------------
 
@@ -84,8 +93,7 @@ class Keeping(Policy):
 
     def _displace(self, seats: int, budget: int) -> int:
         """Let running requests give way to all that may displace them; returns how many were preempted."""
-        server, waiting = self.server, self.server.waiting
-        assert isinstance(waiting, Levels)
+        server, waiting = self.server, self.levels
         waiting.place()
         seats -= len(server.running) + len(server.batch.moving)
         rivals = self.behind(waiting.least(), server.now_ps)
@@ -214,11 +222,12 @@ class Exchange:
             rival, seated = self._rival, self._seats > 0
             if not seated and (rival is None or not key < rival[0]):
                 return
-            if self._ended or not self._has_tokens(head, not seated):
+            tokens, needed = self._tokens - seated, self.needed + self._unit  # at most
+            if tokens >= 0 and needed <= self._free and head.state is State.ASIDE and not self._ended:
+                self._tokens, self.needed = tokens, needed
+            elif self._ended or not self._has_tokens(head, not seated):
                 self.kept_out = self._ended or TOKEN_BUDGET
                 return
-            if head.state is State.ASIDE and self.needed + self._unit <= self._free:
-                self.needed += self._unit  # at most
             elif not self._has_room(head, None if seated else rival):
                 self.kept_out = NO_ROOM
                 return

@@ -18,9 +18,7 @@ There they are swapped, a little ahead of time; vLLM V1 swaps nothing, so here t
 is checked every 1,000 steps there, here when it is due.
 """
 
-from bisect import bisect_left
 from collections.abc import Iterator
-from operator import itemgetter
 from typing import ClassVar
 
 from mypy_extensions import mypyc_attr
@@ -29,11 +27,8 @@ from kvsim.sim.deployment.engine import EngineConfig
 from kvsim.sim.policies.keeping import Keeping
 from kvsim.sim.policies.levels import Levels
 from kvsim.sim.policies.options import MlfqOptions
-from kvsim.sim.policies.running import Running
 from kvsim.sim.serving.facts import PS_PER_S
-from kvsim.sim.serving.request import Request, State
-
-LAST_ADMITTED = itemgetter(1)
+from kvsim.sim.serving.request import Request
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -52,80 +47,22 @@ class Mlfq(Keeping):
         super().__init__(config, max_model_len)
         own = self.own(MlfqOptions)
         self.keeps = own.mlfq_displaced == "keep"
-        self._quantum_ps = max(1, round(own.mlfq_quantum * PS_PER_S))
-        self._patience_ps = round(own.mlfq_promotion * PS_PER_S)
-        self._waits: dict[Request, tuple[int, int]] = {}  # how far up the scale, and when it is promoted
-        self._running = Running()  # by how far up the scale they are, less the clock
-        self._admissions = 0
+        quantum_ps, patience_ps = (
+            max(1, round(own.mlfq_quantum * PS_PER_S)),
+            round(own.mlfq_promotion * PS_PER_S),
+        )
+        self.levels = Levels(self, quantum_ps, patience_ps)
 
     def key(self, request: Request, now_ps: int) -> int:
-        waits = self._waits.get(request)
-        if waits is None:
-            return self._level(self._running.mark(request) + now_ps)
-        return 0 if now_ps >= waits[1] else self._level(waits[0])
-
-    def _level(self, reached_ps: int) -> int:
-        """The queue of a place on the scale: queue k spans 2^k to 2^(k + 1) quanta."""
-        return (reached_ps // self._quantum_ps).bit_length() - 1
-
-    def queue(self) -> Levels:
-        self._queue = Levels(self)
-        return self._queue
-
-    # -- running requests ---------------------------------------------------------------------
-
-    def _first_below(self, level: int, now_ps: int) -> int:
-        """The place of the first request in a lower queue than this one."""
-        return self._running.first_from((self._quantum_ps << level + 1) - now_ps)
+        return self.levels.level(request, now_ps)
 
     def behind(self, least: int, now_ps: int) -> Iterator[tuple[int, Request]]:
-        running, quantum_ps = self._running.entries, self._quantum_ps
-        end, above = len(running), (quantum_ps << least + 1) - now_ps
-        while end and running[end - 1][0] >= above:
-            level = ((running[end - 1][0] + now_ps) // quantum_ps).bit_length() - 1
-            start = bisect_left(running, ((quantum_ps << level) - now_ps,), 0, end)
-            queue = running[start:end]
-            if end - start > 1:
-                queue.sort(key=LAST_ADMITTED, reverse=True)
-            for _, _, request in queue:
-                if request.state is State.DECODE:
-                    yield level, request
-            end = start
+        return self.levels.behind(least, now_ps)
 
     def alike_until_ps(self) -> int:
         """Until a request is promoted, or a running one falls below the queue of the head."""
-        now_ps, level = self.server.now_ps, self.key(self.server.waiting[0], self.server.now_ps)
-        until_ps = self._queue.next_turn_ps()
-        for place in range(self._first_below(level, now_ps) - 1, -1, -1):
-            less_clock, _, request = self._running.entries[place]
-            if request.state is not State.FINISHED:
-                return min(until_ps, (self._quantum_ps << level + 1) - less_clock)
-        return until_ps
-
-    # -- one request --------------------------------------------------------------------------
-
-    def stands(self, request: Request) -> tuple[int, int]:
-        quantum_ps, mark = self._quantum_ps, self._running.take_out(request)
-        if mark is not None:
-            now_ps = self.server.now_ps
-            reached_ps, promoted_ps = mark + now_ps, now_ps + self._patience_ps
-        else:
-            promoted_ps, prefill_ps = (
-                request.arrival_ps + self._patience_ps,
-                self.prefill_ps(request.prompt_tokens),
-            )
-            reached_ps = quantum_ps
-            while reached_ps < prefill_ps:
-                reached_ps *= 2
-        self._waits[request] = reached_ps, promoted_ps
-        return (reached_ps // quantum_ps).bit_length() - 1, promoted_ps
-
-    def entered(self, request: Request) -> None:
-        now_ps, (reached_ps, promoted_ps) = self.server.now_ps, self._waits.pop(request)
-        if now_ps >= promoted_ps:
-            reached_ps = self._quantum_ps
-        self._admissions += 1
-        self._running.add(reached_ps - now_ps, self._admissions, request)
+        levels, now_ps = self.levels, self.server.now_ps
+        return min(levels.next_fall_ps(levels.least(), now_ps), levels.next_turn_ps())
 
     def finished(self, request: Request) -> None:
-        self._running.take_out(request)
+        self.levels.forget(request)

@@ -344,14 +344,17 @@ class InTurn(Steps):
         if budget <= 0 or not waiting or step.preemptions > step.displaced:
             return
         room = self.limits.seats - len(server.running) - len(server.batch.moving)
-        while waiting and budget > 0 and room > 0:
+        while room > 0 and budget > 0 and waiting:
             head = waiting[0]
-            tokens = (
-                int(server.resume_head(head)) if head.state == State.ASIDE else self._enter(budget, longest)
-            )
-            if not tokens:
+            if head.state != State.ASIDE:
+                tokens = self._enter(budget, longest)
+                if not tokens:
+                    return
+                budget -= tokens
+            elif server.resume_head(head):
+                budget -= 1
+            else:
                 return
-            budget -= tokens
             room -= 1
 
     def _enter(self, budget: int, longest: int) -> int:

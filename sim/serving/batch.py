@@ -128,7 +128,8 @@ class Batch:
         """Write back the tokens of a sequence that stops decoding before its end."""
         growth = self.growth
         finish = self._growth_finish(request) if self.works_in_spans else request.finish_clock
-        growth.remove(request.seq, self._full_clock(request), finish)
+        clock = -request.base if growth.unit else self._full_clock(request)  # all alike modulo `unit`
+        growth.remove(request.seq, clock, finish)
         if growth.leaving:
             growth.stay(request.seq)
         self.progress.leave(request)

@@ -184,10 +184,7 @@ class Drafted(Progress):
     # -- in and out ---------------------------------------------------------------------------
 
     def _begin(self, request: Request) -> None:
-        request.base, request.finish_clock = request.computed, NEVER
-
-    def _note_finish(self, request: Request) -> None:
-        """Its end is known elsewhere."""
+        request.base, request.finish_clock = request.computed, NEVER  # its end is known elsewhere
 
     def leave(self, request: Request) -> None:
         super().leave(request)

@@ -5,17 +5,17 @@
     tokens       the same in the step that is being decided, including the tokens it adds
 
 In `Lockstep` every sequence gets one token per step: it has stored `base + clock` tokens, and all of them
-together `sum(base) + size * clock`. Each finish is known when the sequence joins and is kept in a heap: the
-work is proportional to changes, not to tokens. Any other progress must be known at the join, too; then
-finishes and growth stay predictable, and many steps can be taken at a time.
+together `sum(base) + size * clock`. Each finish is known when the sequence joins and is kept in a sorted
+list: the work is proportional to changes, not to tokens. Any other progress must be known at the join, too;
+then finishes and growth stay predictable, and many steps can be taken at a time.
 
 Engines may *pause* decoding for a step: the clock stands still, and the time between two tokens is longer
 than a step. A sequence that got no token in the previous step is *late*.
 """
 
 from abc import abstractmethod
+from bisect import bisect_left, insort
 from collections.abc import Sequence
-from heapq import heappop, heappush
 from typing import ClassVar, Final
 
 from mypy_extensions import mypyc_attr
@@ -24,7 +24,7 @@ from kvsim.sim.serving.request import Request
 from kvsim.sim.serving.spread import Contexts
 
 SEQ_BITS: Final = 40
-"""A finish is one integer, clock << SEQ_BITS | seq: the heap sorts by clock, then by admission."""
+"""A finish is one integer, clock << SEQ_BITS | seq: in order of clocks, then of admissions."""
 SEQ_MASK: Final = (1 << SEQ_BITS) - 1
 NEVER: Final = 1 << 61
 
@@ -104,31 +104,30 @@ class Progress:
 
     @abstractmethod
     def _begin(self, request: Request) -> None:
-        """Set `base` and `finish_clock` of a sequence that joins."""
+        """Set `base` and `finish_clock` of a sequence that joins; `NEVER`: it is not known."""
 
     # -- in and out ---------------------------------------------------------------------------
 
     def join(self, request: Request, now_ps: int) -> None:
         """A sequence decodes from the next decode step on."""
         self._begin(request)
+        seq, last_ps = request.seq, request.last_token_ps
         self._base_sum += request.base
         self.size += 1
-        self._members[request.seq] = request
-        request.joined_as = request.seq
+        self._members[seq] = request
+        request.joined_as = seq
         if self.spread is not None:
             self.spread.add(request.base)
-        self._joined[request.seq] = request.last_token_ps
-        if request.last_token_ps != now_ps:
+        self._joined[seq] = last_ps
+        if last_ps != now_ps:
             self.late = True
         if request.open_stream is not None:
             self._streams.setdefault(request.open_stream, []).append(request)
-        self._note_finish(request)
-
-    def _note_finish(self, request: Request) -> None:
         finish = request.finish_clock
-        heappush(self._finishes, finish << SEQ_BITS | request.seq)
-        if finish < self.next_finish:
-            self.next_finish = finish
+        if finish < NEVER:
+            insort(self._finishes, finish << SEQ_BITS | seq)
+            if finish < self.next_finish:
+                self.next_finish = finish
 
     def leave(self, request: Request) -> None:
         """A sequence stops decoding before its end: write back its progress."""
@@ -137,28 +136,25 @@ class Progress:
         request.known_tokens = request.prompt_tokens + request.generated
         request.last_token_ps = self._joined.pop(request.joined_as, self._last_ps)
         self._remove(request)
-        if request.finish_clock == self.next_finish:
-            self._find_next_finish()
 
     def cut(self, request: Request, output_tokens: int) -> None:
         """Shorten a sequence's answer; at least one token must still be to come."""
-        finish = request.finish_clock - (request.output_tokens - output_tokens)
+        finish, finishes = request.finish_clock, self._finishes
+        del finishes[bisect_left(finishes, finish << SEQ_BITS | request.joined_as)]
+        request.finish_clock = finish = finish - (request.output_tokens - output_tokens)
         request.set_output(output_tokens)
-        request.finish_clock = finish
-        heappush(self._finishes, finish << SEQ_BITS | request.seq)
-        self._find_next_finish()
+        insort(finishes, finish << SEQ_BITS | request.joined_as)
+        self.next_finish = finishes[0] >> SEQ_BITS
 
     def finished(self) -> list[Request]:
         """Remove and return the sequences that have their last token, in order of their ids."""
         done: list[Request] = []
         while self.next_finish == self.clock:
-            request = self._members.get(heappop(self._finishes) & SEQ_MASK)
-            if request is not None:  # else it left, came back, and has been removed already
-                request.generated = request.output_tokens
-                request.computed = request.final_tokens
-                self._remove(request)
-                done.append(request)
-            self._find_next_finish()
+            request = self._members[self._finishes[0] & SEQ_MASK]
+            request.generated = request.output_tokens
+            request.computed = request.final_tokens
+            self._remove(request)
+            done.append(request)
         if len(done) > 1:
             done.sort(key=lambda request: request.seq)  # beam search renames decoding sequences
         return done
@@ -171,18 +167,12 @@ class Progress:
             self.spread.remove(request.base)
         if request.open_stream is not None:
             self._streams[request.open_stream].remove(request)
-
-    def _find_next_finish(self) -> None:
-        """Drop the finishes of sequences that left meanwhile and may be back with a different finish."""
-        finishes, members = self._finishes, self._members
-        while finishes:
-            first = finishes[0]
-            request = members.get(first & SEQ_MASK)
-            if request is not None and request.finish_clock == first >> SEQ_BITS:
-                self.next_finish = request.finish_clock
-                return
-            heappop(finishes)
-        self.next_finish = NEVER
+        finish = request.finish_clock
+        if finish < NEVER:
+            finishes = self._finishes
+            del finishes[bisect_left(finishes, finish << SEQ_BITS | request.joined_as)]
+            if finish == self.next_finish:
+                self.next_finish = finishes[0] >> SEQ_BITS if finishes else NEVER
 
     def authors(self, stream: int) -> Sequence[Request]:
         """The sequences that generate a text that others may share."""
@@ -208,13 +198,14 @@ class Progress:
 
         Otherwise empty: the time between two tokens is then the duration of a step.
         """
-        last: dict[int, int] = {}
-        for when in self._joined.values():
-            last[when] = last.get(when, 0) + 1
-        others = self.size - len(self._joined)
+        last = [(when, 1) for when in self._joined.values()]
+        others = self.size - len(last)
         if others:
-            last[self._last_ps] = last.get(self._last_ps, 0) + others
-        return list(last.items()) if len(last) > 1 or now_ps not in last else []
+            last.append((self._last_ps, others))
+        for when, _ in last:
+            if when != now_ps:
+                return last
+        return []
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
