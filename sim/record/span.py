@@ -6,14 +6,15 @@ slot-picoseconds, or requests times picoseconds.
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
-from itertools import chain
+from itertools import chain, pairwise
 from operator import mul, sub
 from typing import Final
 
 import numpy as np
+from mypy_extensions import i64
 
 from kvsim.sim.record.products import FITS, Times, sums_of_products
-from kvsim.sim.serving.growth import Grown
+from kvsim.sim.serving.growth import MANY, SOON_PS, Grown
 
 Rest = tuple[int, int, int, int, int]
 """External, cached and idle slots, tokens saved by sharing, and slots held for another server."""
@@ -46,11 +47,20 @@ growth within the span, None if nothing could grow. A plain tuple: the fastest t
 
 def unlike_tokens(ends: list[int], start: Start, contexts: list[int]) -> int:
     """Slot-picoseconds of tokens beyond `decoding` more per step, if steps have `contexts` tokens."""
-    held = before = 0
-    for step, end in enumerate(ends):
-        held += contexts[step] * (end - before)
-        before = end
-    return held - contexts[0] * before - start[0] * (len(ends) * before - sum(ends))
+    total, decoding = ends[-1], start[0]
+    if total > SOON_PS or contexts[-1] > MANY:
+        added = [after - before - decoding for before, after in pairwise(contexts)]
+        return sum([more * (total - end) for more, end in zip(added, ends, strict=False)])
+    sums: i64 = 0  # no step adds less than `decoding`, all together less than the contexts of the last
+    each: i64 = decoding
+    span: i64 = total
+    before: i64 = contexts[0]
+    for step in range(1, len(ends)):
+        after: i64 = contexts[step]
+        end: i64 = ends[step - 1]
+        sums += (after - before - each) * (span - end)
+        before = after
+    return sums
 
 
 def peak_slots(steps: int, held: int, more: int, grown: Grown | None) -> int:

@@ -7,6 +7,7 @@ modelled: acceptance lengths are published numbers (sim/deployment/speculation.p
     recorded     (proposed, accepted) of each event
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from math import ceil
 from typing import Final, Protocol
@@ -15,11 +16,12 @@ import numpy as np
 
 from kvsim.sim.serving.request import Request
 
-Numbers = np.ndarray[tuple[int], np.dtype[np.uint16]]
 Counts = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 NUMBERS: Final = 1 << 16
 """Equally likely numbers that are drawn: rates are rounded to this many parts."""
+BYTE: Final = 8
+"""Bits of a byte: a number has an upper and a lower one."""
 PER_WORD: Final = 4
 """Numbers in one word of the generator."""
 APART: Final = 0x9E3779B97F4A7C15
@@ -62,10 +64,12 @@ class Drawn:
 
     def __init__(self, rates: Sequence[float], seed: int) -> None:
         self.steady = True
-        self._all, self._least = len(rates), least_numbers(rates)
+        self._all, least = len(rates), least_numbers(rates)
+        self._least = [least[: drafts + 1] for drafts in range(len(rates) + 1)]
+        self._by_byte = [tokens_by_byte(each) for each in self._least]
         self._mean = [1 + sum(np.cumprod(rates)[:drafts].tolist()) for drafts in range(len(rates) + 1)]
         self._words, self._at = np.random.PCG64DXSM([seed, STREAM]), 0
-        self._parts: dict[tuple[int, int, int], list[int]] = {}  # by request and part: tokens of events
+        self._parts: dict[tuple[int, int, int], bytes] = {}  # by request and part: tokens of events
 
     def event(self, request: Request, event: int) -> tuple[int, int]:
         """See `Acceptance`."""
@@ -73,7 +77,7 @@ class Drawn:
         name = request.index, request.sample, part
         given = self._parts.get(name)
         if given is None:
-            given = self._given(request, part * EVENTS, EVENTS, self._all).tolist()
+            given = self._given(request, part * EVENTS, EVENTS, self._all)
             if len(self._parts) >= KEPT:
                 del self._parts[next(iter(self._parts))]
             self._parts[name] = given
@@ -81,11 +85,11 @@ class Drawn:
 
     def ahead(self, request: Request, event: int, drafts: int, stored: int, final: int) -> tuple[Counts, int]:
         """See `Acceptance`."""
-        missing = final - stored
-        events = int(missing / self._mean[drafts])
+        events = int((final - stored) / self._mean[drafts])
         while True:
             events += events // 8 + 8
-            counts = self._given(request, event - 1, events + 1, drafts)
+            given = self._given(request, event, events, drafts)
+            counts = np.frombuffer(b"\0" + given, np.uint8).astype(np.int64)
             counts[0] = stored
             counts = np.add.accumulate(counts)
             last = int(counts.searchsorted(final))
@@ -96,22 +100,39 @@ class Drawn:
         counts[last] = final
         return counts, beyond
 
-    def _given(self, request: Request, event: int, events: int, drafts: int) -> Counts:
-        """Tokens that this event, -1 or later, and those after it give: the accepted drafts plus one each."""
+    def _given(self, request: Request, event: int, events: int, drafts: int) -> bytes:
+        """Tokens that this event and those after it give: the accepted drafts plus one each."""
         word, skipped = divmod(event + PER_WORD, PER_WORD)
         at, words = request.index * APART + word, (skipped + events + PER_WORD - 1) // PER_WORD
         if request.sample:
             at += request.sample * FAR_APART
         self._words.advance(at - self._at)
         self._at = at + words
-        numbers = self._words.random_raw(words).view(np.uint16)
-        return self._least[: drafts + 1].searchsorted(numbers[skipped : skipped + events], "right")
+        numbers: bytes = self._words.random_raw(words).tobytes()
+        first, behind = 2 * skipped, 2 * (skipped + events)
+        upper = numbers[first + 1 : behind : 2]
+        given = upper.translate(self._by_byte[drafts])
+        unclear = given.find(0)
+        if unclear < 0:
+            return given
+        each, least = bytearray(given), self._least[drafts]
+        while unclear >= 0:
+            each[unclear] = bisect_right(least, upper[unclear] << BYTE | numbers[first + 2 * unclear])
+            unclear = each.find(0, unclear)
+        return bytes(each)
 
 
-def least_numbers(rates: Sequence[float]) -> Numbers:
+def least_numbers(rates: Sequence[float]) -> list[int]:
     """For 1, 2, ... tokens, the least number with which an event gives as many; nothing gives the others."""
     accepted = [ceil(chance * NUMBERS - 0.5) for chance in np.cumprod(rates)]  # midpoints lie below chances
-    return np.array([0, *[NUMBERS - each for each in accepted if each]], np.uint16)
+    return [0, *[NUMBERS - each for each in accepted if each]]
+
+
+def tokens_by_byte(least: list[int]) -> bytes:
+    """The tokens that an event gives, by the upper byte of its number; 0 if the lower one decides, too."""
+    starts = range(0, NUMBERS, 1 << BYTE)
+    tokens = [(bisect_right(least, at), bisect_right(least, at + (1 << BYTE) - 1)) for at in starts]
+    return bytes([first if first == last else 0 for first, last in tokens])
 
 
 class Recorded:

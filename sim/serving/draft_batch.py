@@ -75,6 +75,8 @@ class Drafted(Progress):
     ----------
     runs : dict of Run
         By sequence id, in order of admission: sequences that decode regularly.
+    due : list of lists of int, or None
+        By the clock, less `first`: those of them whose tables take a block in the step, in order.
     """
 
     linear: ClassVar[bool] = False
@@ -84,7 +86,8 @@ class Drafted(Progress):
         self.runs: dict[int, Run] = {}
         self._ending: dict[int, list[Run]] = {}  # by the clock at which they have their last token
         self._ends: list[int] = []  # these clocks, as a heap
-        self._first = 0  # the clock of the first sum
+        self.first = 0  # the clock of the first sum
+        self.due: list[list[int] | None] = [None] * STEPS_AHEAD
         self._sums = array("q", bytes(8 * STEPS_AHEAD))  # by clock: tokens of all runs in the step
         self._view = np.frombuffer(self._sums, np.int64)
         self._runs_stored = 0  # the runs' part of `_base_sum`
@@ -98,9 +101,9 @@ class Drafted(Progress):
         """A sequence decodes as foreseen, from the step being decided on."""
         run.since = clock = self.clock
         steps = run.steps
-        if clock - self._first + steps >= len(self._sums):
+        if clock - self.first + steps >= len(self._sums):
             self._look_further(steps)
-        at = clock - self._first
+        at = clock - self.first
         sums = self._view[at : at + steps]
         sums += run.counts[1:]
         self._runs_stored += run.request.base
@@ -123,7 +126,8 @@ class Drafted(Progress):
         self.runs.clear()
         self._ending.clear()
         self._ends.clear()
-        self._view[clock - self._first :] = 0
+        self._view[clock - self.first :] = 0
+        self.due[clock - self.first :] = [None] * (len(self.due) - (clock - self.first))
         self.next_finish = NEVER
         return runs
 
@@ -133,10 +137,20 @@ class Drafted(Progress):
 
     def _look_further(self, steps: int) -> None:
         """Keep sums of at least `steps` steps from now on."""
-        left = self._sums[self.clock - self._first :]
-        self._first = self.clock
-        self._sums = left + array("q", bytes(8 * max(steps + 1 - len(left), STEPS_AHEAD)))
+        left, due = self._sums[self.clock - self.first :], self.due[self.clock - self.first :]
+        self.first, more = self.clock, max(steps + 1 - len(left), STEPS_AHEAD)
+        self._sums = left + array("q", bytes(8 * more))
+        self.due = due + [None] * more
         self._view = np.frombuffer(self._sums, np.int64)
+
+    def add_due(self, clock: int, seq: int) -> None:
+        """The table of a sequence that has started takes a block in the step at `clock`."""
+        at = clock - self.first
+        who = self.due[at]
+        if who is None:
+            self.due[at] = [seq]
+        else:
+            who.append(seq)
 
     # -- other sequences ----------------------------------------------------------------------
 
@@ -159,13 +173,13 @@ class Drafted(Progress):
         return run.stored(self.clock - run.since + 1)
 
     def contexts(self) -> int:
-        return self._base_sum - self._runs_stored + self._added + self._sums[self.clock - self._first]
+        return self._base_sum - self._runs_stored + self._added + self._sums[self.clock - self.first]
 
     def contexts_later(self, steps: int) -> int:
         return self.contexts_ahead(steps + 1)[steps]
 
     def contexts_ahead(self, steps: int) -> list[int]:
-        at, others = self.clock - self._first, self._base_sum - self._runs_stored + self._added
+        at, others = self.clock - self.first, self._base_sum - self._runs_stored + self._added
         of_runs = self._sums[at : at + steps].tolist()
         return [others + tokens for tokens in of_runs] if others else of_runs
 
@@ -179,7 +193,7 @@ class Drafted(Progress):
         return NEVER
 
     def added(self, steps: int) -> int:
-        return self._sums[self.clock - self._first + steps - 1] - self._runs_stored + self._added
+        return self._sums[self.clock - self.first + steps - 1] - self._runs_stored + self._added
 
     # -- in and out ---------------------------------------------------------------------------
 
@@ -191,7 +205,7 @@ class Drafted(Progress):
         self._added -= self._adds.pop(request.seq, 0)
 
     def advance(self, steps: int, now_ps: int) -> None:
-        at = self.clock - self._first
+        at = self.clock - self.first
         stored = self._sums[at + steps - 1]
         self._base_sum += self._added + stored - self._runs_stored
         self._runs_stored = stored

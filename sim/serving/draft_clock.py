@@ -16,11 +16,12 @@ their records are brought up to date, and drafts.py serves them one by one.
 """
 
 import numpy as np
+from mypy_extensions import i64
 
 from kvsim.sim.serving.acceptance import Acceptance
 from kvsim.sim.serving.draft_batch import Drafted, Run
 from kvsim.sim.serving.draft_records import DraftRules, Seen, Taken
-from kvsim.sim.serving.growth import Grown
+from kvsim.sim.serving.growth import MANY, SOON_PS, Grown
 from kvsim.sim.serving.memory import KvMemory
 from kvsim.sim.serving.progress import NEVER
 from kvsim.sim.serving.request import Request
@@ -70,7 +71,6 @@ class Regular:
         self.runs, self.drafts = progress.runs, -1
         self._late, self._unit = server.rules.known_late, server.allocator.growth_unit
         self._earlier = self._beyond = self._near = self.most_runs = 0
-        self._due: dict[int, list[int]] = {}  # by clock: what grows by a unit, in order
         self._spare: dict[int, list[tuple[Request, int]]] = {}  # by clock: slots that stay unused from then
         self.ended: list[Run] = []
         self.vain = 0
@@ -133,17 +133,18 @@ class Regular:
         run, progress = Run(request, counts, beyond, certain), self._progress
         if final >= self._near:
             self._until = min(self._until, progress.clock + int(counts.searchsorted(self._near)))
-        self._plan_growth(run, seen)
         progress.start(run)
+        self._plan_growth(run, seen)
         return True
 
     def _plan_growth(self, run: Run, seen: Seen) -> None:
         """Note when its table takes blocks, up to its last step; if late, that one is in vain."""
-        request, due, clock, unit, steps = run.request, self._due, self._progress.clock, self._unit, run.steps
-        seq, final, earlier, capacity = request.seq, request.final_tokens, self._earlier, seen.capacity
+        request, progress, unit = run.request, self._progress, self._unit
+        steps, earlier = run.steps, self._earlier
+        seq, final, clock, capacity = request.seq, request.final_tokens, progress.clock, seen.capacity
         last = steps if self._late and run.last_known < final else steps - 1
         if seen.computed + 1 + self.drafts + self._rules.lookahead > capacity:
-            due.setdefault(clock, []).append(seq)
+            progress.add_due(clock, seq)
             capacity += unit
             if capacity > final and steps:
                 self._spare.setdefault(clock, []).append((request, capacity - final))
@@ -152,18 +153,19 @@ class Regular:
         full, known = capacity - self._beyond, run.known(last - earlier)
         if full >= known:
             return
-        when = run.counts.searchsorted(np.arange(full, known, unit)) + (clock + earlier)
-        clocks: list[int] = when.tolist()
-        for at in clocks:
-            who = due.get(at)
+        due, first = progress.due, clock + earlier - progress.first
+        places: list[int] = run.counts.searchsorted(np.arange(full, known, unit)).tolist()
+        for place in places:
+            who = due[first + place]
             if who is None:
-                due[at] = [seq]
+                due[first + place] = [seq]
             else:
                 who.append(seq)
-        first = max((final - capacity) // unit, 0)  # the first growth that leaves a spare slot
-        for growths, at in enumerate(clocks[first:], first + 1):
-            if at < clock + steps:
-                self._spare.setdefault(at, []).append((request, capacity + growths * unit - final))
+        left = max((final - capacity) // unit, 0)  # the first growth that leaves a spare slot
+        for growths, place in enumerate(places[left:], left + 1):
+            if place + earlier < steps:
+                spare = request, capacity + growths * unit - final
+                self._spare.setdefault(clock + earlier + place, []).append(spare)
 
     def end(self, seq: int) -> None:
         """A sequence has its last token, but its scheduler does not know it yet."""
@@ -192,7 +194,6 @@ class Regular:
 
     def _clear(self) -> None:
         """Empty the calendars."""
-        self._due.clear()
         self._spare.clear()
         self._until, self.vain = NEVER, 0
 
@@ -237,14 +238,14 @@ class Regular:
 
     def grow(self) -> bool:
         """Give blocks to the sequences that need any in the step being decided; False: not possible."""
-        clock, due = self._progress.clock, self._due
+        clock, progress = self._progress.clock, self._progress
         if clock >= self._until:
             return False
-        if (who := due.get(clock)) is not None:
+        if (who := progress.due[clock - progress.first]) is not None:
             if len(who) > self._allocator.growth_budget():
                 self._resting = RESTS
                 return False
-            del due[clock]
+            progress.due[clock - progress.first] = None
             self._allocator.grow_many(who)
             if clock in self._spare:
                 self._leave_spare(clock)
@@ -291,36 +292,51 @@ class Regular:
         if steps > 1:
             budget = self._allocator.growth_budget()
             if len(self.runs) * ((steps - 1) * (self.drafts + 1) // self._unit + 1) > budget:
+                progress = self._progress
                 for step in range(1, steps):
-                    budget -= len(self._due.get(clock + step, ()))
+                    budget -= len(progress.due[clock - progress.first + step] or ())
                     if budget < 0:
                         return step
         return steps
 
     def carry_out(self, ends: list[int]) -> Grown:
         """See `Ahead`."""
-        clock, due, spare, allocator = self._progress.clock, self._due, self._spare, self._allocator
+        progress, spare, allocator = self._progress, self._spare, self._allocator
         grown: list[int] = []
         lefts: list[tuple[int, int]] | None = [] if allocator.cached_slots else None  # who grow, time left
-        internal, used, total = 0, 0, ends[-1]
-        for start in ends[:-1]:
-            clock += 1
-            who = due.get(clock)
+        due, at, internal, total = progress.due, self._progress.clock - progress.first, 0, ends[-1]
+        long = total > SOON_PS or len(self.runs) * len(ends) * self._unit > MANY
+        long_before = 0  # sum over growths of the time before them, in 64 bits if that is enough
+        before: i64 = 0
+        count: i64 = 0
+        start: i64 = 0
+        for end in ends[:-1]:
+            at += 1
+            who = due[at]
             if who is None:
                 continue
-            del due[clock]
+            due[at] = None
             grown += who
-            left = total - start
-            used += len(who) * left
+            if long:
+                long_before += len(who) * end
+            else:
+                count = len(who)
+                start = end
+                before += count * start
             if lefts is not None:
-                lefts.append((len(who), left))
-            if clock in spare:
-                internal += self._leave_spare(clock) * left
+                lefts.append((len(who), total - end))
+            if spare and at + progress.first in spare:
+                internal += self._leave_spare(at + progress.first) * (total - end)
         if not grown:
             return 0, 0, 0, None, 0, 0
-        evicted = 0
         allocator.grow_many(grown)
+        evicted = 0
         if lefts and allocator.evicted_by:
-            each = [left for count, left in lefts for _ in range(count)]
+            each = [left for many, left in lefts for _ in range(many)]
             evicted = sum([each[index] for index in allocator.evicted_by]) * self._unit
-        return used * self._unit, internal, evicted, None, 0, 0
+        if long:
+            return (len(grown) * total - long_before) * self._unit, internal, evicted, None, 0, 0
+        count = len(grown)
+        span: i64 = total
+        unit: i64 = self._unit
+        return (count * span - before) * unit, internal, evicted, None, 0, 0

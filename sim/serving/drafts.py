@@ -75,7 +75,7 @@ class Drafts(Steps):
     def decide(self) -> None:
         """Serve running requests, then the queue; if asynchronous, hear of the previous step."""
         server = self.server
-        if not (self._others or server.waiting) and self._go_on():
+        if not server.waiting and self._all_regular() and self._go_on():
             return
         self._budget.begin()
         running = self._one_by_one()
@@ -95,6 +95,14 @@ class Drafts(Steps):
             if not (self.progress.size or server.step.chunks):
                 server.step.spent = len(server.running) > len(self.server.batch.departed)
             self._leave()
+
+    def _all_regular(self) -> bool:
+        """Whether all running requests decode by the clock, some perhaps from this step on."""
+        others, regular, alive = self._others, self.regular, self.server.running
+        if others and regular is not None and regular.runs and regular.fits(len(others), self.proposed):
+            others = [each for each in others if alive.get(each.seq) is each]
+            self._others = others = regular.take_in(others, self.seen, self.proposed)
+        return not others
 
     def _go_on(self) -> bool:
         """In the usual case (all decode by the clock, none arrives) decide the step; else False."""

@@ -65,7 +65,7 @@ class GrowthCalendar:
         if unit:
             self._steady += 1
             insort(self.residues[clock % unit], seq)
-            last = finish_clock - 1 - (finish_clock - 1 - clock) % unit
+            last = self._last_growth(clock, finish_clock)
             if last in self.last:
                 self.last[last].append(seq)
             else:
@@ -81,7 +81,7 @@ class GrowthCalendar:
             due.remove(seq)
             if unit:
                 self._steady -= 1
-                last = finish_clock - 1 - (finish_clock - 1 - clock) % unit
+                last = self._last_growth(clock, finish_clock)
                 full = self.last[last]
                 full.remove(seq)
                 if not full:
@@ -109,14 +109,13 @@ class GrowthCalendar:
 
     def rename(self, seq: Id, later: Id, clock: int, finish_clock: int) -> None:
         """A sequence in steady growth, due at `clock`, continues under an id larger than all others."""
-        unit = self.unit
-        due: list[Id] = self.residues[clock % unit]
+        due: list[Id] = self.residues[clock % self.unit]
         try:
             due.remove(seq)
         except ValueError:  # it needs no more growth
             return
         due.append(later)
-        last: list[Id] = self.last[finish_clock - 1 - (finish_clock - 1 - clock) % unit]
+        last: list[Id] = self.last[self._last_growth(clock, finish_clock)]
         last[last.index(seq)] = later
 
     def allocate_more(self, seq: int, clock: int, finish_clock: int, surplus: int, slots: int) -> None:
