@@ -1,7 +1,7 @@
-"""Attention of decoding sequences on one GPU: their contexts are read once per step, and computed with.
+"""Attention of decoding sequences on one GPU: each context is read once per step and computed with.
 
-A token of the contexts takes the longer of the two. Layers with a sliding window see at most `window` tokens
-of each sequence. Drafts compute once more each with what is read once.
+A token of a context takes the longer of the two. Layers with a sliding window see at most `window` tokens of
+each sequence. Contexts are read once for all drafts, and computed with once more for each.
 """
 
 from kvsim.sim.cost.step_cost import StepShape

@@ -1,4 +1,4 @@
-"""Pools of prefill and decode servers: which settings they allow, and how the two are connected."""
+"""Pools of prefill and decode servers: the settings they allow, and the links between them."""
 
 from collections.abc import Sequence
 
@@ -56,7 +56,7 @@ def check_work(work: Workload) -> None:
 def connect(
     deployment: Deployment, scheduler: Scheduler, server: Server, hand_over: HandOver, role: str
 ) -> None:
-    """Give a server its link: prefill servers send over it, decode servers read what others computed."""
+    """Give a server its link: prefill servers send over it, decode servers read over it."""
     assert isinstance(scheduler, VllmV1)
     link = scheduler.own(VllmV1Options).kv_transfer_link
     figures = link_figures(link, deployment, "kv_transfer_link")

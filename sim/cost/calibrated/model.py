@@ -200,7 +200,7 @@ class Calibrated(CostModel):
         return ends
 
     def _stretch(self, seqs: int, total: int, steps: int, spread: Spread | None) -> tuple[int, int, int, int]:
-        """A span up to the end of its stretch: first duration, increase per step, least, step count."""
+        """A span up to the end of its stretch: first duration, increase per step, least, number of steps."""
         beside, least, _, _ = self._decoding.get(seqs) or self._only_decoding(seqs)
         since, start, more = self._line(seqs, total, spread)
         left = (STRETCH if total >= STRETCH * seqs else FIRST_STRETCH) - since
@@ -209,7 +209,7 @@ class Calibrated(CostModel):
         return beside + start + more * since, more, least, steps
 
     def _line(self, seqs: int, total: int, spread: Spread | None) -> tuple[int, int, int]:
-        """Decode attention around a step: steps since its stretch began, ps there, more ps per step."""
+        """Decode attention near a step: steps since its stretch began, ps at its start, ps more per step."""
         stretch = STRETCH if total >= STRETCH * seqs else FIRST_STRETCH
         since = total // seqs % stretch
         total -= since * seqs

@@ -90,7 +90,7 @@ def _around(part: Mapping[str, Any], values: Values) -> Mapping[str, Any]:
 
 
 def _next_to(axis: Sequence[float], values: Iterable[float] | None) -> list[int]:
-    """Indices of the values' neighbours on the axis: at, below and above; all if none are given."""
+    """Indices of the values' neighbours on the axis: at, below and above; all of them without values."""
     if values is None:
         return list(range(len(axis)))
     found = set()

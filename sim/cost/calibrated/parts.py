@@ -19,7 +19,7 @@ Axis = Mapping[str, Any]
 Ratio = Any
 """Nested lists of numbers, one level per axis; a plain number without axes."""
 Place = tuple[str, str, float]
-"""(part, axis, value): where a launch lies outside the measured range; without axis: never measured."""
+"""(part, axis, value) of a launch outside the measured range; without an axis: never measured."""
 
 
 class Priced(NamedTuple):

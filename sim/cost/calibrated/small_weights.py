@@ -16,7 +16,7 @@ TILE = 16
 
 
 class SmallWeights:
-    """Weights of `weight_bytes` each, times any number of tokens; `byte_ps` is the roofline's read time."""
+    """Weights of `weight_bytes` each, times any number of tokens; `byte_ps`: the roofline's time per byte."""
 
     def __init__(self, part: Part, shape: tuple[int, int], weight_bytes: float, byte_ps: float) -> None:
         inputs, outputs = shape
