@@ -169,7 +169,7 @@ class EngineChoices:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig(EngineChoices):
-    """`EngineChoices` with nothing left to a release: names, and the numbers that a step depends on.
+    """`EngineChoices` with every default filled in: names, and the numbers on which a step depends.
 
     Attributes
     ----------

@@ -57,7 +57,7 @@ class SharedTiers:
     def tier(
         self, name: str, replicas: int, said: str, chunk: ChunkSize, make: Callable[[Sharers], Secondary]
     ) -> Secondary:
-        """The tier of that name of the replica being made, shared by that many, 0: all.
+        """The tier of this name for the replica being built, shared by so many replicas (0: all).
 
         KvsimError if another replica describes it differently.
         """
@@ -77,7 +77,7 @@ class SharedTiers:
         return found
 
     def uplinks(self, replicas: int, said: str, make: Callable[[], Uplinks]) -> Uplinks:
-        """The uplink of the machine of the replica being made.
+        """The uplink of the machine of the replica being built.
 
         KvsimError if another replica of it describes it differently.
         """

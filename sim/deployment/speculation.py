@@ -197,7 +197,7 @@ class Speculation:
 
     @property
     def rates(self) -> tuple[float, ...]:
-        """How often the draft at each place is accepted if those before it were.
+        """The acceptance rate of the draft at each place, if those before it were accepted.
 
         For a mean length L, these are the rates whose number of accepted drafts varies least, as in vLLM's
         synthetic sampler: floor(L - 1) places are always right, the next one with the rest of L.

@@ -97,7 +97,7 @@ RELEASES: dict[tuple[int, int], Release] = {
     (0, 20): _0_20,
     (0, 28): replace(_0_20, largest_gib=160),
 }
-"""The rules of each release and those after it."""
+"""Rules, with the release from which on they apply."""
 OLDEST, NEWEST = "0.7.0", "0.33.0"
 FIRST, LAST = (0, 7), (0, 33)
 RECORDED = ("0.11.0", "0.33.0")
@@ -139,7 +139,7 @@ def release_number(release: str) -> tuple[int, int] | None:
 
 @dataclass(frozen=True, kw_only=True)
 class VllmDefaults:
-    """The settings of an engine if the user sets nothing else.
+    """An engine's settings if the user chooses none.
 
     Attributes
     ----------
@@ -167,7 +167,7 @@ class VllmDefaults:
         return self.in_flight_of(1)
 
     def in_flight_of(self, stages: int) -> int:
-        """`in_flight_tokens` of a pipeline: a step per stage, and one more if scheduling is asynchronous."""
+        """`in_flight_tokens` of a pipeline: one step per stage, one more if scheduling is asynchronous."""
         return self.max_num_batched_tokens * (stages + self.async_scheduling)
 
 
