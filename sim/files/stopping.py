@@ -130,7 +130,7 @@ def at_forced_exit(clean: Callable[[], None]) -> Iterator[None]:
 
 
 def _tell_unless_stop(tell: Callable[[Any], object], ignored: Any) -> None:  # noqa: ANN401
-    """Report an exception that a destructor or callback swallowed, unless it is a stop, which is sent again."""
+    """Report an exception swallowed by a destructor or callback, except a stop, which is sent again."""
     if not isinstance(ignored.exc_value, Stop):
         tell(ignored)
 
