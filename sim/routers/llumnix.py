@@ -1,4 +1,4 @@
-"""Llumnix: the replica with the highest freeness, i.e. how many more tokens each of its requests may have.
+"""Llumnix: the replica with the highest freeness: the tokens that each of its requests may still add.
 
     freeness = (capacity - used - what the head of the queue needs) / (running + that head)
 

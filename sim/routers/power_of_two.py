@@ -1,4 +1,4 @@
-"""Power of two: of two replicas drawn at random, the one with fewer requests; of equals, the first drawn.
+"""Power of two: of two replicas drawn at random, the one with fewer requests; ties go to the first drawn.
 
 As in SGLang's and vLLM's routers (`--policy power_of_two`; sgl-router/src/policies/power_of_two.rs). The load
 is the router's own count of requests sent there and not yet answered.
