@@ -139,8 +139,7 @@ def _by_key(key: str, running: Counter[str]) -> tuple[int, int, str]:
 def _matched(
     memory: SglangMemory, waiting: Sequence[Request], below: Below
 ) -> tuple[dict[Request, int], set[Request]]:
-    """Cached tokens of each request, without its last token; and requests whose prefix an earlier one
-    computes.
+    """Cached tokens of each, without its last token; and requests whose prefix an earlier one computes.
 
     Tokens on the host count as cached, but a request with no other hits may be in the second set.
     """

@@ -72,7 +72,7 @@ class Policy:
     keeps_groups: bool
     """keep unlike layers in groups over one pool, with prefixes (earlier releases: only windows, without)"""
     has_switches: bool
-    """whether `reserve_full_prompt` can be switched, and a watermark and asynchronous scheduling can be set"""
+    """whether `reserve_full_prompt` can be switched, and a watermark and asynchronous scheduling set"""
 
 
 POLICIES = {
