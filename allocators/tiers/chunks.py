@@ -18,7 +18,7 @@ WRITTEN: Final = b"\2"
 READ: Final = b"\3"
 KEPT: Final = b"\4"
 
-# assigning a slice of a bytearray makes no copy, unlike bytes
+# assigning a bytearray to a slice of another makes no copy, unlike bytes
 _ABSENT, _IDLE, _WRITTEN, _READ, _KEPT = (bytearray(each) for each in (ABSENT, IDLE, WRITTEN, READ, KEPT))
 
 

@@ -79,7 +79,7 @@ class VllmLru(EvictionOrder):
 
     def __init__(self, chunks: Chunks) -> None:
         super().__init__(chunks)
-        self.groups: OrderedDict[int, Group] = OrderedDict()  # its first is found at once, whatever has left
+        self.groups: OrderedDict[int, Group] = OrderedDict()  # finds the oldest group at once
         self._keys: list[int] = []  # first keys of all runs
         self._runs: list[Run] = []  # the runs, in the same order
         self._age = 0  # age of the newest group

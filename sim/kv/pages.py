@@ -98,7 +98,7 @@ class Group(NamedTuple):
 
 
 class Request(NamedTuple):
-    """The longest request, as far as its number of blocks depends on it.
+    """The properties of the longest request that determine its number of blocks.
 
     max_model_len : its tokens; in_flight_tokens : those scheduled and not yet settled (twice the token budget
     with asynchronous scheduling); encoder_tokens : of the input that cross attention sees.

@@ -113,7 +113,7 @@ class Calibrated(CostModel):
         self._limits = attention.context_limits()
         self._extrapolation = Extrapolation()
         self._decoding: dict[int, Decoding] = {}
-        self._last: tuple[StepShape | None, int, list[Priced]] = None, 0, []  # each shape is asked for twice
+        self._last: tuple[StepShape | None, int, list[Priced]] = None, 0, []  # each shape is priced twice
         self._verifying: dict[tuple[int, int], tuple[int, list[Priced]]] = {}  # by sequences and drafts
         self._last_line = (0, 0, 0, 0), 0, 0  # key, and its line
 
